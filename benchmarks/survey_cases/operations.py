@@ -88,9 +88,9 @@ def _cell_by_cell() -> Iterator[Case]:
         yield _case(name, getattr(oc, name), _by_name(name), x=arguments)
     for name in ("sign", "floor", "ceil", "trunc", "round", "isnan", "isinf", "isfinite"):
         yield _case(name, getattr(oc, name), _by_name(name), gradients=False)
-    yield _case("recip", oc.recip, lambda t, x: t.reciprocal(x), x=positive)
+    yield _case("recip", oc.reciprocal, lambda t, x: t.reciprocal(x), x=positive)
     yield _case(
-        "recip_sqrt", oc.recip_sqrt, lambda t, x: t.rsqrt(x), x=positive, covers=("recip_sqrt",)
+        "recip_sqrt", oc.rsqrt, lambda t, x: t.rsqrt(x), x=positive, covers=("recip_sqrt",)
     )
     for name, function in (
         ("gelu", "gelu"),
@@ -122,9 +122,9 @@ def _cell_by_cell() -> Iterator[Case]:
         x=floats,
         y=partial(floats, seed=1),
     )
-    yield _case("sat01", oc.sat01, lambda t, x: t.clamp(x, 0.0, 1.0))
+    yield _case("sat01", oc.primitives.sat01, lambda t, x: t.clamp(x, 0.0, 1.0))
     yield _case("clip", lambda x: oc.clip(x, -1.0, 1.0), lambda t, x: t.clamp(x, -1.0, 1.0))
-    yield _case("identity", oc.identity, lambda t, x: x.clone())
+    yield _case("identity", oc.primitives.identity, lambda t, x: x.clone())
     yield _case("stop_gradient", oc.stop_gradient, lambda t, x: x.clone(), gradients=False)
     yield _case(
         "cast", lambda x: oc.cast(x, "bfloat16"), lambda t, x: x.to(t.bfloat16), gradients=False
@@ -153,9 +153,9 @@ def _of_two() -> Iterator[Case]:
     ints = {"x": partial(numbers, 1000), "y": lambda *shape: 1 + numbers(99, *shape)}
     for name in ("add", "sub", "mul", "atan2", "maximum", "minimum", "logaddexp"):
         yield _case(name, getattr(oc, name), _of_pair(name), **two)
-    yield _case("div", oc.div, _of_pair("div"), **above)
-    yield _case("power", oc.power, _of_pair("pow"), **above)
-    yield _case("mod", oc.mod, _of_pair("fmod"), gradients=False, **above)
+    yield _case("div", oc.divide, _of_pair("div"), **above)
+    yield _case("power", oc.pow, _of_pair("pow"), **above)
+    yield _case("mod", oc.remainder, _of_pair("fmod"), gradients=False, **above)
     yield _case("floor_divide", oc.floor_divide, _of_pair("floor_divide"), gradients=False, **above)
     for name, theirs in (
         ("equal", "eq"),
@@ -231,7 +231,7 @@ def _reductions() -> Iterator[Case]:
                 _ROWS,
                 covers=(name,),
             )
-    yield _case("nn.softmax", lambda x: oc.nn.softmax("...|c => ...|0", x), _softmax_of_rows, _ROWS)
+    yield _case("nn.softmax", lambda x: oc.softmax(x, logic="...|c => ...|0"), _softmax_of_rows, _ROWS)
     yield _case("sum of all", lambda x: oc.sum(x), lambda t, x: x.sum(), _ROWS, covers=("sum",))
     yield _case(
         "einmax",
@@ -241,13 +241,13 @@ def _reductions() -> Iterator[Case]:
     )
     yield _case(
         "nn.mean",
-        lambda x: oc.nn.mean("...|c => ...|0", x),
+        lambda x: oc.mean(x, logic="...|c => ...|0"),
         lambda t, x: x.mean(-1, keepdim=True),
         _ROWS,
     )
     yield _case(
         "nn.variance",
-        lambda x: oc.nn.variance("...|c => ...|0", x, oc.nn.mean("...|c => ...|0", x)),
+        lambda x: oc.mean(oc.square(x - oc.mean(x, logic="...|c => ...|0")), logic="...|c => ...|0"),
         lambda t, x: x.var(-1, correction=0, keepdim=True),
         _ROWS,
     )
@@ -411,7 +411,7 @@ def _moved() -> Iterator[Case]:
         )
     yield _case(
         "interleave",
-        lambda x, y: oc.interleave(x, y),
+        lambda x, y: oc.primitives.interleave(x, y),
         lambda t, x, y: t.stack([x, y], -1).flatten(-2),
         **pair,
     )
@@ -495,7 +495,7 @@ def _positions() -> Iterator[Case]:
         name="arange",
         covers=("offsets",),
         arrays=tuple((lambda n=n: {"x": floats(n)}) for n in (1 << 18, 1001)),
-        own=lambda x: x + oc.offsets(),
+        own=lambda x: x + oc.primitives.offsets(),
         torch=lambda t, x: x + t.arange(len(x)),
         batch_axes={"x": 0},
     )

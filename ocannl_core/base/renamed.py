@@ -15,7 +15,7 @@ from typing import Any
 
 from ocannl_core.base.errors import printable
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_depth
+from ocannl_core.base.origin import is_inside
 
 GONE = "0.3"
 """The version in which old names stop working."""
@@ -60,6 +60,10 @@ NAMES: dict[str, str] = {
     "oc.unchanged_roots": "oc.train.unchanged_roots",
     # one spelling
     "oc.train.Optimiser": "oc.train.Optimizer",
+    "oc.backend_api.launches.CompilerVectorisation": (
+        "oc.backend_api.launches.CompilerVectorization"
+    ),
+    "oc.backend_api.rendering.NotVectorisedError": "oc.backend_api.rendering.NotVectorizedError",
 }
 """New names of values, functions and classes, by old names; their arguments are the same."""
 
@@ -120,6 +124,25 @@ def old_name(title: str) -> tuple[str, Callable[[], Any]] | None:
     return replaced.call, lambda: getattr(import_module(replaced.place), title.rpartition(".")[2])
 
 
+def find_old_names(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module that finds values by their old names."""
+    title = module.replace("ocannl_core", "oc", 1)
+
+    def load(name: str) -> Any:
+        if (renamed := old_name(f"{title}.{name}")) is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        new, value = renamed
+        warn_of_old(f"{title}.{name}", new)
+        return value()
+
+    return load
+
+
+def public_title(title: str) -> str:
+    """Return the spelling of a public name; the names of operations are parts of printed code."""
+    return NAMES.get(title, title)
+
+
 def value_of(title: str) -> Any:
     """Return the value of a public name."""
     value: Any = sys.modules["ocannl_core"]
@@ -129,11 +152,24 @@ def value_of(title: str) -> Any:
 
 
 def warn_of_old(old: str, new: str) -> None:
-    """Warn about an old spelling at the line of the user."""
-    text = f"{old} is now {new}. The old name works until version {GONE}; `ocannl migrate` "
-    warnings.warn(
-        printable(f"{text}rewrites programs."), DeprecationWarning, stacklevel=caller_depth()
+    """Warn about an old spelling at the line of the user, once for a line."""
+    frame = sys._getframe(1)
+    while is_inside(frame.f_code) and frame.f_back is not None:
+        frame = frame.f_back
+    warnings.warn_explicit(
+        printable(
+            f"{old} is now {new.translate(_NO_BRACES)}. The old name works until version {GONE}; "
+            "`ocannl migrate` rewrites programs."
+        ),
+        DeprecationWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=frame.f_globals.get("__name__"),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
     )
+
+
+_NO_BRACES = str.maketrans("", "", "{}")
 
 
 def with_new_keywords(title: str, keywords: dict[str, Any]) -> dict[str, Any]:

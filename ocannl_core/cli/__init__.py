@@ -18,6 +18,7 @@ from ocannl_core.cli import (
     checkpoint,
     config,
     doctor,
+    migrate,
     new_backend,
     repeat,
     show,
@@ -36,6 +37,7 @@ COMMANDS = (
     bench,
     tune,
     checkpoint,
+    migrate,
     new_backend,
     check_backend,
 )

@@ -30,7 +30,7 @@ def product(spec: str, extents: dict[str, int], *, is_asynchronous: bool) -> Any
     random = np.random.default_rng(0)
     names = [each.strip().split(",") for each in spec.partition("=>")[0].split(";")]
     factors = [random.integers(-2, 3, [extents[name] for name in each]) for each in names]
-    with oc.settings.overrides(asynchronous_products=is_asynchronous), oc.Session():
+    with oc.base.settings.overrides(asynchronous_products=is_asynchronous), oc.Session():
         result = oc.einsum(spec, *(oc.tensor(each, dtype="bfloat16") for each in factors))
         context = oc.Context("cuda")
         context.compile(oc.train.forward(result))()

@@ -53,7 +53,7 @@ FORMULAS: dict[str, tuple[Callable[..., Any], Callable[[Array], Array]]] = {
 
 def computed(target: str, function: Callable[..., Any], *operands: Array) -> Array:
     """Return a function of arrays, run on a device."""
-    with oc.Session(), oc.settings.overrides(allow_nan=True):
+    with oc.Session(), oc.base.settings.overrides(allow_nan=True):
         given = [oc.placeholder(f"x{i}", output=[len(each)]) for i, each in enumerate(operands)]
         result = function(*given)
         context = oc.Context(target)

@@ -21,7 +21,7 @@ def computed(
     target: str, function: Callable[..., Any], cells: Array = CELLS, dtype: str = "float32"
 ) -> list[Array]:
     """Return results of a function of a tensor with a batch, an output and an input axis."""
-    with oc.Session(), oc.settings.overrides(allow_nan=True):
+    with oc.Session(), oc.base.settings.overrides(allow_nan=True):
         batch, output, *input = cells.shape
         x = oc.placeholder("x", batch=batch, output=output, input=input, dtype=dtype)
         found = function(x)

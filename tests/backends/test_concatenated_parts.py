@@ -60,9 +60,9 @@ def test_a_product_of_three_operands_visits_every_part(target: str) -> None:
 def test_a_sum_of_pairs_has_a_gradient_for_every_pair(
     target: str, spec: str, values: dict[str, int]
 ) -> None:
-    with oc.Session(), oc.settings.overrides(warn_summed_once=False):
+    with oc.Session(), oc.base.settings.overrides(warn_summed_once=False):
         p = oc.param("p", output=[], init=1.0)
-        y = oc.outer_sum(spec, oc.tensor([3.0, 1.0, -1.0, -1.0]), p, values=values)
+        y = oc.primitives.outer_sum(spec, oc.tensor([3.0, 1.0, -1.0, -1.0]), p, values=values)
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.grad_update(y), keep=[p.grad, y])
         ctx.init_params(y)

@@ -62,7 +62,7 @@ MEANT: dict[str, Build] = {
     "a target along the batch": lambda: loss_of(prediction() - data(8, 1, batch=1)),
     "a target of the batch without axes": lambda: loss_of(prediction() - data(8, batch=1)),
     "a target of another length": lambda: loss_of(prediction() - data(5)),
-    "axes that are named": lambda: loss_of(oc.sub(prediction(), data(8), logic="b|0; o => b|o")),
+    "axes that are named": lambda: loss_of(oc.subtract(prediction(), data(8), logic="b|0; o => b|o")),
     "a bias as long as the batch": lambda: loss_of(
         oc.param("w", output=[8]) @ data(8, 3, batch=1) + oc.param("b")
     ),
@@ -82,11 +82,11 @@ def test_the_warning_is_given_once_for_a_line() -> None:
 
 def test_a_setting_makes_it_an_error_or_ends_it() -> None:
     with (
-        oc.settings.overrides(missing_axes="error"),
+        oc.base.settings.overrides(missing_axes="error"),
         pytest.raises(oc.ShapeError, match="all pairs"),
     ):
         warnings_of(MISTAKES["a product"])
-    with oc.settings.overrides(missing_axes="allow"):
+    with oc.base.settings.overrides(missing_axes="allow"):
         assert warnings_of(MISTAKES["a product"]) == []
 
 

@@ -284,7 +284,7 @@ def test_short_sums_are_right_in_every_cell(
 ) -> None:
     """Compilers turn short loops into masked stores, which hide other stores from some of them."""
     cells = np.random.default_rng(1).integers(-3, 4, dims).astype(np.float64)
-    with oc.Session(dtype="float64"), oc.settings.overrides(schedule=schedule):
+    with oc.Session(dtype="float64"), oc.base.settings.overrides(schedule=schedule):
         x = oc.tensor(cells, batch_axes=1, input_axes=2)
         y = x @ x
         ctx = oc.Context(target)

@@ -100,8 +100,8 @@ def test_softmax_and_normalisation_run_along_an_extent(target: str, size: int) -
     oc.reset()
     n, ctx = oc.static_extent("n", max=6), oc.Context(target)
     x = oc.placeholder("x", batch=[3], output=[n])
-    weights = oc.nn.softmax(ROWS, x)
-    centered = x - oc.nn.mean(ROWS, x)
+    weights = oc.softmax(x, logic=ROWS)
+    centered = x - oc.mean(x, logic=ROWS)
     step = ctx.compile(oc.train.forward(weights) + oc.train.forward(centered))
     cells = numbers(3, size)
     ctx[x] = cells
@@ -122,7 +122,7 @@ def test_causal_attention_looks_at_positions_before_the_extent(target: str, size
     later = oc.einsum("s|; t| => s|t->0", positions * 0.0 + 1.0, positions)
     now = oc.einsum("s|; t| => s|t->0", positions, positions * 0.0 + 1.0)
     masked = oc.where(oc.less(now, later), -1e9, scores)
-    weights = oc.nn.softmax("s|t->h => s|0->h", masked)
+    weights = oc.softmax(masked, logic="s|t->h => s|0->h")
     y = oc.einsum("s|t->h; t|h d => s|h d", weights, v)
     step = ctx.compile(oc.train.forward(y))
     for tensor in (q, k, v):
@@ -160,8 +160,8 @@ def perceptron(target: str, size: Axis, width: int = 20) -> Perceptron:
     wanted = oc.placeholder("wanted", batch=[size], output=[3])
     w1, b1 = oc.param("w1", output=[width]), oc.param("b1", output=[width], init=0.1)
     w2 = oc.param("w2", output=[3])
-    y = oc.nn.softmax(ROWS, w2 @ oc.relu(w1 @ x + b1))
-    loss = oc.nn.mean("b|... => |0", (y - wanted) * (y - wanted))
+    y = oc.softmax(w2 @ oc.relu(w1 @ x + b1), logic=ROWS)
+    loss = oc.mean((y - wanted) * (y - wanted), logic="b|... => |0")
     ctx = oc.Context(target)
     ctx.init_params(loss)
     code = oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.5)
@@ -237,7 +237,7 @@ def trained(target: str, size: Axis, rows: int, **given: int) -> list[Array]:
 def test_bits_are_those_of_the_routine_of_this_size(target: str, data: st.DataObject) -> None:
     most = data.draw(st.integers(2, 8))
     size = data.draw(st.integers(1, most))
-    with oc.settings.overrides(schedule="none"):
+    with oc.base.settings.overrides(schedule="none"):
         n = oc.static_extent("n", max=most)
         assert_same_bits(trained(target, n, size, n=size), trained(target, size, size))
 
@@ -257,7 +257,7 @@ def forward_of(target: str, most: int) -> Callable[[int], list[Array]]:
     n, ctx = oc.static_extent("n", max=most), oc.Context(target)
     x = oc.placeholder("x", batch=[n], output=[40])
     y = oc.param("w", output=[33]) @ x
-    z = oc.nn.softmax(ROWS, y)
+    z = oc.softmax(y, logic=ROWS)
     ctx.init_params(z)
     step = ctx.compile(oc.train.forward(y) + oc.train.forward(z))
 
@@ -280,7 +280,7 @@ def test_bits_of_a_row_do_not_depend_on_the_number_of_rows(target: str) -> None:
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     found: list[list[Array]] = []
     for threads in (1, 2, 3):
-        with oc.settings.overrides(threads=threads):
+        with oc.base.settings.overrides(threads=threads):
             oc.reset(seed=1)
             n, ctx = oc.static_extent("n", max=200), oc.Context("cpu_c")
             x = oc.placeholder("x", batch=[n], output=[128])
@@ -326,7 +326,7 @@ def test_products_of_every_size_are_those_of_numpy(
     ctx = oc.Context(target)
     x = oc.placeholder("x", batch=[n], output=[fixed])
     y = oc.placeholder("y", batch=[m if has_two else n], output=[fixed])
-    with oc.settings.overrides(warn_summed_once=False):
+    with oc.base.settings.overrides(warn_summed_once=False):
         z = oc.einsum(spec, x, y)
     step = ctx.compile(oc.train.forward(z))
     ctx[x] = np.full((most, fixed), 1e30, np.float32)
@@ -348,7 +348,7 @@ def test_several_extents_are_arguments_of_one_routine(target: str) -> None:
     ctx = oc.Context(target)
     x, y = oc.placeholder("x", batch=[n], output=[3]), oc.placeholder("y", batch=[m], output=[3])
     z = oc.einsum("a|i; b|i => a|b", x, y)
-    mean = oc.nn.mean("a|b => 0", z)
+    mean = oc.mean(z, logic="a|b => 0")
     step = ctx.compile(oc.train.forward(z) + oc.train.forward(mean))
     assert "forward(n, m)" in repr(step)
     for sizes in ((6, 5), (4, 2), (1, 5), (0, 3)):
@@ -444,7 +444,7 @@ def test_equal_kernels_of_different_extents_are_generated_once(target: str) -> N
 def test_code_on_disk_keeps_extents(tmp_path: Path) -> None:
     found: list[list[Array]] = []
     entries: list[int] = []
-    with oc.settings.overrides(cache_dir=str(tmp_path)):
+    with oc.base.settings.overrides(cache_dir=str(tmp_path)):
         for _ in range(2):
             found.append(trained("cpu_c", oc.static_extent("n", max=6), 4, n=4))
             entries.append(len(list(tmp_path.glob("**/routines/*"))))

@@ -16,23 +16,23 @@ from tests.backends.test_gradients_as_expressions import check_second_gradients,
 
 
 def parts_forward(v: Any, v1: Any, v2: Any) -> None:
-    v[oc.neutral] += oc.mul(v1, v2, logic="i;j => ij")
+    v[oc.neutral] += oc.multiply(v1, v2, logic="i;j => ij")
     v.accumulate(v1, logic="i => ij")
 
 
 def parts_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
-    g1 += oc.mul(g, v2, logic="ij;j => i")
+    g1 += oc.multiply(g, v2, logic="ij;j => i")
     g1.accumulate(g, logic="ij => i")
-    g2 += oc.mul(g, v1, logic="ij;i => j")
+    g2 += oc.multiply(g, v1, logic="ij;i => j")
 
 
 def squares_forward(v: Any, v1: Any) -> None:
-    v[oc.neutral] += oc.mul(v1, v1, logic="i;j => ij")
+    v[oc.neutral] += oc.multiply(v1, v1, logic="i;j => ij")
 
 
 def squares_gradient(g: Any, g1: Any, v1: Any) -> None:
-    g1 += oc.mul(g, v1, logic="ij;j => i")
-    g1 += oc.mul(g, v1, logic="ij;i => j")
+    g1 += oc.multiply(g, v1, logic="ij;j => i")
+    g1 += oc.multiply(g, v1, logic="ij;i => j")
 
 
 def halves_forward(v: Any, v1: Any) -> None:
@@ -86,7 +86,7 @@ def test_operations_that_users_define_are_differentiated_twice(case: str, backen
     check_second_gradients(lambda *x: squashed(operation(*x, **values)), points, backend)
 
 
-class Cube(oc.custom.Op):
+class Cube(oc.tensor.custom.Op):
     """A user-written operation whose gradient is an expression."""
 
     spec = "... => ..."
@@ -105,7 +105,7 @@ class OpaqueSlope(Cube):
         return [Opaque()(inputs[0]) * output_gradients[0]]
 
 
-class Opaque(oc.custom.Op):
+class Opaque(oc.tensor.custom.Op):
     """An operation without a gradient."""
 
     spec = "... => ..."
@@ -114,7 +114,7 @@ class Opaque(oc.custom.Op):
         output_storage[0][0] = 3 * inputs[0] ** 2
 
 
-class Wave(oc.custom.Op):
+class Wave(oc.tensor.custom.Op):
     """A sine, ahead by quarters of a period: each gradient is the operation of the next quarter."""
 
     __props__ = ("quarters",)
@@ -137,7 +137,7 @@ class Wave(oc.custom.Op):
         return [output_gradients[0] * Wave(self.quarters + 1)(inputs[0])]
 
 
-class ProductAndQuotient(oc.custom.Op):
+class ProductAndQuotient(oc.tensor.custom.Op):
     """An operation with two outputs, one of which its gradient computes again."""
 
     __props__ = ()
@@ -158,7 +158,7 @@ def product_slopes(inputs: Any, output_gradients: Any) -> Any:
     return [g * y, g * x]
 
 
-BROADCAST = oc.custom.Broadcast(np.multiply, gradient=product_slopes)
+BROADCAST = oc.tensor.custom.Broadcast(np.multiply, gradient=product_slopes)
 
 USER_WRITTEN: dict[str, tuple[Callable[..., Any], list[Point]]] = {
     "an expression": (lambda x: Cube()(x), [cells(3)]),

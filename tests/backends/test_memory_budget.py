@@ -32,7 +32,7 @@ def convolutions() -> oc.Tensor:
     x = oc.tensor(IMAGES, batch_axes=1)
     for _ in range(4):
         y = nn.conv(x, axes=2, channels=2)
-        x = x + oc.tanh(nn.batch_norm(y, axes="...|h, w, ..c..", features="..c.."))
+        x = x + oc.tanh(nn.batch_norm(y, shape="...|h, w, ..c..", features="..c.."))
     return oc.mean(x * x)
 
 
@@ -63,7 +63,7 @@ def wide_steps() -> oc.Tensor:
 
 def gradients(build: Build, backend: str, budget: int | str | None) -> tuple[int, list[Any]]:
     """Return the bytes of the routine's own memory, the loss, and the gradients."""
-    with oc.Session(seed=3), oc.settings.overrides(memory_budget=budget):
+    with oc.Session(seed=3), oc.base.settings.overrides(memory_budget=budget):
         loss = build()
         ctx = oc.Context(backend)
         step = ctx.compile(oc.train.grad_update(loss))
@@ -101,7 +101,7 @@ def test_gradients_on_the_interpreter_have_the_same_bits() -> None:
 def test_a_budget_with_room_for_all_changes_nothing() -> None:
     codes = []
     for budget in (None, "1G"):
-        with oc.Session(seed=3), oc.settings.overrides(memory_budget=budget):
+        with oc.Session(seed=3), oc.base.settings.overrides(memory_budget=budget):
             step = oc.Context("interp").compile(oc.train.grad_update(deep_perceptron()))
             codes.append(str(step.loop_ir))
     assert codes[0] == codes[1]
@@ -111,7 +111,7 @@ def test_a_budget_that_row_groups_meet_leaves_them() -> None:
     """Passes over loops do not know that the scores of attention are never stored whole."""
     needed = []
     for budget in (None, "30M"):
-        with oc.Session(), oc.settings.overrides(memory_budget=budget):
+        with oc.Session(), oc.base.settings.overrides(memory_budget=budget):
             x = oc.placeholder("x", batch=[1, 1024], output=[512])
             y = x + oc.nn.multi_head_attention(x, heads=8, width=64, causal=True)
             step = oc.Context("cpu_c").compile(oc.train.grad_update(oc.sum(y * y)))
@@ -123,7 +123,7 @@ def test_two_compilations_within_a_budget_have_the_same_text() -> None:
     """Nodes are hashed by their addresses: no choice follows the order of a set."""
     texts = set()
     for _ in range(4):
-        with oc.Session(seed=3), oc.settings.overrides(memory_budget=0):
+        with oc.Session(seed=3), oc.base.settings.overrides(memory_budget=0):
             step = oc.Context("interp").compile(oc.train.grad_update(deep_perceptron()))
             texts.add(str(step.loop_ir))
     assert len(texts) == 1
@@ -135,22 +135,22 @@ def test_two_compilations_within_a_budget_have_the_same_text() -> None:
 def test_a_budget_is_a_number_of_bytes(text: str, number: int | None) -> None:
     if number is None:
         with pytest.raises(oc.SettingsError, match="a number of bytes"):
-            oc.settings.overrides(memory_budget=text).__enter__()
+            oc.base.settings.overrides(memory_budget=text).__enter__()
         return
-    with oc.settings.overrides(memory_budget=text):
-        assert oc.settings.current().memory_budget == number
+    with oc.base.settings.overrides(memory_budget=text):
+        assert oc.base.settings.current().memory_budget == number
 
 
 @pytest.mark.parametrize("wrong", [-1, "much", True, 1.5])
 def test_a_budget_that_is_no_number_of_bytes_is_refused(wrong: object) -> None:
     with pytest.raises(oc.SettingsError, match="a number of bytes"):
-        oc.settings.overrides(memory_budget=wrong).__enter__()
+        oc.base.settings.overrides(memory_budget=wrong).__enter__()
 
 
 def test_variables_of_values_that_are_computed_again_end_at_external_calls(target: str) -> None:
     found = []
     for budget, visits in ((None, 1), (0, 3)):
-        with oc.Session(), oc.settings.overrides(memory_budget=budget, max_visits=visits):
+        with oc.Session(), oc.base.settings.overrides(memory_budget=budget, max_visits=visits):
             x = oc.param("x", output=[1, 2], input=[], init=oc.tensor([[0.5, 2.0]]))
             first, second = (x - oc.mean(x, axis=1, keepdims=True) for _ in range(2))
             square = first * first
@@ -166,7 +166,7 @@ def test_variables_of_values_that_are_computed_again_end_at_external_calls(targe
 
 def test_a_search_for_recomputations_leaves_no_cycles_to_the_collector() -> None:
     """Compilation does not wait for the collector, which would free candidates much later."""
-    with oc.Session(), oc.settings.overrides(backend="interp"):
+    with oc.Session(), oc.base.settings.overrides(backend="interp"):
         loss = deep_perceptron()
         ctx = oc.Context()
         ctx.init_params(loss)
@@ -183,12 +183,12 @@ def test_a_search_for_recomputations_leaves_no_cycles_to_the_collector() -> None
 
 
 def test_a_budget_that_cannot_be_met_is_a_warning_with_both_numbers() -> None:
-    with oc.Session(), oc.settings.overrides(backend="interp"):
+    with oc.Session(), oc.base.settings.overrides(backend="interp"):
         loss = deep_perceptron()
         ctx = oc.Context()
         ctx.init_params(loss)
         with (
-            oc.settings.overrides(memory_budget=64),
+            oc.base.settings.overrides(memory_budget=64),
             pytest.warns(RuntimeWarning, match=r"needs [\d,]+ bytes .* memory_budget allows 64"),
         ):
             ctx.compile(oc.train.grad_update(loss))
@@ -196,7 +196,7 @@ def test_a_budget_that_cannot_be_met_is_a_warning_with_both_numbers() -> None:
 
 @pytest.mark.parametrize("budget", [0, "1G", None])
 def test_a_budget_that_is_met_or_means_the_least_gives_no_warning(budget: Any) -> None:
-    with oc.Session(), oc.settings.overrides(backend="interp", memory_budget=budget):
+    with oc.Session(), oc.base.settings.overrides(backend="interp", memory_budget=budget):
         loss = deep_perceptron()
         ctx = oc.Context()
         with warnings.catch_warnings():

@@ -30,7 +30,7 @@ Links = list[tuple[int, int, int]]
 def gradients(links: Links, seed: int) -> list[tuple[bytes, bytes]]:
     """Return the gradients of two parameters, both ways."""
     rng = np.random.default_rng(seed)
-    with oc.Session(), oc.settings.overrides(contract=False):
+    with oc.Session(), oc.base.settings.overrides(contract=False):
         parameters = [
             oc.param(name, init=oc.tensor((10.0 ** rng.uniform(-3, 1, SIZE)).astype(np.float32)))
             for name in ("p", "q")
@@ -66,7 +66,7 @@ def test_both_ways_to_a_gradient_add_in_one_order(links: Links, seed: int) -> No
 
 
 def test_the_contribution_of_the_newest_use_comes_first() -> None:
-    with oc.Session(), oc.settings.overrides(contract=False):
+    with oc.Session(), oc.base.settings.overrides(contract=False):
         p = oc.param("p", init=oc.tensor(np.ones(1, np.float32)))
         first, second, third = (p * factor for factor in (1.0, 2.0**24, -(2.0**24)))
         loss = (first + second + third).sum()

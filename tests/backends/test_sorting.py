@@ -40,7 +40,7 @@ def positions_in_order(cells: Array, axis: int, descending: bool) -> Array:
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_order_is_stable_and_that_of_numpy(target: str, dtype: str) -> None:
-    with oc.Session(), oc.settings.overrides(allow_nan=True):
+    with oc.Session(), oc.base.settings.overrides(allow_nan=True):
         expected: list[tuple[oc.Tensor, Array]] = []
         for shape, axis in SHAPES.items():
             cells = cells_of(dtype, shape)

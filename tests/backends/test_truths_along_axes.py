@@ -21,7 +21,7 @@ def test_any_and_all_are_numpys(target: str, format: str, axis: int | None) -> N
     x = cells.astype(format)
     if "float" in format:
         x[3, ::2], x[7, 5], x[:, 5] = -0.0, np.nan, np.nan
-    with oc.settings.overrides(allow_nan=True):
+    with oc.base.settings.overrides(allow_nan=True):
         tensor = oc.tensor(x, batch_axes=1)
         found = [oc.any(tensor, axis=axis), oc.all(tensor, axis=axis)]
         context = oc.Context(target)

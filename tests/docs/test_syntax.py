@@ -63,7 +63,7 @@ _numbers = count()
 @pytest.fixture
 def program() -> Iterator[dict[str, Any]]:
     """The names that the rows use, in a session of their own; parameters follow their uses."""
-    with oc.Session(seed=1), oc.settings.overrides(missing_axes="allow"):
+    with oc.Session(seed=1), oc.base.settings.overrides(missing_axes="allow"):
         yield given_names()
 
 

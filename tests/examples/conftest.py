@@ -34,6 +34,6 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleT
 
     generated = driver.generate
     monkeypatch.setattr(driver, "generate", generate)
-    with oc.Session(seed=0), oc.settings.overrides(backend="cpu_c"):
+    with oc.Session(seed=0), oc.base.settings.overrides(backend="cpu_c"):
         yield importlib.import_module
     assert plain == []

@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    with oc.Session(seed=1), oc.settings.overrides(backend="cpu_c"):
+    with oc.Session(seed=1), oc.base.settings.overrides(backend="cpu_c"):
         yield
 
 
@@ -37,7 +37,7 @@ def test_micrograd_prints_the_numbers_of_its_readme(capsys: pytest.CaptureFixtur
 def test_micrograd_gives_the_same_numbers_on_the_interpreter(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with oc.settings.overrides(backend="interp"):
+    with oc.base.settings.overrides(backend="interp"):
         importlib.import_module("micrograd").main()
     assert capsys.readouterr().out == "g = 24.7041\ndg/da = 138.8338\ndg/db = 645.5773\n"
 

@@ -30,7 +30,7 @@ class Linear:
 
     def step(self, *gradients: float) -> list[float]:
         """Take a step; return the parameters."""
-        with oc.settings.overrides(allow_nan=True):
+        with oc.base.settings.overrides(allow_nan=True):
             self.context[self.x], self.context[self.y] = gradients[:2], gradients[2:]
         self.routine()
         return [*self.context[self.a], *self.context[self.b]]

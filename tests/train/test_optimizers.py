@@ -233,7 +233,7 @@ def test_an_optimiser_reads_zeros_where_no_gradient_arrives_before_another_optim
 ):
     found = []
     for schedule in ("none", "default"):
-        with oc.Session(), oc.settings.overrides(backend="cpu_c", schedule=schedule):
+        with oc.Session(), oc.base.settings.overrides(backend="cpu_c", schedule=schedule):
             v = oc.param("v", init=np.ones(40, np.float32))
             w = oc.param("w", init=np.ones(40, np.float32))
             first = oc.sum((oc.stop_gradient(v) - w) ** 2.0)

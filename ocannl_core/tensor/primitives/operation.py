@@ -22,6 +22,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.base.renamed import public_title
 from ocannl_core.ir.host_arrays import check_number
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, TernaryOp, arity
@@ -387,7 +388,7 @@ class Operation:
         return self.forward.parts
 
     def __repr__(self) -> str:
-        return f"oc.{self.name}"
+        return public_title(f"oc.{self.name}")
 
 
 def define_operation(

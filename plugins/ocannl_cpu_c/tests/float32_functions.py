@@ -69,7 +69,7 @@ _COUNT = 2**18
 @contextmanager
 def compiled(function: Callable[..., Any], *counts: int) -> Iterator[Run]:
     """Yield a function of so many numbers each, run by generated C."""
-    with oc.Session(), oc.settings.overrides(allow_nan=True):
+    with oc.Session(), oc.base.settings.overrides(allow_nan=True):
         inputs = [oc.placeholder(f"x{i}", output=[count]) for i, count in enumerate(counts)]
         result = function(*inputs)
         context = oc.Context("cpu_c")
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--arch", default="native", help="the processor to compile for")
     options = parser.parse_args()
     failed = False
-    with oc.settings.overrides(cc_arch=options.arch):
+    with oc.base.settings.overrides(cc_arch=options.arch):
         for name in options.only:
             largest, place, right = largest_error(name)
             failed |= largest > LARGEST_ERROR_OF_ALL

@@ -74,7 +74,7 @@ def test_whole_registers_give_the_bits_of_single_numbers(name: str) -> None:
     ours, _ = FUNCTIONS[name]
     x = everywhere()
     found = computed(ours, x)
-    with oc.settings.overrides(schedule="none"):
+    with oc.base.settings.overrides(schedule="none"):
         expected = computed(ours, x)
     numbers = ~np.isnan(expected)
     assert found[numbers].tobytes() == expected[numbers].tobytes()

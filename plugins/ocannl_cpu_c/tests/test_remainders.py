@@ -103,7 +103,7 @@ def function(name: str, lanes: int, body: str) -> str:
 @pytest.mark.parametrize("has_fma", [True, False])
 def test_lanes_have_the_bits_of_the_meaning(has_fma: bool, arch: str, tmp_path: Path) -> None:
     first, second = pairs()
-    with oc.settings.overrides(cc_arch=arch):
+    with oc.base.settings.overrides(cc_arch=arch):
         library = compiled(tmp_path, has_fma=has_fma)
     pointer = ctypes.POINTER(ctypes.c_float)
     for op in OPERATIONS:

@@ -51,7 +51,7 @@ def test_the_likeliest_tokens_are_those_of_the_whole_sequence(
 
 
 def test_a_seed_selects_the_text_and_an_earlier_prompt_leaves_nothing_behind() -> None:
-    with oc.Session(), oc.settings.overrides(backend="cpu_c"):
+    with oc.Session(), oc.base.settings.overrides(backend="cpu_c"):
         model, ctx = nn.gpt(**SIZES, length=16), oc.Context()
         generate = nn.Generator(ctx, model)
         random_parameters(ctx, model(oc.tensor([[1]], batch_axes=2, dtype="int32")))
@@ -100,7 +100,7 @@ def test_the_likeliest_tokens_are_those_of_numpy(backend: str, top_k: int) -> No
 
 
 def test_sets_of_likeliest_tokens_keep_equal_scores_and_all_at_probability_one() -> None:
-    with oc.Session(), oc.settings.overrides(backend="interp"):
+    with oc.Session(), oc.base.settings.overrides(backend="interp"):
         cells = [2.0, 1.0, 1.0, -200.0]
         top_p, heat = (oc.placeholder(name, output=[]) for name in ("p", "t"))
         scores = oc.tensor([cells], batch_axes=1)
@@ -149,7 +149,7 @@ def test_tokens_are_drawn_from_the_likeliest_ones(backend: str) -> None:
     + [("top_p", each) for each in (0, -0.1, 1.5, float("nan"), True, "1")],
 )
 def test_sets_of_no_token_are_refused(name: str, value: Any) -> None:
-    with oc.Session(), oc.settings.overrides(backend="interp"):
+    with oc.Session(), oc.base.settings.overrides(backend="interp"):
         generate = nn.Generator(oc.Context(), nn.gpt(**SIZES, length=4))
         with pytest.raises(oc.UsageError, match=f"{name}={value!r}"):
             generate([1], **{name: value})
@@ -159,7 +159,7 @@ def test_sets_of_no_token_are_refused(name: str, value: Any) -> None:
     ("prompt", "count"), [([], 1), ([0.5], 1), ([1, 2], 7), ([[1], [2]], 1), ([1], -1)]
 )
 def test_a_prompt_that_is_none_is_refused(prompt: Any, count: int) -> None:
-    with oc.Session(), oc.settings.overrides(backend="interp"):
+    with oc.Session(), oc.base.settings.overrides(backend="interp"):
         generate = nn.Generator(oc.Context(), nn.gpt(**SIZES, length=8))
         with pytest.raises(oc.UsageError, match="continues 1 sequence of at least one token"):
             generate(prompt, count)
@@ -171,7 +171,7 @@ def test_a_model_of_another_configuration_needs_a_cache() -> None:
 
 
 def test_the_weights_of_all_heads_and_layers_are_collected() -> None:
-    with oc.Session(), oc.settings.overrides(backend="cpu_c"):
+    with oc.Session(), oc.base.settings.overrides(backend="cpu_c"):
         source, target = (
             oc.placeholder(name, batch=[2, size], output=[8]) for name, size in (("s", 5), ("t", 4))
         )
@@ -198,7 +198,7 @@ def test_the_weights_of_all_heads_and_layers_are_collected() -> None:
 
 
 def test_collected_weights_reproduce_the_attended_values() -> None:
-    with oc.Session(dtype="float64"), oc.settings.overrides(backend="interp"):
+    with oc.Session(dtype="float64"), oc.base.settings.overrides(backend="interp"):
         rng = np.random.default_rng(0)
         cells = [rng.normal(size=(3, 2, 4)) for _ in range(3)]
         q, k, v = (oc.tensor(each, batch_axes=1, dtype="float64") for each in cells)
@@ -215,7 +215,7 @@ def test_collected_weights_reproduce_the_attended_values() -> None:
 def test_collecting_does_not_change_the_result() -> None:
     found = []
     for is_collected in (False, True):
-        with oc.Session(seed=1), oc.settings.overrides(backend="interp"):
+        with oc.Session(seed=1), oc.base.settings.overrides(backend="interp"):
             ids = oc.tensor([[1, 2, 3]], batch_axes=2, dtype="int32")
             model = nn.gpt(**SIZES, length=4)
             if is_collected:
@@ -232,7 +232,7 @@ def test_collecting_does_not_change_the_result() -> None:
 
 
 def test_a_stack_without_attention_keeps_its_values() -> None:
-    with oc.Session(), oc.settings.overrides(backend="interp"), nn.attention_weights() as weights:
+    with oc.Session(), oc.base.settings.overrides(backend="interp"), nn.attention_weights() as weights:
         x = oc.tensor([[1.0, 2.0]], batch_axes=1)
         y = nn.repeat_layers(lambda x: oc.tanh(nn.dense(x, output=[2])), x, layers=2)
         assert weights == {}

@@ -129,7 +129,7 @@ batch 9, 9
 def test_settings_limit_the_shown_cells() -> None:
     third = oc.tensor([1 / 3] * 5)
     assert "0.3333" in text(third)
-    with oc.settings.overrides(print_decimals=2, print_edge=1):
+    with oc.base.settings.overrides(print_decimals=2, print_edge=1):
         assert text(third).splitlines()[-1] == " 0.33  …  0.33"
     assert "0.333333 " in text(third, decimals=6)
 

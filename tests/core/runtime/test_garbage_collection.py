@@ -188,7 +188,7 @@ def test_notes_about_code_keep_no_tensor_alive(session: oc.Session) -> None:
     y = oc.exp(x)
     oc.train.forward(y).resolve()
     assert y in session.consumed
-    with oc.unchanged_roots():
+    with oc.train.unchanged_roots():
         oc.train.forward(oc.sin(y)).resolve()
     found = weakref.ref(y)
     assert y in session.consumed
@@ -216,7 +216,7 @@ def test_identities_do_not_depend_on_freed_tensors() -> None:
             for _ in range(3):
                 Doubled()(x)
                 Doubled()(oc.tensor([1.0, 2.0]))
-                oc.custom.Broadcast(np.hypot)(x, 3.0)
+                oc.tensor.custom.Broadcast(np.hypot)(x, 3.0)
                 if collects:
                     gc.collect()
             return [x.id, session.next_id()]

@@ -77,7 +77,7 @@ def test_memory_that_a_routine_keeps_for_itself_is_limited(size: int) -> None:
     cells = oc.exp(oc.einsum("i;j;k=>ijk", x, x, x))
     total = oc.einsum("...=>", cells * oc.einmax("ijk=>i00", cells))
     with (
-        oc.settings.overrides(max_visits=0),
+        oc.base.settings.overrides(max_visits=0),
         pytest.raises(oc.LinkError, match="a routine keeps for itself") as caught,
     ):
         oc.Context("cpu_c").compile(oc.train.forward(total))

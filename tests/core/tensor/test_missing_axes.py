@@ -80,14 +80,14 @@ The size of `j` in i=>ij is undetermined, and so it is 1.
 
 @pytest.mark.parametrize("text", [SHORT, LATE, UNSIZED])
 def test_the_settings_make_it_an_error_or_allow_it(text: str) -> None:
-    with oc.settings.overrides(missing_axes="allow"):
+    with oc.base.settings.overrides(missing_axes="allow"):
         assert warned(text) == []
-    with oc.settings.overrides(missing_axes="error"), pytest.raises(oc.SpecError):
+    with oc.base.settings.overrides(missing_axes="error"), pytest.raises(oc.SpecError):
         run(text)
 
 
 def test_the_error_names_the_missing_part() -> None:
-    with oc.settings.overrides(missing_axes="error"):
+    with oc.base.settings.overrides(missing_axes="error"):
         assert complaint(SHORT) == snapshot("""\
 An operand has the axes that a specification names.
   found  the second operand of ij;ij=>ij has no axis `i` in its output row, and is repeated along it
@@ -106,7 +106,7 @@ Every axis of a result has a size that something gives.
 def test_an_error_leaves_nothing_behind(mode: str) -> None:
     a, b = oc.placeholder("a", output=[3]), oc.param("b", output=[..., 3])
     kind = oc.SpecError if mode == "error" else oc.SpecWarning
-    with warnings.catch_warnings(), oc.settings.overrides(missing_axes=mode):
+    with warnings.catch_warnings(), oc.base.settings.overrides(missing_axes=mode):
         warnings.simplefilter("error")
         with pytest.raises(kind):
             oc.einsum("ij;kj=>ik", a, b)

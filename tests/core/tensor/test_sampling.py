@@ -15,7 +15,7 @@ SHARES = np.array([0.1, 0.2, 0.7])
 
 @pytest.fixture(autouse=True)
 def session() -> Iterator[None]:
-    with oc.Session(seed=3), oc.settings.overrides(backend="cpu_c"):
+    with oc.Session(seed=3), oc.base.settings.overrides(backend="cpu_c"):
         yield
 
 

@@ -41,7 +41,7 @@ In ij;k=>i labels occur once and not in the result: `j`, `k`. Their axes are sum
 
 
 def test_a_setting_switches_the_warning_off() -> None:
-    with oc.settings.overrides(warn_summed_once=False):
+    with oc.base.settings.overrides(warn_summed_once=False):
         assert warned(FORGOTTEN) == []
 
 

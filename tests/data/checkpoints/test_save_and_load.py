@@ -44,7 +44,7 @@ def test_every_bit_of_every_format_comes_back(target: Target, tmp_path: Path, dt
     with oc.Session():
         t = oc.declare("t", output=[2, 3], dtype=dtype)
         ctx = oc.Context(str(target))
-        with oc.settings.overrides(allow_nan=True):
+        with oc.base.settings.overrides(allow_nan=True):
             ctx[t] = bits.view(dtype.numpy).reshape(2, 3)
         oc.save(tmp_path / "m.safetensors", ctx, [t])
         fresh = oc.Context(str(target))

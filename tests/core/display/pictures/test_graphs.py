@@ -21,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(autouse=True)
 def session() -> Iterator[None]:
-    with oc.Session(seed=1), oc.settings.overrides(backend="interp"):
+    with oc.Session(seed=1), oc.base.settings.overrides(backend="interp"):
         yield
 
 
@@ -139,7 +139,7 @@ def test_kernels_are_drawn_with_the_memory_between_them() -> None:
     x = oc.placeholder("x", batch=[4], output=[2])
     w = oc.param("w", output=[3])
     loss = oc.einsum("...|... => 0", oc.exp(w @ x), label="loss")
-    with oc.settings.overrides(backend="interp"):
+    with oc.base.settings.overrides(backend="interp"):
         step = oc.Context().compile(oc.train.grad_update(loss))
     drawn = oc.graph(step)
     kinds = [node.kind for node in drawn.nodes]

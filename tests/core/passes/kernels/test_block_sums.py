@@ -35,14 +35,14 @@ def value_of(tensor: oc.Tensor, backend: str = "cpu_c") -> np.ndarray:
 @pytest.mark.parametrize("schedule", ["default", "none"])
 @pytest.mark.parametrize("terms", [1 << 22, (1 << 22) + 1, 3_000_001])
 def test_a_long_sum_of_computed_terms_stays_within_its_bound(schedule, terms):
-    with oc.Session(), oc.settings.overrides(schedule=schedule):
+    with oc.Session(), oc.base.settings.overrides(schedule=schedule):
         found = value_of(oc.sum(oc.arange(terms, dtype="float32") * 0.0 + 0.1))
     exact = terms * float(np.float32(0.1))
     assert abs(found - exact) <= exact * 2 * BLOCK * 2**-24
 
 
 def test_a_long_sum_over_several_axes_stays_within_its_bound():
-    with oc.Session(), oc.settings.overrides(schedule="none", warn_summed_once=False):
+    with oc.Session(), oc.base.settings.overrides(schedule="none", warn_summed_once=False):
         x = oc.tensor(np.full((1 << 10, 1 << 7), 0.1, np.float32))
         found = value_of(oc.einsum("ij; k => ", x, oc.tensor(np.ones(100, np.float32))))
     exact = 100 * (1 << 17) * float(np.float32(0.1))
@@ -59,7 +59,7 @@ def test_a_long_sum_of_loaded_terms_with_a_schedule_stays_within_its_bound():
 
 def test_the_interpreter_adds_up_the_same_blocks():
     cells = np.random.default_rng(3).standard_normal(10_007).astype(np.float32)
-    with oc.Session(), oc.settings.overrides(schedule="none"):
+    with oc.Session(), oc.base.settings.overrides(schedule="none"):
         total = oc.sum(oc.tensor(cells))
         assert value_of(total).tobytes() == value_of(total, "interp").tobytes()
 
