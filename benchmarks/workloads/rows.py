@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import nn
 from workloads.functions import Array, Function
 
 _SHAPE = (4096, 1024)

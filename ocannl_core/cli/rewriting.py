@@ -291,15 +291,12 @@ class _Program:
 
     def _move_imports(self, node: ast.ImportFrom, leaving: Sequence[tuple[ast.alias, str]]) -> None:
         """Import names from other modules, by statements after this one."""
-        added = [
-            f"from {_place(new.rpartition('.')[0])} import {new.rpartition('.')[2]}"
-            + (
-                f" as {bound}"
-                if (bound := alias.asname or alias.name) != new.rpartition(".")[2]
-                else ""
-            )
-            for alias, new in leaving
-        ]
+        added = []
+        for alias, new in leaving:
+            module, _, name = new.rpartition(".")
+            bound = alias.asname or alias.name
+            renamed = "" if bound == name else f" as {bound}"
+            added.append(f"from {_place(module)} import {name}{renamed}")
         start, end = self._span(node)
         gone = {alias for alias, _ in leaving}
         line_start = self.text.rfind("\n", 0, start) + 1
@@ -392,10 +389,7 @@ class _Program:
         new = _new_title(title)
         if new is None or not isinstance(node.ctx, ast.Load):
             return
-        is_longer = (
-            isinstance(parent, ast.Attribute) and _new_title(self._title_of(parent)) is not None
-        )
-        if is_longer:
+        if isinstance(parent, ast.Attribute) and _new_title(self._title_of(parent)) is not None:
             return  # the longer name has moved, too
         self._replace(*self._span(node), self._spelled(node, new))
 
@@ -487,9 +481,8 @@ class _Program:
 
     def _rewrite_calls(self, calls: Sequence[ast.Call]) -> None:
         """Rewrite calls of functions with other arguments, but those around another such call."""
-        found = [
-            (node, CALLS[title]) for node in calls if (title := self._title_of(node.func)) in CALLS
-        ]
+        titles = [(node, self._title_of(node.func)) for node in calls]
+        found = [(node, CALLS[title]) for node, title in titles if title in CALLS]
         around = {
             outer
             for node, replaced in found
@@ -500,19 +493,30 @@ class _Program:
             arguments = self._arguments(node, replaced)
             if arguments is None or node in around:
                 continue
-            text = replaced.call
-            if "oc." in text:
-                text = text.replace("oc.", f"{self._root(node)}.")
-            for name in replaced.parameters:
-                if name in arguments and f"{{{name}}}" in text:
-                    text = _filled_in(text, name, arguments.pop(name), self)
-            extra = "".join(f", {name}={self._source(value)}" for name, value in arguments.items())
+            call = replaced.call
+            used = set(re.findall(r"{(\w+)}", call))
+            extra = [f"{name}={{{name}}}" for name in arguments if name not in used]
             if extra:
-                text = f"{text[:-1]}{extra})"
-            root = self._root(node)
-            self._replace(
-                *self._span(node), re.sub(r"\boc\.", f"{root}.", text) if root != "oc" else text
-            )
+                call = f"{call[:-1]}, {', '.join(extra)})"
+            if "oc." in call:
+                call = call.replace("oc.", f"{self._root(node)}.")
+            self._replace(*self._span(node), self._filled_in(call, arguments))
+            self.rewritten.add(str(self._title_of(node.func)))
+
+    def _filled_in(self, call: str, arguments: Mapping[str, ast.expr]) -> str:
+        """Return a call with arguments in place of parameters, in parentheses where needed."""
+
+        def argument(place: re.Match[str]) -> str:
+            value = arguments[place[1]]
+            source = self._source(value)
+            before, after = call[: place.start()], call[place.end() :]
+            is_whole = before.endswith(("(", ", ", "=")) and after.startswith((")", ","))
+            if is_whole and not isinstance(value, ast.GeneratorExp | ast.NamedExpr):
+                return source
+            is_atom = isinstance(value, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+            return source if is_atom and "\n" not in source else f"({source})"
+
+        return re.sub(r"{(\w+)}", argument, call)
 
     def _outer(self, node: ast.AST) -> Iterator[ast.AST]:
         while (parent := self._parents.get(node)) is not None:
@@ -540,31 +544,13 @@ class _Program:
             title = self._title_of(node) if isinstance(node, ast.Name | ast.Attribute) else None
             if title in CALLS and title is not None:
                 parent = self._parents.get(node)
-                if (
-                    title == "oc.transpose"
-                    and isinstance(parent, ast.Call)
-                    and len(parent.args) > 1
-                ):
+                has_axes = isinstance(parent, ast.Call) and len(parent.args) > 1
+                if title == "oc.transpose" and has_axes:
                     continue
                 new = CALLS[title].call.translate(str.maketrans("", "", "{}"))
                 self._note(node, f"{title} is now {new}")  # type: ignore[arg-type]
             elif isinstance(node, ast.Attribute) and node.attr in _METHODS and title is None:
                 self._note(node, f".{node.attr} of an optimizer is now .{_METHODS[node.attr]}")
-
-
-def _filled_in(text: str, name: str, value: ast.expr, program: _Program) -> str:
-    """Return a call with an argument in place of its parameter."""
-    source = program._source(value)
-    place = f"{{{name}}}"
-    start = text.index(place)
-    before, after = text[:start], text[start + len(place) :]
-    is_argument = before.endswith(("(", ", ", "=")) and after.startswith((")", ","))
-    is_atom = isinstance(value, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    if (not is_atom and not (is_argument and not isinstance(value, ast.GeneratorExp))) or (
-        "\n" in source and not is_argument
-    ):
-        source = f"({source})"
-    return before + source + after
 
 
 def _before_star(parameters: Sequence[str]) -> Sequence[str]:

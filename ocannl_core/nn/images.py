@@ -171,7 +171,7 @@ def _normal(
         bias=False,
         label=f"conv{number}",
     )
-    return batch_norm(y, axes="...|h, w, ..c..", features="..c..", label=f"norm{number}")
+    return batch_norm(y, shape="...|h, w, ..c..", features="..c..", label=f"norm{number}")
 
 
 def _added(x: Tensor, y: Tensor, channels: int, stride: int) -> Tensor:

@@ -195,7 +195,12 @@ def stacked_broadcast(*arrays: Array) -> Array:
 def test_stacked_operands_broadcast(target: str, dims: tuple[tuple[int, ...], ...]) -> None:
     check(target, lambda *xs: oc.stack(*xs), stacked_broadcast, *dims)
     if len(dims) == 2:
-        check(target, oc.primitives.interleave, lambda x, y: interleaved(*np.broadcast_arrays(x, y)), *dims)
+        check(
+            target,
+            oc.primitives.interleave,
+            lambda x, y: interleaved(*np.broadcast_arrays(x, y)),
+            *dims,
+        )
 
 
 def test_an_operation_whose_assignments_have_a_logic_each(target: str) -> None:
@@ -254,7 +259,11 @@ def test_products_of_three(target: str) -> None:
 
 def test_outer_sums(target: str) -> None:
     check(
-        target, lambda x, y: oc.primitives.outer_sum("i;j=>ij", x, y), lambda x, y: x[:, None] + y, (2,), (3,)
+        target,
+        lambda x, y: oc.primitives.outer_sum("i;j=>ij", x, y),
+        lambda x, y: x[:, None] + y,
+        (2,),
+        (3,),
     )
 
 

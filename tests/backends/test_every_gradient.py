@@ -66,7 +66,17 @@ def test_gates_are_closed_where_they_close(target: str) -> None:
     assert gradients(target, oc.primitives.sat01, cells) == [[0, 0, 0, 1, 1, 0, 0, 0, 0]]
     ones = [1.0] * len(cells)
     assert gradients(target, oc.primitives.relu_gate, cells, ones)[1] == [0, 0, 0, 1, 1, 1, 1, 1, 0]
-    assert gradients(target, oc.primitives.sat01_gate, cells, ones)[1] == [0, 0, 0, 1, 1, 0, 0, 0, 0]
+    assert gradients(target, oc.primitives.sat01_gate, cells, ones)[1] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_gates_conditions_and_selections_pass_nothing_to_the_other_operand(target: str) -> None:
@@ -159,13 +169,25 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "every second": (lambda x: oc.einsum("2*i+1 => i", x), [cells(6)]),
     "a position": (lambda x: oc.einsum("i,2 => i", x), [cells(2, 3)]),
     "placed at a position": (lambda x: oc.einsum("i => i,2", x), [cells(3)]),
-    "outer sum": (lambda a, b: oc.primitives.outer_sum("i;j=>ij", a, b), [cells(2), cells(3) + 0.01]),
-    "reduced outer sum": (lambda a, b: oc.primitives.outer_sum("ij;jk=>ik", a, b), [cells(2, 3), cells(3, 2)]),
+    "outer sum": (
+        lambda a, b: oc.primitives.outer_sum("i;j=>ij", a, b),
+        [cells(2), cells(3) + 0.01],
+    ),
+    "reduced outer sum": (
+        lambda a, b: oc.primitives.outer_sum("ij;jk=>ik", a, b),
+        [cells(2, 3), cells(3, 2)],
+    ),
     "einmax": (lambda a: oc.einmax("ij=>i", a), [cells(2, 4)]),
     "max pooling": (lambda a: oc.einmax("2*i<+k => i", a, values={"k": 2}), [cells(6)]),
     "padded max pooling": (lambda a: oc.einmax("i=+k => i", a, values={"k": 3}), [cells(5)]),
-    "tropical": (lambda a, b: oc.primitives.tropical("ij;jk=>ik", a, b), [cells(2, 3), 0.37 * cells(3, 2)]),
-    "tropical window": (lambda a, b: oc.primitives.tropical("i<+k;k=>i", a, b), [cells(6), 0.37 * cells(2)]),
+    "tropical": (
+        lambda a, b: oc.primitives.tropical("ij;jk=>ik", a, b),
+        [cells(2, 3), 0.37 * cells(3, 2)],
+    ),
+    "tropical window": (
+        lambda a, b: oc.primitives.tropical("i<+k;k=>i", a, b),
+        [cells(6), 0.37 * cells(2)],
+    ),
     "concat": (lambda a, b: oc.concat("a;b=>a^b", a, b), [cells(2), cells(3)]),
     "blocks": (lambda a, b: oc.concat("i,k; j,l => i^j,k^l", a, b), [cells(2, 2), cells(1, 3)]),
     "a part of a concatenated axis": (

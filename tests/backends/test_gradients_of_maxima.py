@@ -274,7 +274,9 @@ def test_threads_and_schedules_select_the_same_cells() -> None:
             x = oc.param("x", init=oc.tensor(cells))
             pooled = oc.einmax("b, 2*h<+k, 2*w<+l => b, h, w", x, values={"k": 2, "l": 2})
             total = oc.einmax("b, h, w => b", x)
-            loss = oc.einsum("b, h, w => 0", oc.multiply(pooled, total, logic="b, h, w; b => b, h, w"))
+            loss = oc.einsum(
+                "b, h, w => 0", oc.multiply(pooled, total, logic="b, h, w; b => b, h, w")
+            )
             ctx = oc.Context("cpu_c")
             step = ctx.compile(oc.train.grad_update(loss))
             ctx.init_params(loss)

@@ -78,7 +78,10 @@ def _mod(a: Array, b: Array) -> Array:
 UNARY: dict[str, tuple[Operation, Callable[[Array], Array]]] = {
     "neg": (oc.negative, np.negative),
     "relu": (oc.relu, lambda a: np.where(a < 0, np.float32(0), a)),
-    "sat01": (oc.primitives.sat01, lambda a: np.where(a <= 0, np.float32(0), np.where(a >= 1, 1, a))),
+    "sat01": (
+        oc.primitives.sat01,
+        lambda a: np.where(a <= 0, np.float32(0), np.where(a >= 1, 1, a)),
+    ),
     "sqrt": (oc.sqrt, np.sqrt),
     "recip": (oc.reciprocal, lambda a: np.float32(1) / a),
     "trunc": (oc.trunc, np.trunc),
@@ -105,7 +108,10 @@ BINARY: dict[str, tuple[Operation, Callable[[Array, Array], Array]]] = {
     "less": (oc.less, lambda a, b: (a < b).astype(np.float32)),
     "equal": (oc.equal, lambda a, b: (a == b).astype(np.float32)),
     "relu_gate": (oc.primitives.relu_gate, lambda a, b: np.where(a > 0, b, np.float32(0))),
-    "sat01_gate": (oc.primitives.sat01_gate, lambda a, b: np.where((a > 0) & (a < 1), b, np.float32(0))),
+    "sat01_gate": (
+        oc.primitives.sat01_gate,
+        lambda a, b: np.where((a > 0) & (a < 1), b, np.float32(0)),
+    ),
 }
 
 

@@ -198,7 +198,9 @@ def test_margins_do_not_grow_under_compiled_code(target: str) -> None:
 
 def test_offsets_count_the_cells_of_the_axis_and_not_those_beyond_it(target: str) -> None:
     with oc.Session():
-        sums = oc.einsum("2*i=+k,j; k => i,j", oc.primitives.offsets(output=[4, 2]), oc.tensor([1.0] * 3))
+        sums = oc.einsum(
+            "2*i=+k,j; k => i,j", oc.primitives.offsets(output=[4, 2]), oc.tensor([1.0] * 3)
+        )
         ctx = oc.Context(target)
         ctx.compile(oc.train.forward(sums))()
         assert ctx[sums].tolist() == [[2, 4], [12, 15]]

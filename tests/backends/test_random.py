@@ -65,7 +65,10 @@ def test_uniform_numbers_are_hashed_offsets(target: str, dtype: DType) -> None:
 def test_packed_numbers_are_all_that_a_word_holds(target: str, dtype: DType) -> None:
     length = 16 // dtype.nbytes
     found = cells(
-        target, lambda: oc.random.uniform_of(oc.random.words(), packed=True, dtype=dtype), 3, 2 * length
+        target,
+        lambda: oc.random.uniform_of(oc.random.words(), packed=True, dtype=dtype),
+        3,
+        2 * length,
     )
     words = [threefry4x32(key(SEED), word_of(i, dtypes.uint32)) for i in range(6)]
     numbers = [number for word in words for number in numbers_of(word, dtype)]

@@ -199,7 +199,8 @@ def test_a_product_in_a_wider_format_is_exact(target: str) -> None:
     exact = a.astype(np.int32) * b
     assert_same(computed(target, lambda x, y: oc.multiply(x, y, dtype="int32"), a, b), exact)
     assert_same(
-        computed(target, lambda x, y: oc.multiply(x, y, dtype="float32"), a, b), exact.astype(np.float32)
+        computed(target, lambda x, y: oc.multiply(x, y, dtype="float32"), a, b),
+        exact.astype(np.float32),
     )
 
 

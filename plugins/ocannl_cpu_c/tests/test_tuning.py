@@ -79,7 +79,9 @@ def remember(routine: Routine, schedule: str) -> None:
 def test_kernels_run_row_by_row_also_where_something_is_remembered() -> None:
     remember(layer()[2], REMEMBERED)
     with oc.Session():
-        shares = oc.softmax(oc.placeholder("x", batch=[2048], output=[1024]), logic="...|... => ...|0")
+        shares = oc.softmax(
+            oc.placeholder("x", batch=[2048], output=[1024]), logic="...|... => ...|0"
+        )
         step = oc.Context("cpu_c").compile(oc.train.forward(shares))
     (kernel,) = oc.explain(step).kernels
     assert kernel.schedule.startswith("rows i; ")

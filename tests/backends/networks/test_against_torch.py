@@ -36,7 +36,9 @@ def test_a_perceptron_written_out_with_a_softmax(compare: Compare) -> None:
     def network(x: oc.Tensor) -> oc.Tensor:
         first = oc.tanh(oc.param("w1") @ x + oc.param("b1", output=[6]))
         second = oc.primitives.sat01(oc.param("w2") @ first + oc.param("b2", output=[5]))
-        return oc.softmax(oc.param("w3") @ second + oc.param("b3", output=[3]), logic="...|... => ...|0")
+        return oc.softmax(
+            oc.param("w3") @ second + oc.param("b3", output=[3]), logic="...|... => ...|0"
+        )
 
     output = network(oc.tensor(POINTS, batch_axes=1))
 

@@ -232,7 +232,11 @@ def test_collecting_does_not_change_the_result() -> None:
 
 
 def test_a_stack_without_attention_keeps_its_values() -> None:
-    with oc.Session(), oc.base.settings.overrides(backend="interp"), nn.attention_weights() as weights:
+    with (
+        oc.Session(),
+        oc.base.settings.overrides(backend="interp"),
+        nn.attention_weights() as weights,
+    ):
         x = oc.tensor([[1.0, 2.0]], batch_axes=1)
         y = nn.repeat_layers(lambda x: oc.tanh(nn.dense(x, output=[2])), x, layers=2)
         assert weights == {}

@@ -177,7 +177,9 @@ def test_equal_composites_of_equal_inputs_are_merged() -> None:
     one, other = Composite(lambda a: a * a + 1.0), Composite(lambda b: b * b + 1.0)
     assert one(x) is other(x)
     assert one(x) is not one(x * 1.0)
-    assert isinstance(one.make_node(x), oc.tensor.custom.Apply)  # the op itself is another application
+    assert isinstance(
+        one.make_node(x), oc.tensor.custom.Apply
+    )  # the op itself is another application
     assert one(x) is other(x)
 
 
