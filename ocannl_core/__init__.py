@@ -222,10 +222,10 @@ if TYPE_CHECKING:
     from ocannl_core.display.pictures.curves import curves
     from ocannl_core.display.pictures.expression_graph import graph
     from ocannl_core.display.pictures.heatmaps import heatmap
-    from ocannl_core.display.show import show
     from ocannl_core.display.summary import summary
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
+    from ocannl_core.display.views import show
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.routine import Routine
 
@@ -240,7 +240,7 @@ _LOADED_ON_DEMAND = {
     "hookimpl": "ocannl_core.backend.specs",
     "load": "ocannl_core.data.checkpoints.load",
     "save": "ocannl_core.data.checkpoints.save",
-    "show": "ocannl_core.display.show",
+    "show": "ocannl_core.display.views",
     "summary": "ocannl_core.display.summary",
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import ocannl_core
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.moved import new_name
+from ocannl_core.base.moved import MOVED, new_name
 from ocannl_core.base.renamed import CALLS, KEYWORDS, METHODS, NAMES, Rewritten
 
 _CORE = "ocannl_core"
@@ -591,7 +591,8 @@ def _new_title(title: str | None) -> str | None:
     if (new := NAMES.get(title)) is not None:
         return new
     path = title.removeprefix("oc.")
-    if path.partition(".")[0] in ocannl_core.__all__ and "." not in path:
-        return None
+    top = path.partition(".")[0]
+    if top in MOVED and top in ocannl_core.__all__:
+        return None  # an attribute, such as `oc.settings`
     moved = new_name(path)
     return None if moved is None else f"oc.{moved}"

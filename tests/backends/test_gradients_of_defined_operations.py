@@ -86,7 +86,7 @@ def test_operations_that_users_define_are_differentiated_twice(case: str, backen
     check_second_gradients(lambda *x: squashed(operation(*x, **values)), points, backend)
 
 
-class Cube(oc.tensor.custom.Op):
+class Cube(oc.custom.Op):
     """A user-written operation whose gradient is an expression."""
 
     spec = "... => ..."
@@ -105,7 +105,7 @@ class OpaqueSlope(Cube):
         return [Opaque()(inputs[0]) * output_gradients[0]]
 
 
-class Opaque(oc.tensor.custom.Op):
+class Opaque(oc.custom.Op):
     """An operation without a gradient."""
 
     spec = "... => ..."
@@ -114,7 +114,7 @@ class Opaque(oc.tensor.custom.Op):
         output_storage[0][0] = 3 * inputs[0] ** 2
 
 
-class Wave(oc.tensor.custom.Op):
+class Wave(oc.custom.Op):
     """A sine, ahead by quarters of a period: each gradient is the operation of the next quarter."""
 
     __props__ = ("quarters",)
@@ -137,7 +137,7 @@ class Wave(oc.tensor.custom.Op):
         return [output_gradients[0] * Wave(self.quarters + 1)(inputs[0])]
 
 
-class ProductAndQuotient(oc.tensor.custom.Op):
+class ProductAndQuotient(oc.custom.Op):
     """An operation with two outputs, one of which its gradient computes again."""
 
     __props__ = ()
@@ -158,7 +158,7 @@ def product_slopes(inputs: Any, output_gradients: Any) -> Any:
     return [g * y, g * x]
 
 
-BROADCAST = oc.tensor.custom.Broadcast(np.multiply, gradient=product_slopes)
+BROADCAST = oc.custom.Broadcast(np.multiply, gradient=product_slopes)
 
 USER_WRITTEN: dict[str, tuple[Callable[..., Any], list[Point]]] = {
     "an expression": (lambda x: Cube()(x), [cells(3)]),

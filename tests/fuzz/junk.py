@@ -376,7 +376,7 @@ def use(result: Any, bench: Bench) -> None:
         bench.context.compile(result.update(bench.loss))
     elif isinstance(result, oc.data.Loader):
         next(iter(result), None)
-    elif isinstance(result, oc.tensor.custom.Op):
+    elif isinstance(result, oc.custom.Op):
         use(result(bench.x), bench)
     elif hasattr(result, "__enter__"):
         with result:

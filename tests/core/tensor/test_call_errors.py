@@ -43,7 +43,7 @@ X: Any = "junk"
         (lambda x: oc.Context("interp").compile_all([None]), "computations"),
         (lambda x: oc.base.settings.other_arguments(X and 3), "arguments"),
         (lambda x: oc.Tensor(X), "session"),
-        (lambda x: oc.tensor.custom.Broadcast(X), "scalar"),
+        (lambda x: oc.custom.Broadcast(X), "scalar"),
     ],
 )
 def test_the_error_names_the_argument(call: Callable[[oc.Tensor], Any], name: str) -> None:

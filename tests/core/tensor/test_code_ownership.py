@@ -191,7 +191,7 @@ def test_gradients_in_memory_are_differentiated_as_expressions(loss: oc.Tensor) 
         assert caught.value.fix == "(g,) = oc.gradients(loss, [p]), and g in place of p.grad"
 
 
-class Product(oc.tensor.custom.Op):
+class Product(oc.custom.Op):
     __props__ = ()
     spec = "...; ... => ..."
 
