@@ -22,6 +22,7 @@ GONE = "0.3"
 
 NAMES: dict[str, str] = {
     # the names of NumPy, the array API standard and PyTorch, where these agree
+    "oc.bool_": "oc.bool",
     "oc.sub": "oc.subtract",
     "oc.mul": "oc.multiply",
     "oc.div": "oc.divide",

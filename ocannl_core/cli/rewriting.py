@@ -259,9 +259,16 @@ class _Program:
         for alias in node.names:
             if alias.name.startswith(f"{_CORE}."):
                 new = new_name(alias.name.removeprefix(f"{_CORE}."))
-                if new is not None:
-                    start, _ = self._span(alias)
-                    self._replace(start, start + len(alias.name), f"{_CORE}.{new}")
+                if new is None:
+                    continue
+                start, _ = self._span(alias)
+                owner, _, name = f"{_CORE}.{new}".rpartition(".")
+                if alias.asname and new.startswith("tensor.") and len(node.names) == 1:
+                    # `import ocannl_core.tensor.custom as m` reads the function `oc.tensor`
+                    text = f"from {owner} import {name} as {alias.asname}"
+                    self._replace(*self._span(node), text)
+                else:
+                    self._replace(start, start + len(alias.name), f"{owner}.{name}")
 
     def _rename_imported(self, node: ast.ImportFrom) -> None:
         module = _module_title(node)

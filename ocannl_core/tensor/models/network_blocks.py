@@ -140,7 +140,7 @@ class BlockFunction(Generic[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         self._function = function
         self._signature = inspect.signature(function)
-        is_ours = getattr(function, "__module__", "").startswith("ocannl_core.nn.")
+        is_ours = str(function.__module__).startswith("ocannl_core.nn.")
         self._title = f"oc.nn.{function.__name__}" if is_ours else ""
         functools.update_wrapper(self, function)
 
