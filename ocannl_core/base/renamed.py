@@ -11,11 +11,14 @@ import warnings
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ocannl_core.base.errors import printable
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import is_inside
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 GONE = "0.3"
 """The version in which old names stop working."""
@@ -186,13 +189,14 @@ def with_new_keywords(title: str, keywords: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def takes_old_keywords(title: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def takes_old_keywords(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator of a function whose keyword arguments have been renamed."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
-        def wrapper(*args: Any, **keywords: Any) -> Any:
-            return function(*args, **with_new_keywords(title, keywords))
+        def wrapper(*args: P.args, **keywords: P.kwargs) -> R:
+            found: Any = with_new_keywords(title, keywords)
+            return function(*args, **found)
 
         return wrapper
 

@@ -482,7 +482,7 @@ class _Program:
         renamed = self._renamed_keywords(node)
         given = {each.arg for each in node.keywords}
         for each in node.keywords:
-            if each.arg in renamed and renamed[each.arg] not in given:
+            if each.arg is not None and renamed.get(each.arg, each.arg) not in given:
                 start, _ = self._span(each)
                 self._replace(start, start + len(each.arg), renamed[each.arg])
 

@@ -340,7 +340,8 @@ def _check_logic(
 def mean_along(spec: str, x: Tensor) -> Tensor:
     """Return the mean of the cells that a specification sums."""
     total = as_tensor(contractions.einsum(spec, x), sessions.current())
-    return total / count_terms(total)
+    average: Tensor = total / count_terms(total)
+    return average
 
 
 def softmax_along(spec: str, x: Tensor) -> Tensor:
