@@ -94,7 +94,7 @@ def test_a_name_that_numpy_has_means_the_same_or_is_listed_as_different() -> Non
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
-def test_a_shared_name_computes_what_numpy_computes(target: str, name: str) -> None:
+def test_a_shared_name_computes_the_cells_of_numpy(target: str, name: str) -> None:
     call, arrays = CALLS[name]
     wanted = np.asarray(call(np, *arrays))
     with oc.Session():

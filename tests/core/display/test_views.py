@@ -68,7 +68,7 @@ def test_options_are_arguments_of_the_view(x: oc.Tensor) -> None:
     assert str(oc.show(x, depth=0).value) == str(oc.tree(x, depth=0))
 
 
-def test_what_has_no_view_is_refused(x: oc.Tensor) -> None:
+def test_a_subject_without_a_view_is_refused(x: oc.Tensor) -> None:
     with pytest.raises(oc.UsageError, match=r"oc\.show shows tensors, routines"):
         oc.show("text")
     with pytest.raises(oc.UsageError, match=r"A Tensor has the views tree, table"):
