@@ -20,8 +20,6 @@ from ocannl_core.base.moved import MOVED, new_name
 from ocannl_core.base.renamed import CALLS, KEYWORDS, METHODS, NAMES, Rewritten
 
 _CORE = "ocannl_core"
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _SCOPES = (
     ast.Module
     | ast.ClassDef
@@ -173,11 +171,14 @@ class _Program:
             inner = scope
             if isinstance(node, _SCOPES) and not isinstance(node, ast.Module):
                 inner = _Scope(node, scope)
-            children = list(ast.iter_child_nodes(node))
-            for child in reversed(children):
+            for child in reversed(list(ast.iter_child_nodes(node))):
                 self._parents[child] = node
-                is_outside = inner is not scope and self._is_outside(node, child)
-                pending.append((child, scope if is_outside else inner))
+                if isinstance(node, ast.arguments | ast.arg) and isinstance(child, ast.expr):
+                    pending.append((child, scope.outer or scope))  # a default, an annotation
+                elif inner is not scope and self._is_outside(node, child):
+                    pending.append((child, scope))
+                else:
+                    pending.append((child, inner))
 
     @staticmethod
     def _is_outside(node: ast.AST, child: ast.AST) -> bool:
@@ -297,7 +298,11 @@ class _Program:
             self._move_imports(node, leaving)
 
     def _move_imports(self, node: ast.ImportFrom, leaving: Sequence[tuple[ast.alias, str]]) -> None:
-        """Import names from other modules, by statements after this one."""
+        """Import names from other modules, by statements after this one; of some of its names,
+        the last one in this round.
+        """
+        if len(leaving) < len(node.names):
+            leaving = leaving[-1:]
         added = []
         for alias, new in leaving:
             module, _, name = new.rpartition(".")

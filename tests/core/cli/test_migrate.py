@@ -54,6 +54,16 @@ IMPORT = "import ocannl_core as oc\n"
             "def f():\n    from ocannl_core.primitives import first\n"
             "    from ocannl_core.primitives import second\n    return first",
         ),
+        (
+            "from ocannl_core import exp, first, second",
+            "from ocannl_core import exp\nfrom ocannl_core.primitives import first\n"
+            "from ocannl_core.primitives import second",
+        ),
+        (
+            "from ocannl_core import first, second, sub; x = 1",
+            "from ocannl_core import subtract as sub\nfrom ocannl_core.primitives import first\n"
+            "from ocannl_core.primitives import second; x = 1",
+        ),
         # modules
         ("from ocannl_core.loopir import nodes", "from ocannl_core.ir.loops import nodes"),
         ("import ocannl_core.train.optimiser as m", "import ocannl_core.train.optimizer as m"),
@@ -78,6 +88,10 @@ IMPORT = "import ocannl_core as oc\n"
         (
             IMPORT + "self.opt = oc.train.SGD()\nself.opt.minimise(loss)",
             IMPORT + "self.opt = oc.train.SGD()\nself.opt.minimize(loss)",
+        ),
+        (
+            IMPORT + "def f(oc: oc.Tensor = oc.mul(1, 2)): return oc.mul",
+            IMPORT + "def f(oc: oc.Tensor = oc.multiply(1, 2)): return oc.mul",
         ),
         # calls with other arguments
         (IMPORT + "oc.transpose(a + b)", IMPORT + "(a + b).T"),
@@ -137,6 +151,7 @@ def test_a_program_is_rewritten(old: str, new: str) -> None:
         "from operator import mul, sub\nimport ocannl_core\nmul(1, 2)",
         IMPORT + "def f(oc):\n    return oc.mul(1)",
         IMPORT + "[oc.mul for oc in things]",
+        IMPORT + "class A:\n    oc = 1\n    x = oc.mul",
         IMPORT + "def f():\n    oc = other()\n    return oc.mul(1)",
         IMPORT + "model.mul = 1\nmodel.neg(x)\nmul = 3",
         "import ocannl_core as oc\noc = wrap(oc)\noc.mul(a)",
