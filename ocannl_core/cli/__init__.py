@@ -19,6 +19,7 @@ from ocannl_core.cli import (
     config,
     doctor,
     export,
+    migrate,
     new_backend,
     repeat,
     show,
@@ -38,6 +39,7 @@ COMMANDS = (
     tune,
     checkpoint,
     export,
+    migrate,
     new_backend,
     check_backend,
 )
