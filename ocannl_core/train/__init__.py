@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "communication": "Communicator",
     "guards": "DynamicScale ZScore",
-    "optimizer": "Optimiser Update",
+    "optimizer": "Optimizer Update",
     "optimizers": "Adadelta Adafactor Adagrad Adam AdamW Adamax LAMB Lion Muon NAdam RAdam RMSprop "
     "Rprop SGD ScheduleFreeAdamW sgd_step sgd_update",
     "parallel_step": "DataParallel data_parallel",

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.train.test_optimisers import DATA, OFFSETS, WEIGHTS, _tanh_squares
 
 import ocannl_core as oc
+from tests.train.test_optimizers import DATA, OFFSETS, WEIGHTS, _tanh_squares
 
 torch = pytest.importorskip("torch")
 
