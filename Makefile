@@ -14,7 +14,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: gallery cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release site test smoke fuzz ulps torture killed lint onnx-table types docs bench peers judges clean test-slow
+.PHONY: gallery surface cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release site test smoke fuzz ulps torture killed lint onnx-table types docs bench peers judges clean test-slow
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -31,6 +31,10 @@ test-slow: $(VENV)/.for-test
 # Under a minute on two cores; tests of every layer, listed in tests/smoke.txt.
 smoke: $(VENV)/.for-test
 	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal @tests/smoke.txt $(ARGS)
+
+# Public names with their arguments, hooks, settings and formats; a test compares the file with the code.
+surface: $(VENV)/.for-test
+	$(BIN)/python -m tools.surface $(ARGS)
 
 fuzz: $(VENV)/.for-test
 	$(BIN)/python -m tests.fuzz.run $(ARGS)

@@ -60,7 +60,7 @@ class StepTimes:
 
 
 def sigmoid(x: oc.Tensor) -> oc.Tensor:
-    found: oc.Tensor = oc.recip(1 + oc.exp(-x))
+    found: oc.Tensor = oc.reciprocal(1 + oc.exp(-x))
     return found
 
 

@@ -46,7 +46,7 @@ def wavenet(letters: oc.Tensor, *, hidden: int = 64, layers: int = 3) -> oc.Tens
     h = oc.nn.embedding(letters, entries=len(LETTERS), width=12)
     for _ in range(layers):
         h = oc.nn.conv(h, axes=1, kernel=2, stride=2, padded=False, channels=[hidden], bias=False)
-        h = oc.tanh(oc.nn.batch_norm(h, axes="...|p,..c..", features="..c.."))
+        h = oc.tanh(oc.nn.batch_norm(h, shape="...|p,..c..", features="..c.."))
         h = oc.nn.dropout(h, rate=0.2)
     return oc.nn.dense(h, output=[len(LETTERS)])
 

@@ -56,7 +56,7 @@ def stacked(a: T, b: T) -> T:
 
 
 def distance(n: int) -> T:
-    return oc.sub(at(n), at(n), logic="j; i => ij")
+    return oc.subtract(at(n), at(n), logic="j; i => ij")
 
 
 def rolled(a: T, n: int) -> T:
@@ -96,7 +96,7 @@ def halved(a: T) -> T:
 
 
 def distances(a: T, b: T) -> T:
-    return oc.einsum("ijd => ij", oc.sub(a, b, logic="id; jd => ijd") ** 2)
+    return oc.einsum("ijd => ij", oc.subtract(a, b, logic="id; jd => ijd") ** 2)
 
 
 class Puzzle(NamedTuple):

@@ -41,7 +41,6 @@ from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.numbers.dtypes import (
     DType,
     bfloat16,
-    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
@@ -53,15 +52,15 @@ from ocannl_core.ir.numbers.dtypes import (
     int32,
     int64,
     uint4,
-    uint4x32,
     uint8,
     uint16,
     uint32,
     uint64,
 )
+from ocannl_core.ir.numbers.dtypes import bool_ as bool
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor import custom
-from ocannl_core.tensor.computations.computation import Computation, unchanged_roots
+from ocannl_core.tensor.computations.computation import Computation
 from ocannl_core.tensor.computations.precision_report import precision_report
 from ocannl_core.tensor.computations.recording import cd, section
 from ocannl_core.tensor.custom.ordering import argsort, median, searchsorted, sort, topk
@@ -83,6 +82,8 @@ from ocannl_core.tensor.operations.activations import (
     clip,
     elu,
     gelu,
+    greater,
+    greater_equal,
     hardsigmoid,
     hardswish,
     hardtanh,
@@ -103,42 +104,24 @@ from ocannl_core.tensor.operations.activations import (
     softsign,
     square,
 )
-from ocannl_core.tensor.operations.contractions import (
-    einmax,
-    einsum,
-    fma,
-    interleave,
-    matmul,
-    outer_sum,
-    transpose,
-    tropical,
-    where,
+from ocannl_core.tensor.operations.contractions import einmax, einsum, fma, matmul, where
+from ocannl_core.tensor.operations.filled import (
+    eye,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
 )
 from ocannl_core.tensor.operations.gradients import gradients
 from ocannl_core.tensor.operations.joining import concat, stack
-from ocannl_core.tensor.operations.literals import (
-    arange,
-    batch,
-    from_function,
-    mapped,
-    number,
-    offsets,
-    tensor,
-)
+from ocannl_core.tensor.operations.literals import arange, batch, from_function, number, tensor
 from ocannl_core.tensor.operations.position_writes import put, put_along
 from ocannl_core.tensor.operations.positions import scatter_add, take, take_along
-from ocannl_core.tensor.operations.powers import power
-from ocannl_core.tensor.operations.random import (
-    categorical,
-    kaiming,
-    normal,
-    random_words,
-    threefry4x32,
-    uniform,
-    uniform_of,
-    word,
-    xavier,
-)
+from ocannl_core.tensor.operations.powers import power as pow
+from ocannl_core.tensor.operations.random import categorical, kaiming, normal, uniform, xavier
 from ocannl_core.tensor.operations.rearrangement import (
     broadcast_to,
     expand_dims,
@@ -148,6 +131,7 @@ from ocannl_core.tensor.operations.rearrangement import (
     reshape,
     squeeze,
     swapaxes,
+    transpose,
 )
 from ocannl_core.tensor.operations.reductions import (
     all,
@@ -182,9 +166,15 @@ from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.dimension import Dimension, dim
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import *  # noqa: F403
+from ocannl_core.tensor.primitives.pointwise_operations import div as divide
+from ocannl_core.tensor.primitives.pointwise_operations import mod as remainder
+from ocannl_core.tensor.primitives.pointwise_operations import mul as multiply
+from ocannl_core.tensor.primitives.pointwise_operations import neg as negative
+from ocannl_core.tensor.primitives.pointwise_operations import recip as reciprocal
+from ocannl_core.tensor.primitives.pointwise_operations import sub as subtract
 
 if TYPE_CHECKING:
-    from ocannl_core import data, nn, testing, train
+    from ocannl_core import data, nn, primitives, random, testing, train
     from ocannl_core.backend.specs import hookimpl
     from ocannl_core.data.checkpoints.load import load
     from ocannl_core.data.checkpoints.save import save
@@ -196,6 +186,7 @@ if TYPE_CHECKING:
     from ocannl_core.display.summary import summary
     from ocannl_core.display.tables import table
     from ocannl_core.display.trees import tree
+    from ocannl_core.display.views import show
     from ocannl_core.runtime.context import Context
     from ocannl_core.runtime.exported import load_exported
     from ocannl_core.runtime.routine import Routine
@@ -215,11 +206,12 @@ _LOADED_ON_DEMAND = {
     "load": "ocannl_core.data.checkpoints.load",
     "load_exported": "ocannl_core.runtime.exported",
     "save": "ocannl_core.data.checkpoints.save",
+    "show": "ocannl_core.display.views",
     "summary": "ocannl_core.display.summary",
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",
 }
-_MODULES_ON_DEMAND = frozenset({"data", "nn", "testing", "train"})
+_MODULES_ON_DEMAND = frozenset({"data", "nn", "primitives", "random", "testing", "train"})
 
 find_moved_modules()
 
@@ -234,195 +226,31 @@ def __getattr__(name: str) -> Any:
 
 # fmt: off
 __all__ = [
-    "BackendNotFoundError",
-    "CheckpointError",
-    "CodegenError",
-    "CompileError",
-    "Computation",
-    "Context",
-    "DType",
-    "DataError",
-    "DeviceError",
-    "DeviceFailure",
-    "Dimension",
-    "DivergenceError",
-    "HookError",
-    "LaunchLimitError",
-    "LinkError",
-    "LoweringError",
-    "MissingGradientError",
-    "NetworkBlock",
-    "OcannlError",
-    "OpError",
-    "Operation",
-    "Routine",
-    "Session",
-    "SettingsError",
-    "ShapeError",
-    "ShapeWarning",
-    "Size",
-    "SpecError",
-    "SpecWarning",
-    "StaticExtent",
-    "StaticIndex",
-    "Stored",
-    "TargetCode",
-    "Tensor",
-    "TransferError",
-    "UnsupportedError",
-    "UsageError",
-    "ValueGuardError",
-    "VerifyError",
-    "all",
-    "any",
-    "arange",
-    "argmax",
-    "argmin",
-    "argsort",
-    "batch",
-    "bfloat16",
-    "bool_",
-    "broadcast_to",
-    "categorical",
-    "cd",
-    "clip",
-    "compile_for",
-    "concat",
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "curves",
-    "custom",
-    "data",
-    "declare",
-    "define_operation",
-    "dim",
-    "einmax",
-    "einsum",
-    "elu",
-    "evaluation",
-    "expand_dims",
-    "explain",
-    "flatten",
-    "flip",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float16",
-    "float32",
-    "float64",
-    "fma",
-    "from_function",
-    "gelu",
-    "gradients",
-    "graph",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "heatmap",
-    "hookimpl",
-    "int4",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "interleave",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "kaiming",
-    "leaky_relu",
-    "load",
-    "load_exported",
-    "log_sigmoid",
-    "log_softmax",
-    "logaddexp",
-    "logical_xor",
-    "logsumexp",
-    "mapped",
-    "matmul",
-    "max",
-    "mean",
-    "median",
-    "min",
-    "mish",
-    "moveaxis",
-    "neutral",
-    "nn",
-    "norm",
-    "normal",
-    "number",
-    "offsets",
-    "one_hot",
-    "op",
-    "outer_sum",
-    "pad",
-    "param",
-    "permute",
-    "placeholder",
-    "power",
-    "precision_report",
-    "prod",
-    "put",
-    "put_along",
-    "random_words",
-    "relu6",
-    "repeat",
-    "require_shape",
-    "require_shapes",
-    "reset",
-    "reshape",
-    "roll",
-    "rsqrt",
-    "save",
-    "scan",
-    "scatter_add",
-    "searchsorted",
-    "section",
-    "selu",
-    "settings",
-    "sigmoid",
-    "silu",
-    "softmax",
-    "softplus",
-    "softsign",
-    "sort",
-    "square",
-    "squeeze",
-    "stack",
-    "static_extent",
-    "static_index",
-    "std",
-    "sum",
-    "summary",
-    "swapaxes",
-    "table",
-    "take",
-    "take_along",
-    "tensor",
-    "testing",
-    "threefry4x32",
-    "tile",
-    "topk",
-    "train",
-    "transpose",
-    "tree",
-    "tril",
-    "triu",
-    "tropical",
-    "uint4",
-    "uint4x32",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "unchanged_roots",
-    "uniform",
-    "uniform_of",
-    "var",
-    "where",
-    "word",
-    "xavier",
+    "BackendNotFoundError", "CheckpointError", "CodegenError", "CompileError", "Computation",
+    "Context", "DType", "DataError", "DeviceError", "DeviceFailure", "Dimension", "DivergenceError",
+    "HookError", "LaunchLimitError", "LinkError", "LoweringError", "MissingGradientError",
+    "NetworkBlock", "OcannlError", "OpError", "Operation", "Routine", "Session", "SettingsError",
+    "ShapeError", "ShapeWarning", "Size", "SpecError", "SpecWarning", "StaticExtent", "StaticIndex",
+    "Stored", "TargetCode", "Tensor", "TransferError", "UnsupportedError", "UsageError",
+    "ValueGuardError", "VerifyError", "all", "any", "arange", "argmax", "argmin", "argsort",
+    "batch", "bfloat16", "bool", "broadcast_to", "categorical", "cd", "clip", "compile_for",
+    "concat", "cummax", "cummin", "cumprod", "cumsum", "curves", "custom", "data", "declare",
+    "define_operation", "dim", "divide", "einmax", "einsum", "elu", "evaluation", "expand_dims",
+    "explain", "eye", "flatten", "flip", "float8_e4m3fn", "float8_e5m2", "float16", "float32",
+    "float64", "fma", "from_function", "full", "full_like", "gelu", "gradients", "graph", "greater",
+    "greater_equal", "hardsigmoid", "hardswish", "hardtanh", "heatmap", "hookimpl", "int4", "int8",
+    "int16", "int32", "int64", "isfinite", "isinf", "isnan", "kaiming", "leaky_relu", "linspace",
+    "load", "load_exported", "log_sigmoid", "log_softmax", "logaddexp", "logical_xor", "logsumexp",
+    "matmul", "max", "mean", "median", "min", "mish", "moveaxis", "multiply", "negative", "neutral",
+    "nn", "norm", "normal", "number", "one_hot", "ones", "ones_like", "op", "pad", "param",
+    "permute", "placeholder", "pow", "precision_report", "primitives", "prod", "put", "put_along",
+    "random", "reciprocal", "relu6", "remainder", "repeat", "require_shape", "require_shapes",
+    "reset", "reshape", "roll", "rsqrt", "save", "scan", "scatter_add", "searchsorted", "section",
+    "selu", "settings", "show", "sigmoid", "silu", "softmax", "softplus", "softsign", "sort",
+    "square", "squeeze", "stack", "static_extent", "static_index", "std", "subtract", "sum",
+    "summary", "swapaxes", "table", "take", "take_along", "tensor", "testing", "tile", "topk",
+    "train", "transpose", "tree", "tril", "triu", "uint4", "uint8", "uint16", "uint32", "uint64",
+    "uniform", "var", "where", "xavier", "zeros", "zeros_like",
 ]
 # fmt: on
 __all__ += pointwise_operations.__all__

@@ -93,7 +93,7 @@ def _normalization() -> Iterator[Case]:
     )
     yield _block(
         "batch_norm of images",
-        lambda x: nn.batch_norm(x, axes="...|h, w, ..c..", features="..c.."),
+        lambda x: nn.batch_norm(x, shape="...|h, w, ..c..", features="..c.."),
         lambda t, x: _first(t, t.nn.BatchNorm2d(x.shape[-1])),
         *images,
         covers=("nn.batch_norm",),
@@ -202,7 +202,7 @@ def _images() -> Iterator[Case]:
         yield _block(
             f"resize, {mode}",
             lambda x, mode=mode: nn.resize(
-                x, [2 * n for n in x.shape.output.sizes[:2]], axes=(1, 2), mode=mode
+                x, [2 * n for n in x.shape.output.sizes[:2]], axis=(1, 2), mode=mode
             ),
             lambda t, x, mode=mode: _first(t, t.nn.Upsample(scale_factor=2, mode=mode)),
             *even,

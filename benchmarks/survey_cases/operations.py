@@ -74,7 +74,7 @@ def _cell_by_cell() -> Iterator[Case]:
         ("log", positive),
         ("log1p", positive),
         ("log2", positive),
-        ("neg", floats),
+        ("negative", floats),
         ("relu", floats),
         ("rsqrt", positive),
         ("sigmoid", floats),
@@ -88,10 +88,7 @@ def _cell_by_cell() -> Iterator[Case]:
         yield _case(name, getattr(oc, name), _by_name(name), x=arguments)
     for name in ("sign", "floor", "ceil", "trunc", "round", "isnan", "isinf", "isfinite"):
         yield _case(name, getattr(oc, name), _by_name(name), gradients=False)
-    yield _case("recip", oc.recip, lambda t, x: t.reciprocal(x), x=positive)
-    yield _case(
-        "recip_sqrt", oc.recip_sqrt, lambda t, x: t.rsqrt(x), x=positive, covers=("recip_sqrt",)
-    )
+    yield _case("reciprocal", oc.reciprocal, lambda t, x: t.reciprocal(x), x=positive)
     for name, function in (
         ("gelu", "gelu"),
         ("elu", "elu"),
@@ -122,9 +119,9 @@ def _cell_by_cell() -> Iterator[Case]:
         x=floats,
         y=partial(floats, seed=1),
     )
-    yield _case("sat01", oc.sat01, lambda t, x: t.clamp(x, 0.0, 1.0))
+    yield _case("primitives.sat01", oc.primitives.sat01, lambda t, x: t.clamp(x, 0.0, 1.0))
     yield _case("clip", lambda x: oc.clip(x, -1.0, 1.0), lambda t, x: t.clamp(x, -1.0, 1.0))
-    yield _case("identity", oc.identity, lambda t, x: x.clone())
+    yield _case("primitives.identity", oc.primitives.identity, lambda t, x: x.clone())
     yield _case("stop_gradient", oc.stop_gradient, lambda t, x: x.clone(), gradients=False)
     yield _case(
         "cast", lambda x: oc.cast(x, "bfloat16"), lambda t, x: x.to(t.bfloat16), gradients=False
@@ -151,11 +148,11 @@ def _of_two() -> Iterator[Case]:
     two = {"x": floats, "y": partial(floats, seed=1)}
     above = {"x": partial(floats, low=0.5), "y": partial(floats, seed=1, low=0.5)}
     ints = {"x": partial(numbers, 1000), "y": lambda *shape: 1 + numbers(99, *shape)}
-    for name in ("add", "sub", "mul", "atan2", "maximum", "minimum", "logaddexp"):
+    for name in ("add", "subtract", "multiply", "atan2", "maximum", "minimum", "logaddexp"):
         yield _case(name, getattr(oc, name), _of_pair(name), **two)
-    yield _case("div", oc.div, _of_pair("div"), **above)
-    yield _case("power", oc.power, _of_pair("pow"), **above)
-    yield _case("mod", oc.mod, _of_pair("fmod"), gradients=False, **above)
+    yield _case("divide", oc.divide, _of_pair("div"), **above)
+    yield _case("pow", oc.pow, _of_pair("pow"), **above)
+    yield _case("remainder", oc.remainder, _of_pair("fmod"), gradients=False, **above)
     yield _case("floor_divide", oc.floor_divide, _of_pair("floor_divide"), gradients=False, **above)
     for name, theirs in (
         ("equal", "eq"),
@@ -177,8 +174,8 @@ def _of_two() -> Iterator[Case]:
     )
     for name, at in (("relu_gate", "relu"), ("sat01_gate", "clamp")):
         yield _case(
-            name,
-            getattr(oc, name),
+            f"primitives.{name}",
+            getattr(oc.primitives, name),
             (lambda t, x, y: t.where(x > 0, y, 0.0))
             if at == "relu"
             else (lambda t, x, y: t.where((x > 0) & (x < 1), y, 0.0)),
@@ -231,7 +228,13 @@ def _reductions() -> Iterator[Case]:
                 _ROWS,
                 covers=(name,),
             )
-    yield _case("nn.softmax", lambda x: oc.nn.softmax("...|c => ...|0", x), _softmax_of_rows, _ROWS)
+    yield _case(
+        "softmax along a specification",
+        lambda x: oc.softmax(x, logic="...|c => ...|0"),
+        _softmax_of_rows,
+        _ROWS,
+        covers=("softmax",),
+    )
     yield _case("sum of all", lambda x: oc.sum(x), lambda t, x: x.sum(), _ROWS, covers=("sum",))
     yield _case(
         "einmax",
@@ -240,16 +243,11 @@ def _reductions() -> Iterator[Case]:
         _ROWS,
     )
     yield _case(
-        "nn.mean",
-        lambda x: oc.nn.mean("...|c => ...|0", x),
+        "mean along a specification",
+        lambda x: oc.mean(x, logic="...|c => ...|0"),
         lambda t, x: x.mean(-1, keepdim=True),
         _ROWS,
-    )
-    yield _case(
-        "nn.variance",
-        lambda x: oc.nn.variance("...|c => ...|0", x, oc.nn.mean("...|c => ...|0", x)),
-        lambda t, x: x.var(-1, correction=0, keepdim=True),
-        _ROWS,
+        covers=("mean",),
     )
 
 
@@ -344,17 +342,17 @@ def _moved() -> Iterator[Case]:
         "swapaxes", lambda x: oc.swapaxes(x, 0, 1), lambda t, x: x.t().contiguous(), squares
     )
     yield Case(
-        name="transpose",
-        covers=("transpose",),
+        name="exchange of input and output axes",
+        covers=("Tensor",),
         arrays=_made(squares, x=floats),
-        own=oc.transpose,
+        own=lambda x: x.T,
         torch=lambda t, x: x.t().contiguous(),
         batch_axes={"x": 0},
         input_axes={"x": 1},
     )
     yield _case(
-        "permute",
-        lambda x: oc.permute(x, 2, 0, 1),
+        "transpose",
+        lambda x: oc.transpose(x, 2, 0, 1),
         lambda t, x: x.permute(2, 0, 1).contiguous(),
         boxes,
     )
@@ -410,8 +408,8 @@ def _moved() -> Iterator[Case]:
             covers=("repeat",),
         )
     yield _case(
-        "interleave",
-        lambda x, y: oc.interleave(x, y),
+        "primitives.interleave",
+        lambda x, y: oc.primitives.interleave(x, y),
         lambda t, x, y: t.stack([x, y], -1).flatten(-2),
         **pair,
     )
@@ -493,9 +491,9 @@ def _positions() -> Iterator[Case]:
     )
     yield Case(
         name="arange",
-        covers=("offsets",),
+        covers=("primitives.offsets",),
         arrays=tuple((lambda n=n: {"x": floats(n)}) for n in (1 << 18, 1001)),
-        own=lambda x: x + oc.offsets(),
+        own=lambda x: x + oc.primitives.offsets(),
         torch=lambda t, x: x + t.arange(len(x)),
         batch_axes={"x": 0},
     )

@@ -56,17 +56,17 @@ def _products() -> Iterator[Case]:
     )
     yield Case(
         name="outer_sum",
-        covers=("outer_sum",),
+        covers=("primitives.outer_sum",),
         arrays=pairs(((512,), (512,)), ((77,), (1001,))),
-        own=lambda a, b: oc.outer_sum("i; j => i, j", a, b),
+        own=lambda a, b: oc.primitives.outer_sum("i; j => i, j", a, b),
         torch=lambda t, a, b: a[:, None] + b,
         batch_axes={"a": 0, "b": 0},
     )
     yield Case(
         name="tropical",
-        covers=("tropical",),
+        covers=("primitives.tropical",),
         arrays=pairs(((64, 64), (64, 64)), ((33, 17), (17, 29))),
-        own=lambda a, b: oc.tropical("i, k; k, j => i, j", a, b),
+        own=lambda a, b: oc.primitives.tropical("i, k; k, j => i, j", a, b),
         torch=lambda t, a, b: (a[:, :, None] + b).amax(1),
         batch_axes={"a": 0, "b": 0},
     )

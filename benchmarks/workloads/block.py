@@ -55,9 +55,9 @@ def _arrays() -> dict[str, Array]:
 
 def _own(x: Any, **p: Any) -> Any:
     def normalized(x: Any, number: int) -> Any:
-        difference = x - nn.mean("...|... => ...|0", x)
-        variance = nn.mean("...|... => ...|0", difference * difference)
-        scaled = difference * oc.recip_sqrt(variance + 1e-5)
+        difference = x - oc.mean(x, logic="...|... => ...|0")
+        variance = oc.mean(difference * difference, logic="...|... => ...|0")
+        scaled = difference * oc.rsqrt(variance + 1e-5)
         return p[f"gamma{number}"] * scaled + p[f"beta{number}"]
 
     y = normalized(x, 0)

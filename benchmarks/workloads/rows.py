@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import nn
 from workloads.functions import Array, Function
 
 _SHAPE = (4096, 1024)
@@ -89,7 +88,7 @@ def _softmax_pytensor(x: Any) -> Any:
 _SOFTMAX = Function(
     name="softmax",
     arrays=_arrays,
-    own=lambda x: nn.softmax("...|... => ...|0", x),
+    own=lambda x: oc.softmax(x, logic="...|... => ...|0"),
     torch=_softmax_torch,
     jax=_softmax_jax,
     tinygrad=lambda x: x.softmax(),
@@ -100,9 +99,9 @@ _SOFTMAX = Function(
 
 
 def _layer_norm_own(x: Any, gamma: Any, beta: Any) -> Any:
-    difference = x - nn.mean("...|... => ...|0", x)
-    variance = nn.mean("...|... => ...|0", difference * difference)
-    return gamma * (difference * oc.recip_sqrt(variance + _EPSILON)) + beta
+    difference = x - oc.mean(x, logic="...|... => ...|0")
+    variance = oc.mean(difference * difference, logic="...|... => ...|0")
+    return gamma * (difference * oc.rsqrt(variance + _EPSILON)) + beta
 
 
 def _layer_norm_torch(x: Any, gamma: Any, beta: Any) -> Any:

@@ -36,7 +36,8 @@ def _resident(page: int) -> int | None:
 def _peak() -> int | None:
     try:
         import resource
+
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     except ImportError:  # on Windows
         return None
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else 1024 * most

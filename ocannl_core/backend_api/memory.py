@@ -6,16 +6,16 @@ from ocannl_core.runtime.arena import Arena
 from ocannl_core.runtime.device_memory import (
     AddressableMemory,
     Allocator,
-    Block,
     DeviceBuffer,
     DeviceMemory,
+    MemoryBlock,
     RoutineMemory,
     transfer,
 )
 
 # fmt: off
 __all__ = [
-    "AddressableMemory", "Allocator", "Arena", "Block", "DeviceBuffer", "DeviceMemory",
+    "AddressableMemory", "Allocator", "Arena", "DeviceBuffer", "DeviceMemory", "MemoryBlock",
     "RoutineMemory", "transfer",
 ]
 # fmt: on

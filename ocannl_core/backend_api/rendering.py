@@ -1,5 +1,6 @@
 """Rendering of loops that instructions of a device execute as a whole, for dialects of C."""
 
+from ocannl_core.base.renamed import find_old_names
 from ocannl_core.codegen.dialect import DeviceLoops
 from ocannl_core.codegen.rendering.render_state import NotVectorizedError, RenderState
 from ocannl_core.codegen.text.addresses import Addresses
@@ -13,3 +14,5 @@ __all__ = [
     "RenderState", "stride_along",
 ]
 # fmt: on
+
+__getattr__ = find_old_names(__name__)

@@ -43,11 +43,19 @@ MOVED = {
     "passes.licm": "passes.loops.licm",
     "passes.pipeline": "passes.loops.pipeline",
     "passes.simplify": "passes.loops.simplify",
+    "ir.assignments.bufferise_calls": "ir.assignments.bufferize_calls",
+    "passes.kernels.parallelise": "passes.kernels.parallelize",
+    "passes.kernels.recognise_nests": "passes.kernels.recognize_nests",
     "persistence": "data.checkpoints",
     "plot": "display.pictures",
     "plot.pictures": "display.pictures.expression_graph",
+    "schedule.rules.vectorisable": "schedule.rules.vectorizable",
+    "schedule.rules.vectorise_output": "schedule.rules.vectorize_output",
+    "schedule.rules.vectorise_reduction": "schedule.rules.vectorize_reduction",
     "settings": "base.settings",
     "target": "ir.target",
+    "train.optimiser": "train.optimizer",
+    "train.optimisers": "train.optimizers",
 }
 """New names of modules that programs of users may import, and of their folders, by old names."""
 
@@ -97,7 +105,8 @@ def new_name(old: str) -> str | None:
     for count in range(len(parts), 0, -1):
         new = MOVED.get(".".join(parts[:count]))
         if new is not None:
-            return ".".join([new, *parts[count:]])
+            moved = ".".join([new, *parts[count:]])
+            return new_name(moved) or moved
     return None
 
 

@@ -23,6 +23,7 @@ from ocannl_core.cli import (
     config,
     doctor,
     export,
+    migrate,
     new_backend,
     repeat,
     show,
@@ -42,6 +43,7 @@ COMMANDS = (
     tune,
     checkpoint,
     export,
+    migrate,
     new_backend,
     check_backend,
 )

@@ -4,12 +4,16 @@ from ocannl_core.data.files import characters, contexts, read_cifar10, read_idx,
 from ocannl_core.data.loader import Batch, Loader, LoaderState
 from ocannl_core.data.permutation import permutation
 from ocannl_core.tensor.messages.call_errors import guard
+from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+from ocannl_core.tensor.operations.literals import mapped as memmap
 
 # fmt: off
 __all__ = [
-    "Batch", "Loader", "LoaderState", "characters", "contexts", "permutation", "read_cifar10",
-    "read_idx", "windows",
+    "Batch", "Loader", "LoaderState", "characters", "contexts", "memmap", "permutation",
+    "read_cifar10", "read_idx", "windows",
 ]
 # fmt: on
 
+__getattr__ = load_on_demand(globals(), {})
+__dir__ = list_names(globals())
 guard(globals(), __all__)

@@ -40,7 +40,6 @@ from ocannl_core.nn.losses import (
 )
 from ocannl_core.nn.normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from ocannl_core.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
-from ocannl_core.nn.statistics import mean, softmax, variance
 from ocannl_core.nn.transformers import (
     gpt,
     transformer,
@@ -61,11 +60,11 @@ __all__ = [
     "confusion", "conv", "conv2d", "cross_entropy", "dense", "dropout", "embedding",
     "global_avg_pool", "gpt", "gpt2_names", "group_norm", "gru", "gru_cell", "hinge", "huber",
     "instance_norm", "key_value_cache", "kl_divergence", "layer_norm", "learned_positions", "lenet",
-    "llama_names", "lstm", "lstm_cell", "max_pool", "max_pool2d", "mean", "mean_squared_error",
+    "llama_names", "lstm", "lstm_cell", "max_pool", "max_pool2d", "mean_squared_error",
     "mlp", "mobilenet", "multi_head_attention", "perplexity", "repeat_layers", "resize", "resnet",
     "resnet_names", "rms_norm", "rnn", "rnn_cell", "rotary", "separable_conv",
-    "sinusoidal_positions", "softmax", "transformer", "transformer_decoder", "transformer_encoder",
-    "transformer_layer", "variance", "vgg_block",
+    "sinusoidal_positions", "transformer", "transformer_decoder", "transformer_encoder",
+    "transformer_layer", "vgg_block",
 ]
 # fmt: on
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.renamed import takes_old_keywords
 from ocannl_core.nn.sizes import count_of_axes
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
@@ -20,9 +22,6 @@ from ocannl_core.tensor.operations.literals import tensor
 from ocannl_core.tensor.operations.rearrangement import reshape
 from ocannl_core.tensor.operations.repetition import pad, select
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul
-
-Pair = int | tuple[int, int]
-"""One number for height and width, or one for each."""
 
 MAX_RESIZED = 2**28
 """The first size that `resize` refuses: its weights and positions are computed on the host."""
@@ -35,7 +34,7 @@ Sizes = int | Sequence[int]
 def conv(
     x: Tensor,
     *,
-    axes: int,
+    axes: int = 2,
     kernel: Sizes = 3,
     channels: int | Sequence[int] | None = None,
     stride: Sizes = 1,
@@ -68,18 +67,74 @@ def conv(
         floor: True to round the number of windows down, for inputs of any size: cells behind the
             last window are left out, or, when padded, every `stride`-th cell has a window.
     """
-    kernels, strides, gaps = (_each(n, axes) for n in (kernel, stride, dilation))
-    if floor and transposed:
+    windows = _Windows(axes, kernel, stride, dilation, padded, floor)
+    return _convolve(x, windows, channels, groups, transposed=transposed, bias=bias)
+
+
+@op
+def conv2d(
+    x: Tensor,
+    *,
+    kernel: Sizes = 3,
+    channels: int | Sequence[int] | None = None,
+    stride: Sizes = 1,
+    dilation: Sizes = 1,
+    padded: bool = True,
+    groups: int = 1,
+    transposed: bool = False,
+    bias: bool = True,
+    floor: bool = False,
+) -> Tensor:
+    """Return `conv(x, axes=2)`: a convolution of images, with the arguments of `conv`."""
+    windows = _Windows(2, kernel, stride, dilation, padded, floor)
+    return _convolve(x, windows, channels, groups, transposed=transposed, bias=bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The windows of a convolution or of pooling, along the first output axes."""
+
+    axes: int
+    kernel: Sizes
+    stride: Sizes
+    dilation: Sizes = 1
+    padded: bool = False
+    floor: bool = False
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the axes that windows slide over."""
+        return "hw" if self.axes == 2 else [str(k) for k in range(self.axes)]
+
+    @property
+    def sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """The numbers of cells, the distances of windows, and the distances of cells."""
+        kernels, strides, gaps = (
+            _each(n, self.axes) for n in (self.kernel, self.stride, self.dilation)
+        )
+        return kernels, strides, gaps
+
+
+def _convolve(
+    x: Tensor,
+    windows: _Windows,
+    channels: int | Sequence[int] | None,
+    groups: int,
+    *,
+    transposed: bool,
+    bias: bool,
+) -> Tensor:
+    kernels, strides, gaps = windows.sizes
+    axes, padded = windows.axes, windows.padded
+    if windows.floor and transposed:
         raise UsageError.at_caller(
             "A transposed convolution computes the size of its result: there is nothing to round.",
             found="floor=True with transposed=True",
             fix="leave out floor=; slices and oc.pad change the size of the result",
         )
-    if floor:
+    if windows.floor:
         x = fit_windows(x, kernels, strides, gaps, padded=padded)
-    slid, plain, window = _axes(
-        [str(k) for k in range(axes)], kernels, strides, gaps, padded=padded
-    )
+    slid, plain, window = _axes(windows.names, kernels, strides, gaps, padded=padded)
     read, made = (plain, slid) if transposed else (slid, plain)
     if groups == 1:
         weight = param("weight", input=[*kernels, ...], output=channels)
@@ -155,34 +210,69 @@ def avg_pool(
         stride: The distance of neighbouring windows; the window's size when not given.
         floor: True to leave out cells behind the last window.
     """
-    return _pool(x, axes, window, stride, "mean", floor=floor)
-
-
-@op
-def max_pool(
-    x: Tensor, *, axes: int = 2, window: Sizes = 2, stride: Sizes | None = None, floor: bool = False
-) -> Tensor:
-    """Return the maximum of every window; arguments are as for `avg_pool`."""
-    return _pool(x, axes, window, stride, "max", floor=floor)
-
-
-def _pool(
-    x: Tensor, axes: int, window: Sizes, stride: Sizes | None, kind: str, *, floor: bool
-) -> Tensor:
     cells, steps = _each(window, axes), _each(window if stride is None else stride, axes)
     if floor:
         x = fit_windows(x, cells, steps, (1,) * axes, padded=False)
     slid = "".join(f"{steps[k]}*o{k}<+k{k}, " for k in range(axes))
     plain = "".join(f"o{k}, " for k in range(axes))
-    spec = f"...|{slid}..c.. => ...|{plain}..c.."
     values = {f"k{k}": cells[k] for k in range(axes)}
-    if kind == "max":
-        return einmax(spec, x, values=values)
-    return einsum(spec, x, values=values) / float(math.prod(cells))
+    total = einsum(f"...|{slid}..c.. => ...|{plain}..c..", x, values=values)
+    return total / float(math.prod(cells))
 
 
+@op
+def max_pool(
+    x: Tensor,
+    *,
+    axes: int = 2,
+    window: Sizes = 2,
+    stride: Sizes | None = None,
+    padded: bool = False,
+    floor: bool = False,
+) -> Tensor:
+    """Return the maximum of every window, for each channel by itself.
+
+    Shapes are as for `avg_pool`, and as for `conv` when padded. The gradient goes to the maximum,
+    or to the first of several equal cells. `axes`, `window` and `stride` are as for `avg_pool`.
+
+    Args:
+        padded: True to let windows leave the input, as in `conv`; only cells inside count.
+        floor: True to round the number of windows down, as in `conv`.
+    """
+    return _greatest(
+        x, _Windows(axes, window, window if stride is None else stride, 1, padded, floor)
+    )
+
+
+def max_pool2d(
+    x: Tensor,
+    *,
+    window: Sizes = 2,
+    stride: Sizes | None = None,
+    padded: bool = False,
+    floor: bool = False,
+) -> Tensor:
+    """Return `max_pool(x, axes=2)`, the maximum of every window of images."""
+    steps = window if stride is None else stride
+    return _greatest(x, _Windows(2, window, steps, padded=padded, floor=floor))
+
+
+def _greatest(x: Tensor, windows: _Windows) -> Tensor:
+    cells, steps, gaps = windows.sizes
+    if windows.floor:
+        x = fit_windows(x, cells, steps, gaps, padded=windows.padded, is_maximum=True)
+    slid, plain, _ = _axes(windows.names, cells, steps, gaps, padded=windows.padded)
+    values = {f"k{name}": size for name, size in zip(windows.names, cells, strict=True)}
+    return einmax(f"...|{slid}..c.. => ...|{plain}..c..", x, values=values)
+
+
+@takes_old_keywords("oc.nn.resize")
 def resize(
-    x: Tensor, sizes: Sequence[int], *, axes: Sequence[int] | None = None, mode: str = "nearest"
+    x: Tensor,
+    sizes: Sequence[int],
+    *,
+    axis: int | Sequence[int] | None = None,
+    mode: str = "nearest",
 ) -> Tensor:
     """Return the tensor with axes of other sizes: images made larger or smaller.
 
@@ -192,7 +282,7 @@ def resize(
     Args:
         x: The tensor, of known sizes.
         sizes: The new sizes.
-        axes: The axes, in buffer order; when not given, all before the last one (the channels).
+        axis: The axes, in buffer order; when not given, all before the last one (the channels).
         mode: "nearest" for the cell whose centre is nearest, of two the lower one; "bilinear" for
             the mean of the two cells beside the position, weighted by nearness, along each axis.
     """
@@ -209,7 +299,8 @@ def resize(
             fix="state the number of cells of each axis after the change",
         )
     own = sized_axes_of(x, "resize")
-    positions = own.positions(tuple(axes) if axes is not None else range(-1 - len(sizes), -1))
+    counted = tuple(range(-1 - len(sizes), -1)) if axis is None else axis
+    positions = own.positions(counted)
     for position, size in zip(positions, sizes, strict=True):
         count = own.known_size(position)
         middles = (np.arange(size) + 0.5) * count / size - 0.5
@@ -243,58 +334,6 @@ def _each(value: Sizes, axes: int) -> tuple[int, ...]:
             found=f"{tuple(value)} for {axes} axes",
         )
     return tuple(value)
-
-
-@op
-def conv2d(
-    x: Tensor,
-    *,
-    kernel: Pair = 3,
-    channels: Sequence[int] | None = None,
-    stride: Pair = 1,
-    dilation: Pair = 1,
-    padded: bool = True,
-    floor: bool = False,
-) -> Tensor:
-    """Return a weighted sum over the window of cells around each position of images, plus a bias.
-
-    Shapes: `b|h,w,n` to `b|h',w',m`, where `h = stride * h'` when padded, and else `h = stride *
-    (h' - 1) + dilation * (kernel - 1) + 1`. Parameters: `weight` of shape `kernel,kernel,n->m`, and
-    `bias` of shape `m`, 0 at first. `n` and `m` may be any number of axes. Arguments are as for
-    `conv`; `channels` are the sizes `m`, inferred from the use of the result when not given.
-    """
-    sizes = _each(kernel, 2), _each(stride, 2), _each(dilation, 2)
-    if floor:
-        x = fit_windows(x, *sizes, padded=padded)
-    slid, plain, window = _axes("hw", *sizes, padded=padded)
-    weight = param("weight", input=[*sizes[0], ...], output=channels)
-    spec = f"...|{slid}..ic..; {window}..ic.. -> ..oc.. => ...|{plain}..oc.."
-    return _with_bias(einsum(spec, x, weight), plain, channels)
-
-
-def max_pool2d(
-    x: Tensor,
-    *,
-    window: Pair = 2,
-    stride: Pair | None = None,
-    padded: bool = False,
-    floor: bool = False,
-) -> Tensor:
-    """Return the maximum of every window, for each channel by itself.
-
-    Shapes: `b|h,w,c` to `b|h',w',c`, as for `conv2d`. The gradient goes to the maximum, or to the
-    first of several equal cells. `window` and `stride` are as for `avg_pool`.
-
-    Args:
-        padded: True to let windows leave the image, as in `conv2d`; only cells inside count.
-        floor: True to round the number of windows down, as in `conv`.
-    """
-    cells, steps = _each(window, 2), _each(window if stride is None else stride, 2)
-    if floor:
-        x = fit_windows(x, cells, steps, (1, 1), padded=padded, is_maximum=True)
-    slid, plain, _ = _axes("hw", cells, steps, (1, 1), padded=padded)
-    values = {"kh": cells[0], "kw": cells[1]}
-    return einmax(f"...|{slid}..c.. => ...|{plain}..c..", x, values=values)
 
 
 def fit_windows(

@@ -8,7 +8,7 @@ from itertools import pairwise
 from ocannl_core.nn.convolution import conv, max_pool, max_pool2d
 from ocannl_core.nn.layers import dense
 from ocannl_core.nn.normalization import batch_norm
-from ocannl_core.nn.sizes import count_of_axes, last_size
+from ocannl_core.nn.sizes import channel_count, count_of_axes, last_size
 from ocannl_core.nn.statistics import mean
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
@@ -60,7 +60,7 @@ def lenet(
 
 
 @op
-def basic_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
+def basic_block(x: Tensor, *, channels: int | Sequence[int], stride: int = 1) -> Tensor:
     """Return images plus two convolutions of them, of 3 by 3 cells, each normalised over the batch.
 
     Shapes: `b|h,w,c` to `b|h/stride,w/stride,channels`. Where height, width or channels change, the
@@ -70,17 +70,19 @@ def basic_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
         channels: The channels of the result.
         stride: The distance of neighbouring windows of the first convolution.
     """
+    channels = channel_count(channels)
     y = relu(_normal(x, channels, 3, stride, "1"))
     return _added(x, _normal(y, channels, 3, 1, "2"), channels, stride)
 
 
 @op
-def bottleneck_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
+def bottleneck_block(x: Tensor, *, channels: int | Sequence[int], stride: int = 1) -> Tensor:
     """Return images plus three convolutions of them, with windows of 1, 3 by 3 and 1 cells; the
     first two have a quarter of the channels.
 
     Shapes and arguments are as for `basic_block`.
     """
+    channels = channel_count(channels)
     inner = channels // 4
     y = relu(_normal(x, inner, 1, 1, "1"))
     y = relu(_normal(y, inner, 3, stride, "2"))
@@ -89,7 +91,11 @@ def bottleneck_block(x: Tensor, *, channels: int, stride: int = 1) -> Tensor:
 
 @op
 def vgg_block(
-    x: Tensor, *, channels: int, layers: int = 2, pool: Callable[..., Tensor] = max_pool
+    x: Tensor,
+    *,
+    channels: int | Sequence[int],
+    layers: int = 2,
+    pool: Callable[..., Tensor] = max_pool,
 ) -> Tensor:
     """Return images after convolutions of 3 by 3 cells with ReLU, then pooled.
 
@@ -106,7 +112,9 @@ def vgg_block(
 
 
 @op
-def separable_conv(x: Tensor, *, channels: int, kernel: int = 3, stride: int = 1) -> Tensor:
+def separable_conv(
+    x: Tensor, *, channels: int | Sequence[int], kernel: int = 3, stride: int = 1
+) -> Tensor:
     """Return a depthwise separable convolution: one of each channel by itself, then one that mixes
     the channels of each cell, both normalised over the batch, with ReLU.
 
@@ -119,7 +127,7 @@ def separable_conv(x: Tensor, *, channels: int, kernel: int = 3, stride: int = 1
     """
     width = last_size(x, "a separable convolution")
     x = relu(_normal(x, width, kernel, stride, "1", groups=width))
-    return relu(_normal(x, channels, 1, 1, "2"))
+    return relu(_normal(x, channel_count(channels), 1, 1, "2"))
 
 
 _MOBILE_CHANNELS = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
@@ -163,7 +171,7 @@ def _normal(
         bias=False,
         label=f"conv{number}",
     )
-    return batch_norm(y, axes="...|h, w, ..c..", features="..c..", label=f"norm{number}")
+    return batch_norm(y, shape="...|h, w, ..c..", features="..c..", label=f"norm{number}")
 
 
 def _added(x: Tensor, y: Tensor, channels: int, stride: int) -> Tensor:

@@ -116,7 +116,7 @@ def _scaled_channels(x: Tensor, places: str) -> Tensor:
 def batch_norm(
     x: Tensor,
     *,
-    axes: str = "...|..features..",
+    shape: str = "...|..features..",
     features: str = "..features..",
     epsilon: float = 1e-5,
     momentum: float = 0.1,
@@ -131,9 +131,9 @@ def batch_norm(
     of the features.
 
     Args:
-        axes: Names of the axes of `x`.
+        shape: The shape of `x`, with names of its axes.
         features: The axes that are not reduced; mean and variance are over the others. By default
-            all output axes. The channels of images `b|h,w,c` are `axes="...|h, w, ..c.."` and
+            all output axes. The channels of images `b|h,w,c` are `shape="...|h, w, ..c.."` and
             `features="..c.."`.
         epsilon: Added to the variance of the batch, which is divided by the number of cells.
         momentum: The part by which running statistics move, 0 to 1. The running variance follows
@@ -149,19 +149,19 @@ def batch_norm(
             found=f"momentum={momentum!r}",
             fix="momentum=0.1",
         )
-    feature_wise = f"{axes}; {features} => {axes}"
+    feature_wise = f"{shape}; {features} => {shape}"
     running_mean = statistic("running_mean")
     running_variance = statistic("running_variance", start=1.0)
     gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
     require_shapes(
-        f"{axes}; {features}; {features}; {features}; {features}",
+        f"{shape}; {features}; {features}; {features}; {features}",
         *(x, gamma, beta, running_mean, running_variance),
     )
     if is_evaluating():
         difference = sub(x, running_mean, logic=feature_wise)
         scale = recip_sqrt(running_variance + epsilon)
     else:
-        statistics = f"{axes} => {features}"
+        statistics = f"{shape} => {features}"
         center = mean(statistics, x)
         difference = sub(x, center, logic=feature_wise)
         squares = difference * difference

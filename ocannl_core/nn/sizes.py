@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.shape.language.shape_terms import Size
@@ -20,6 +22,19 @@ def last_size(x: Tensor, name: str) -> int:
         where=f"{x.describe()}, at {caller_location()}",
         fix="state the size where the axis is made, as in oc.nn.dense(x, output=[64])",
     )
+
+
+def channel_count(channels: int | Sequence[int]) -> int:
+    """Return the number of channels, which is stated as a number or as the size of one axis."""
+    if isinstance(channels, Sequence) and len(channels) == 1:
+        return channels[0]
+    if not isinstance(channels, int) or isinstance(channels, bool):
+        raise UsageError.at_caller(
+            "Blocks of images have one axis of channels.",
+            found=f"channels={channels!r}",
+            fix="channels=8",
+        )
+    return channels
 
 
 _MOST_AXES = 64

@@ -6,7 +6,12 @@ from ocannl_core.base.errors import ShapeError
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import einsum
-from ocannl_core.tensor.operations.reductions import constant_of_count, count_terms, softmax_along
+from ocannl_core.tensor.operations.reductions import (
+    constant_of_count,
+    count_terms,
+    mean_along,
+    softmax_along,
+)
 from ocannl_core.tensor.primitives.operands import as_tensor
 
 OVER_OUTPUTS = "...|... => ...|0"
@@ -21,8 +26,7 @@ def mean(spec: str, x: Tensor) -> Tensor:
     The number of cells follows from the inferred shape. It is a constant of the compiled program,
     or, for an axis whose extent is known at run time, the value of the call.
     """
-    total = as_tensor(einsum(spec, x), sessions.current())
-    return total / count_terms(total)
+    return mean_along(spec, x)
 
 
 def variance(spec: str, x: Tensor, center: Tensor) -> Tensor:

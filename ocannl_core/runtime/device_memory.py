@@ -70,7 +70,7 @@ class Allocator(Protocol):
         ...
 
 
-class Block:
+class MemoryBlock:
     """Bytes of a device, which are freed when the block is garbage-collected.
 
     Attributes:
@@ -96,7 +96,7 @@ class DeviceBuffer:
     memory: DeviceMemory
     info: NodeInfo
     address: int
-    block: Block
+    block: MemoryBlock
 
     @property
     def target(self) -> Target:
@@ -129,15 +129,15 @@ class DeviceMemory:
             self.access.write(block.address + offset, zeros)
         return DeviceBuffer(self, info, block.address, block)
 
-    def reserve(self, nbytes: int, alignment: int | None = None) -> Block:
+    def reserve(self, nbytes: int, alignment: int | None = None) -> MemoryBlock:
         """Return a block of undefined bytes.
 
         Raises:
             MemoryError: if there is no room.
         """
-        return Block(self.allocator, nbytes, alignment)
+        return MemoryBlock(self.allocator, nbytes, alignment)
 
-    def store(self, data: Bytes) -> Block:
+    def store(self, data: Bytes) -> MemoryBlock:
         """Return a new block with these bytes, such as a table of addresses."""
         block = self.reserve(len(data))
         self.access.write(block.address, data)
@@ -202,9 +202,9 @@ class RoutineMemory:
         self._buffers = {node: _own(memory, node, each) for node, each in buffers.items()}
         self._buffers |= _scratch(memory, plan)
         self._merges = {node: _own(memory, node, each) for node, each in (merges or {}).items()}
-        self._indices: dict[StaticIndex, tuple[Block, list[int]]] = {}
+        self._indices: dict[StaticIndex, tuple[MemoryBlock, list[int]]] = {}
         self._flag = memory.store(bytes(_VARIABLE_BYTES))
-        self._private: list[Block] = []
+        self._private: list[MemoryBlock] = []
 
     def arguments(self, launch: Launch) -> tuple[int, ...]:
         """Return the addresses of a kernel's arguments in their order: arrays, merge buffers,
@@ -292,13 +292,13 @@ class RoutineMemory:
             case _:
                 assert_never(step)
 
-    def _index(self, index: StaticIndex) -> tuple[Block, list[int]]:
+    def _index(self, index: StaticIndex) -> tuple[MemoryBlock, list[int]]:
         """Return the variable of a static index, and its value on the host."""
         if index not in self._indices:
             self._indices[index] = (self._memory.reserve(_VARIABLE_BYTES), [0])
         return self._indices[index]
 
-    def _assign(self, variable: tuple[Block, list[int]], number: int) -> None:
+    def _assign(self, variable: tuple[MemoryBlock, list[int]], number: int) -> None:
         block, value = variable
         value[0] = number
         self._memory.access.write(block.address, _word(number))

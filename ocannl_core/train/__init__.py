@@ -4,7 +4,7 @@ a loop over batches.
 
 from typing import TYPE_CHECKING
 
-from ocannl_core.tensor.computations.computation import forward
+from ocannl_core.tensor.computations.computation import forward, unchanged_roots
 from ocannl_core.tensor.computations.computation import gradient_update as grad_update
 from ocannl_core.tensor.computations.trained_parameters import trainable_params
 from ocannl_core.tensor.messages.call_errors import guard
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "communication": "Communicator",
     "guards": "DynamicScale ZScore",
-    "optimizer": "Optimiser Update",
+    "optimizer": "Optimizer Update",
     "optimizers": "Adadelta Adafactor Adagrad Adam AdamW Adamax LAMB Lion Muon NAdam RAdam RMSprop "
     "Rprop SGD ScheduleFreeAdamW sgd_step sgd_update",
     "parallel_step": "DataParallel data_parallel",
@@ -75,7 +75,7 @@ __all__ = [
     "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "Run", "Schedule", "ScheduleFreeAdamW",
     "Update", "ZScore", "constant", "cosine", "data_parallel", "evaluate", "exponential", "fit",
     "forward", "grad_update", "joined", "linear", "one_cycle", "sgd_step", "sgd_update",
-    "trainable_params", "wsd",
+    "trainable_params", "unchanged_roots", "wsd",
 ]
 # fmt: on
 

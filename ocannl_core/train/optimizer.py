@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
+from ocannl_core.base.renamed import old_method
 from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
 from ocannl_core.tensor.computations.computation import Computation, statistics_update
 from ocannl_core.tensor.computations.recording import cd
@@ -242,6 +243,8 @@ class Optimizer(ABC):
                 fix="shard_state=False, or an optimiser such as AdamW",
             )
         return self._recorded("update", loss, params, has_gradients=True, shard=shard)
+
+    minimise = old_method("oc.train.Optimizer", "minimise")
 
     def minimize(self, loss: Tensor, *, params: Iterable[Tensor] | None = None) -> Computation:
         """Return the code of a whole step: the loss, its gradients and the update.

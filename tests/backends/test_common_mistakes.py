@@ -20,7 +20,7 @@ def test_errors_about_missing_lists_show_the_list() -> None:
         with pytest.raises(oc.UsageError, match=r"keep=\[\.\.\.\]"):
             oc.Context("interp").compile(code, keep=x)  # type: ignore[arg-type]
         with pytest.raises(oc.UsageError, match=r"output=\[2\]"):
-            oc.offsets(output=2)  # type: ignore[arg-type]
+            oc.primitives.offsets(output=2)  # type: ignore[arg-type]
 
 
 def test_errors_about_lists_name_their_elements() -> None:

@@ -195,16 +195,21 @@ def stacked_broadcast(*arrays: Array) -> Array:
 def test_stacked_operands_broadcast(target: str, dims: tuple[tuple[int, ...], ...]) -> None:
     check(target, lambda *xs: oc.stack(*xs), stacked_broadcast, *dims)
     if len(dims) == 2:
-        check(target, oc.interleave, lambda x, y: interleaved(*np.broadcast_arrays(x, y)), *dims)
+        check(
+            target,
+            oc.primitives.interleave,
+            lambda x, y: interleaved(*np.broadcast_arrays(x, y)),
+            *dims,
+        )
 
 
 def test_an_operation_whose_assignments_have_a_logic_each(target: str) -> None:
     def forward(v: Any, v1: Any, v2: Any) -> None:
-        v[oc.neutral] += oc.identity(v1, logic="..., i => ..., 2*i")
-        v += oc.identity(v2, logic="..., i => ..., 2*i + 1")
+        v[oc.neutral] += oc.primitives.identity(v1, logic="..., i => ..., 2*i")
+        v += oc.primitives.identity(v2, logic="..., i => ..., 2*i + 1")
 
     def gradient(g: Any, g1: Any, g2: Any) -> None:
-        g1 += oc.identity(g, logic="..., 2*i => ..., i")
+        g1 += oc.primitives.identity(g, logic="..., 2*i => ..., i")
         g2.accumulate(g, logic="..., 2*i + 1 => ..., i")
 
     interleave = oc.define_operation("interleave", forward=forward, gradient=gradient)
@@ -218,9 +223,9 @@ def interleaved(x: Array, y: Array) -> Array:
 
 
 def test_interleaving_and_its_gradients(target: str) -> None:
-    check(target, oc.interleave, interleaved, (3,), (3,))
-    check(target, oc.interleave, interleaved, (2, 4), (2, 4))
-    check(target, oc.interleave, interleaved, (1,), (1,))
+    check(target, oc.primitives.interleave, interleaved, (3,), (3,))
+    check(target, oc.primitives.interleave, interleaved, (2, 4), (2, 4))
+    check(target, oc.primitives.interleave, interleaved, (1,), (1,))
 
 
 def test_every_second_cell_and_its_gradients(target: str) -> None:
@@ -254,14 +259,18 @@ def test_products_of_three(target: str) -> None:
 
 def test_outer_sums(target: str) -> None:
     check(
-        target, lambda x, y: oc.outer_sum("i;j=>ij", x, y), lambda x, y: x[:, None] + y, (2,), (3,)
+        target,
+        lambda x, y: oc.primitives.outer_sum("i;j=>ij", x, y),
+        lambda x, y: x[:, None] + y,
+        (2,),
+        (3,),
     )
 
 
 def test_tropical_products_of_matrices(target: str) -> None:
     check(
         target,
-        lambda x, y: oc.tropical("ij;jk=>ik", x, 10.0 * y),
+        lambda x, y: oc.primitives.tropical("ij;jk=>ik", x, 10.0 * y),
         lambda x, y: (x[:, :, None] + 10.0 * y).max(axis=1),
         (2, 3),
         (3, 2),
@@ -277,8 +286,8 @@ def test_operations_on_three_tensors_are_assigned_in_recorded_code(target: str) 
         @oc.cd
         def code() -> None:
             both[:] = oc.concat("a;b=>a^b", x, y)
-            peak[:] = oc.tropical("i;i=>0", both, both)
-            both[:] = oc.outer_sum("i;i=>i", both, both)
+            peak[:] = oc.primitives.tropical("i;i=>0", both, both)
+            both[:] = oc.primitives.outer_sum("i;i=>i", both, both)
 
         ctx = oc.Context(target)
         ctx.compile(code())()

@@ -62,7 +62,7 @@ def test_a_sum_of_pairs_has_a_gradient_for_every_pair(
 ) -> None:
     with oc.Session(), oc.settings.overrides(warn_summed_once=False):
         p = oc.param("p", output=[], init=1.0)
-        y = oc.outer_sum(spec, oc.tensor([3.0, 1.0, -1.0, -1.0]), p, values=values)
+        y = oc.primitives.outer_sum(spec, oc.tensor([3.0, 1.0, -1.0, -1.0]), p, values=values)
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.grad_update(y), keep=[p.grad, y])
         ctx.init_params(y)

@@ -155,7 +155,7 @@ def test_convolution_of_a_plane(
 def test_greatest_sums_along_a_line(target: str, size: int, window: PatchWindow) -> None:
     check(
         target,
-        lambda x, w: oc.tropical(f"{window.axis('o', 'k')}; k => o", x, w),
+        lambda x, w: oc.primitives.tropical(f"{window.axis('o', 'k')}; k => o", x, w),
         lambda x, w: (patches(x, [window], -np.inf) + w).max(axis=1),
         normal(size),
         normal(window.kernel),
@@ -166,7 +166,7 @@ def test_max_pooling_of_a_plane(target: str) -> None:
     window = PatchWindow(2, 2)
     check(
         target,
-        lambda x: oc.tropical(
+        lambda x: oc.primitives.tropical(
             "2*oh<+kh, 2*ow<+kw, ...; kh, kw => oh, ow, ...",
             x,
             oc.tensor(np.zeros((2, 2)), dtype=oc.float64),
@@ -194,7 +194,7 @@ def test_a_padded_maximum_finds_cells_that_exist_and_gives_the_gradient_to_the_g
     cells = -np.array([3.0, 1.0, 2.0, 4.0])
     with oc.Session():
         x = oc.param("x", init=cells)
-        pooled = oc.tropical("i=+k; k => i", x, oc.tensor([0.0, 0.0, 0.0]))
+        pooled = oc.primitives.tropical("i=+k; k => i", x, oc.tensor([0.0, 0.0, 0.0]))
         loss = oc.einsum("... => 0", pooled * oc.tensor([1.0, 10.0, 100.0, 1000.0]))
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.grad_update(loss), keep=[pooled, x.grad])

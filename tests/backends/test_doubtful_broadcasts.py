@@ -62,7 +62,9 @@ MEANT: dict[str, Build] = {
     "a target along the batch": lambda: loss_of(prediction() - data(8, 1, batch=1)),
     "a target of the batch without axes": lambda: loss_of(prediction() - data(8, batch=1)),
     "a target of another length": lambda: loss_of(prediction() - data(5)),
-    "axes that are named": lambda: loss_of(oc.sub(prediction(), data(8), logic="b|0; o => b|o")),
+    "axes that are named": lambda: loss_of(
+        oc.subtract(prediction(), data(8), logic="b|0; o => b|o")
+    ),
     "a bias as long as the batch": lambda: loss_of(
         oc.param("w", output=[8]) @ data(8, 3, batch=1) + oc.param("b")
     ),

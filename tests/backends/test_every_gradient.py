@@ -63,18 +63,28 @@ def gradients(target: str, operation: Operation, *operands: list[float]) -> list
 def test_gates_are_closed_where_they_close(target: str) -> None:
     cells = [-1.0, -0.0, 0.0, 1e-300, 0.5, 1.0, 2.0, INF, NAN]
     assert gradients(target, oc.relu, cells) == [[0, 0, 0, 1, 1, 1, 1, 1, 0]]
-    assert gradients(target, oc.sat01, cells) == [[0, 0, 0, 1, 1, 0, 0, 0, 0]]
+    assert gradients(target, oc.primitives.sat01, cells) == [[0, 0, 0, 1, 1, 0, 0, 0, 0]]
     ones = [1.0] * len(cells)
-    assert gradients(target, oc.relu_gate, cells, ones)[1] == [0, 0, 0, 1, 1, 1, 1, 1, 0]
-    assert gradients(target, oc.sat01_gate, cells, ones)[1] == [0, 0, 0, 1, 1, 0, 0, 0, 0]
+    assert gradients(target, oc.primitives.relu_gate, cells, ones)[1] == [0, 0, 0, 1, 1, 1, 1, 1, 0]
+    assert gradients(target, oc.primitives.sat01_gate, cells, ones)[1] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_gates_conditions_and_selections_pass_nothing_to_the_other_operand(target: str) -> None:
     a, b, c = [1.0, -2.0, 0.5], [3.0, 4.0, 5.0], [6.0, 7.0, 8.0]
-    assert gradients(target, oc.relu_gate, a, b) == [[0, 0, 0], [1, 0, 1]]
+    assert gradients(target, oc.primitives.relu_gate, a, b) == [[0, 0, 0], [1, 0, 1]]
     assert gradients(target, oc.where, [1.0, 0.0, NAN], b, c) == [[0, 0, 0], [1, 0, 1], [0, 1, 0]]
-    assert gradients(target, oc.first, a, b) == [[1, 1, 1], [0, 0, 0]]
-    assert gradients(target, oc.second, a, b) == [[0, 0, 0], [1, 1, 1]]
+    assert gradients(target, oc.primitives.first, a, b) == [[1, 1, 1], [0, 0, 0]]
+    assert gradients(target, oc.primitives.second, a, b) == [[0, 0, 0], [1, 1, 1]]
 
 
 def test_of_two_equal_numbers_the_first_is_the_extreme(target: str) -> None:
@@ -159,13 +169,25 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "every second": (lambda x: oc.einsum("2*i+1 => i", x), [cells(6)]),
     "a position": (lambda x: oc.einsum("i,2 => i", x), [cells(2, 3)]),
     "placed at a position": (lambda x: oc.einsum("i => i,2", x), [cells(3)]),
-    "outer sum": (lambda a, b: oc.outer_sum("i;j=>ij", a, b), [cells(2), cells(3) + 0.01]),
-    "reduced outer sum": (lambda a, b: oc.outer_sum("ij;jk=>ik", a, b), [cells(2, 3), cells(3, 2)]),
+    "outer sum": (
+        lambda a, b: oc.primitives.outer_sum("i;j=>ij", a, b),
+        [cells(2), cells(3) + 0.01],
+    ),
+    "reduced outer sum": (
+        lambda a, b: oc.primitives.outer_sum("ij;jk=>ik", a, b),
+        [cells(2, 3), cells(3, 2)],
+    ),
     "einmax": (lambda a: oc.einmax("ij=>i", a), [cells(2, 4)]),
     "max pooling": (lambda a: oc.einmax("2*i<+k => i", a, values={"k": 2}), [cells(6)]),
     "padded max pooling": (lambda a: oc.einmax("i=+k => i", a, values={"k": 3}), [cells(5)]),
-    "tropical": (lambda a, b: oc.tropical("ij;jk=>ik", a, b), [cells(2, 3), 0.37 * cells(3, 2)]),
-    "tropical window": (lambda a, b: oc.tropical("i<+k;k=>i", a, b), [cells(6), 0.37 * cells(2)]),
+    "tropical": (
+        lambda a, b: oc.primitives.tropical("ij;jk=>ik", a, b),
+        [cells(2, 3), 0.37 * cells(3, 2)],
+    ),
+    "tropical window": (
+        lambda a, b: oc.primitives.tropical("i<+k;k=>i", a, b),
+        [cells(6), 0.37 * cells(2)],
+    ),
     "concat": (lambda a, b: oc.concat("a;b=>a^b", a, b), [cells(2), cells(3)]),
     "blocks": (lambda a, b: oc.concat("i,k; j,l => i^j,k^l", a, b), [cells(2, 2), cells(1, 3)]),
     "a part of a concatenated axis": (
@@ -175,7 +197,7 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "stack": (lambda a, b: oc.stack(a, b), [cells(3), cells(3) + 0.01]),
     "stack along batch": (lambda a, b: oc.stack(a, b, axis="batch"), [cells(3), cells(3) + 0.01]),
     "stack of different shapes": (lambda a, b: oc.stack(a, b), [cells(2, 3), cells(3) + 0.01]),
-    "interleave": (lambda a, b: oc.interleave(a, b), [cells(3), cells(3) + 0.01]),
+    "interleave": (lambda a, b: oc.primitives.interleave(a, b), [cells(3), cells(3) + 0.01]),
     "slice": (lambda a: oc.einsum("ij=>i|j", a)[1], [cells(3, 2)]),
     "where": (lambda a, b: oc.where(a < b, a * b, b), [cells(4), 1 - cells(4)]),
     "where along a specification": (
@@ -197,7 +219,7 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "stretched": (lambda a, b: a * b, [cells(2, 1), cells(2, 3)]),
     "softplus, defined here": (lambda a: softplus(a), [cells(4) - 0.5]),
     "distance, defined here": (lambda a, b: distance(a, b), [cells(2, 3), cells(3)]),
-    "softmax": (lambda a: oc.nn.softmax("...|... => ...|0", a), [cells(4)]),
+    "softmax": (lambda a: oc.softmax(a, logic="...|... => ...|0"), [cells(4)]),
     "layer norm": (lambda a: oc.nn.layer_norm(a), [cells(4)]),
     "sigmoid": (lambda a: oc.sigmoid(a), [cells(4) - 0.5]),
     "softplus": (lambda a: oc.softplus(a), [cells(4) - 0.5]),

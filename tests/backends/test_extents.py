@@ -100,8 +100,8 @@ def test_softmax_and_normalisation_run_along_an_extent(target: str, size: int) -
     oc.reset()
     n, ctx = oc.static_extent("n", max=6), oc.Context(target)
     x = oc.placeholder("x", batch=[3], output=[n])
-    weights = oc.nn.softmax(ROWS, x)
-    centered = x - oc.nn.mean(ROWS, x)
+    weights = oc.softmax(x, logic=ROWS)
+    centered = x - oc.mean(x, logic=ROWS)
     step = ctx.compile(oc.train.forward(weights) + oc.train.forward(centered))
     cells = numbers(3, size)
     ctx[x] = cells
@@ -122,7 +122,7 @@ def test_causal_attention_looks_at_positions_before_the_extent(target: str, size
     later = oc.einsum("s|; t| => s|t->0", positions * 0.0 + 1.0, positions)
     now = oc.einsum("s|; t| => s|t->0", positions, positions * 0.0 + 1.0)
     masked = oc.where(oc.less(now, later), -1e9, scores)
-    weights = oc.nn.softmax("s|t->h => s|0->h", masked)
+    weights = oc.softmax(masked, logic="s|t->h => s|0->h")
     y = oc.einsum("s|t->h; t|h d => s|h d", weights, v)
     step = ctx.compile(oc.train.forward(y))
     for tensor in (q, k, v):
@@ -160,8 +160,8 @@ def perceptron(target: str, size: Axis, width: int = 20) -> Perceptron:
     wanted = oc.placeholder("wanted", batch=[size], output=[3])
     w1, b1 = oc.param("w1", output=[width]), oc.param("b1", output=[width], init=0.1)
     w2 = oc.param("w2", output=[3])
-    y = oc.nn.softmax(ROWS, w2 @ oc.relu(w1 @ x + b1))
-    loss = oc.nn.mean("b|... => |0", (y - wanted) * (y - wanted))
+    y = oc.softmax(w2 @ oc.relu(w1 @ x + b1), logic=ROWS)
+    loss = oc.mean((y - wanted) * (y - wanted), logic="b|... => |0")
     ctx = oc.Context(target)
     ctx.init_params(loss)
     code = oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.5)
@@ -257,7 +257,7 @@ def forward_of(target: str, most: int) -> Callable[[int], list[Array]]:
     n, ctx = oc.static_extent("n", max=most), oc.Context(target)
     x = oc.placeholder("x", batch=[n], output=[40])
     y = oc.param("w", output=[33]) @ x
-    z = oc.nn.softmax(ROWS, y)
+    z = oc.softmax(y, logic=ROWS)
     ctx.init_params(z)
     step = ctx.compile(oc.train.forward(y) + oc.train.forward(z))
 
@@ -348,7 +348,7 @@ def test_several_extents_are_arguments_of_one_routine(target: str) -> None:
     ctx = oc.Context(target)
     x, y = oc.placeholder("x", batch=[n], output=[3]), oc.placeholder("y", batch=[m], output=[3])
     z = oc.einsum("a|i; b|i => a|b", x, y)
-    mean = oc.nn.mean("a|b => 0", z)
+    mean = oc.mean(z, logic="a|b => 0")
     step = ctx.compile(oc.train.forward(z) + oc.train.forward(mean))
     assert "forward(n, m)" in repr(step)
     for sizes in ((6, 5), (4, 2), (1, 5), (0, 3)):

@@ -16,23 +16,23 @@ from tests.backends.test_gradients_as_expressions import check_second_gradients,
 
 
 def parts_forward(v: Any, v1: Any, v2: Any) -> None:
-    v[oc.neutral] += oc.mul(v1, v2, logic="i;j => ij")
+    v[oc.neutral] += oc.multiply(v1, v2, logic="i;j => ij")
     v.accumulate(v1, logic="i => ij")
 
 
 def parts_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
-    g1 += oc.mul(g, v2, logic="ij;j => i")
+    g1 += oc.multiply(g, v2, logic="ij;j => i")
     g1.accumulate(g, logic="ij => i")
-    g2 += oc.mul(g, v1, logic="ij;i => j")
+    g2 += oc.multiply(g, v1, logic="ij;i => j")
 
 
 def squares_forward(v: Any, v1: Any) -> None:
-    v[oc.neutral] += oc.mul(v1, v1, logic="i;j => ij")
+    v[oc.neutral] += oc.multiply(v1, v1, logic="i;j => ij")
 
 
 def squares_gradient(g: Any, g1: Any, v1: Any) -> None:
-    g1 += oc.mul(g, v1, logic="ij;j => i")
-    g1 += oc.mul(g, v1, logic="ij;i => j")
+    g1 += oc.multiply(g, v1, logic="ij;j => i")
+    g1 += oc.multiply(g, v1, logic="ij;i => j")
 
 
 def halves_forward(v: Any, v1: Any) -> None:

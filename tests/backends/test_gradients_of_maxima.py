@@ -150,7 +150,7 @@ def test_the_whole_gradient_of_a_maximum_is_handed_out_once(target: str) -> None
         lambda b: oc.nn.max_pool2d(oc.tensor([[[0.0]] * 4] * 4) + b), np.array(0.5), backend=target
     )
     check_gradients(
-        lambda a, b: oc.tropical("i,j; j,k => i,k", oc.tensor([zeros] * 2) + a, b),
+        lambda a, b: oc.primitives.tropical("i,j; j,k => i,k", oc.tensor([zeros] * 2) + a, b),
         np.array(0.5),
         np.zeros((3, 1)),
         backend=target,
@@ -175,7 +175,7 @@ def test_the_first_pair_of_equal_sums_gets_the_gradient(target: str, seed: int) 
         of_b[chosen[i, k], k] += weights[i, k]
     with oc.Session(dtype="float64"):
         p, q = oc.param("p", init=oc.tensor(a)), oc.param("q", init=oc.tensor(b))
-        sums = oc.tropical("i,j; j,k => i,k", p, q)
+        sums = oc.primitives.tropical("i,j; j,k => i,k", p, q)
         loss = oc.einsum("i,k; i,k => 0", sums, oc.tensor(weights))
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.grad_update(loss))
@@ -211,7 +211,7 @@ def test_cells_are_compared_in_the_format_of_the_maximum(
         p = oc.param("p", init=oc.tensor(cells, dtype=wide), dtype=wide)
         q = oc.param("q", init=oc.tensor([0.25] * 4, dtype=wide), dtype=wide)
         maxima = oc.einmax("i,j => i", p, dtype=narrow)
-        sums = oc.tropical("i,j; j => i", p, q, dtype=narrow)
+        sums = oc.primitives.tropical("i,j; j => i", p, q, dtype=narrow)
         loss = oc.einsum("i => 0", oc.cast(maxima, wide) + oc.cast(sums, wide))
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.grad_update(loss), keep=[p.grad, q.grad])
@@ -274,7 +274,9 @@ def test_threads_and_schedules_select_the_same_cells() -> None:
             x = oc.param("x", init=oc.tensor(cells))
             pooled = oc.einmax("b, 2*h<+k, 2*w<+l => b, h, w", x, values={"k": 2, "l": 2})
             total = oc.einmax("b, h, w => b", x)
-            loss = oc.einsum("b, h, w => 0", oc.mul(pooled, total, logic="b, h, w; b => b, h, w"))
+            loss = oc.einsum(
+                "b, h, w => 0", oc.multiply(pooled, total, logic="b, h, w; b => b, h, w")
+            )
             ctx = oc.Context("cpu_c")
             step = ctx.compile(oc.train.grad_update(loss))
             ctx.init_params(loss)

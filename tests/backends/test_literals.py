@@ -79,7 +79,7 @@ def test_ranges_and_offsets_count(ctx: oc.Context) -> None:
         (oc.arange(4), [0, 1, 2, 3]),
         (oc.arange(2, 10, 3), [2, 5, 8]),
         (oc.arange(3, -1, -2), [3, 1]),
-        (oc.offsets(output=[2], input=[2]), [[0, 1], [2, 3]]),
+        (oc.primitives.offsets(output=[2], input=[2]), [[0, 1], [2, 3]]),
     ):
         np.testing.assert_array_equal(computed(ctx, made * 1.0), expected)
 
@@ -87,7 +87,7 @@ def test_ranges_and_offsets_count(ctx: oc.Context) -> None:
 def test_a_file_is_data_like_any_other(ctx: oc.Context, tmp_path: Path) -> None:
     cells = np.random.default_rng(0).normal(size=(5, 3))
     np.save(tmp_path / "x.npy", cells)
-    x = oc.mapped(tmp_path / "x.npy")
+    x = oc.data.memmap(tmp_path / "x.npy")
     np.testing.assert_array_equal(computed(ctx, x * 2.0), cells.astype(np.float32) * 2)
 
 
@@ -105,8 +105,8 @@ def test_a_literal_can_be_read_in_every_context(ctx: oc.Context) -> None:
         (lambda: A, A),
         (lambda: np.array(A), A),
         (lambda: oc.reshape([4, 3, 2, 1]), [[4, 3], [2, 1]]),
-        (lambda: oc.offsets(), [[0, 1], [2, 3]]),
-        (lambda: oc.offsets() * 2.0 + 1.0, [[1, 3], [5, 7]]),
+        (lambda: oc.primitives.offsets(), [[0, 1], [2, 3]]),
+        (lambda: oc.primitives.offsets() * 2.0 + 1.0, [[1, 3], [5, 7]]),
         (lambda: oc.param("inner", init=[10.0, 20.0]) + 1.0, [[11, 21], [11, 21]]),
         (lambda: lambda: oc.tensor(A), A),
     ],

@@ -32,7 +32,7 @@ def convolutions() -> oc.Tensor:
     x = oc.tensor(IMAGES, batch_axes=1)
     for _ in range(4):
         y = nn.conv(x, axes=2, channels=2)
-        x = x + oc.tanh(nn.batch_norm(y, axes="...|h, w, ..c..", features="..c.."))
+        x = x + oc.tanh(nn.batch_norm(y, shape="...|h, w, ..c..", features="..c.."))
     return oc.mean(x * x)
 
 

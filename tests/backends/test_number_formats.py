@@ -76,11 +76,14 @@ def _mod(a: Array, b: Array) -> Array:
 
 
 UNARY: dict[str, tuple[Operation, Callable[[Array], Array]]] = {
-    "neg": (oc.neg, np.negative),
+    "neg": (oc.negative, np.negative),
     "relu": (oc.relu, lambda a: np.where(a < 0, np.float32(0), a)),
-    "sat01": (oc.sat01, lambda a: np.where(a <= 0, np.float32(0), np.where(a >= 1, 1, a))),
+    "sat01": (
+        oc.primitives.sat01,
+        lambda a: np.where(a <= 0, np.float32(0), np.where(a >= 1, 1, a)),
+    ),
     "sqrt": (oc.sqrt, np.sqrt),
-    "recip": (oc.recip, lambda a: np.float32(1) / a),
+    "recip": (oc.reciprocal, lambda a: np.float32(1) / a),
     "trunc": (oc.trunc, np.trunc),
     "not": (oc.logical_not, lambda a: (a == 0).astype(np.float32)),
 }
@@ -92,20 +95,23 @@ LIBRARY: dict[str, tuple[Operation, Callable[[Array], Array]]] = {
     "sin": (oc.sin, np.sin),
     "cos": (oc.cos, np.cos),
     "tanh": (oc.tanh, np.tanh),
-    "recip_sqrt": (oc.recip_sqrt, lambda a: 1 / np.sqrt(a)),
+    "recip_sqrt": (oc.rsqrt, lambda a: 1 / np.sqrt(a)),
 }
 BINARY: dict[str, tuple[Operation, Callable[[Array, Array], Array]]] = {
     "add": (oc.add, np.add),
-    "sub": (oc.sub, np.subtract),
-    "mul": (oc.mul, np.multiply),
-    "div": (oc.div, np.divide),
-    "mod": (oc.mod, _mod),
+    "sub": (oc.subtract, np.subtract),
+    "mul": (oc.multiply, np.multiply),
+    "div": (oc.divide, np.divide),
+    "mod": (oc.remainder, _mod),
     "maximum": (oc.maximum, np.maximum),
     "minimum": (oc.minimum, np.minimum),
     "less": (oc.less, lambda a, b: (a < b).astype(np.float32)),
     "equal": (oc.equal, lambda a, b: (a == b).astype(np.float32)),
-    "relu_gate": (oc.relu_gate, lambda a, b: np.where(a > 0, b, np.float32(0))),
-    "sat01_gate": (oc.sat01_gate, lambda a, b: np.where((a > 0) & (a < 1), b, np.float32(0))),
+    "relu_gate": (oc.primitives.relu_gate, lambda a, b: np.where(a > 0, b, np.float32(0))),
+    "sat01_gate": (
+        oc.primitives.sat01_gate,
+        lambda a, b: np.where((a > 0) & (a < 1), b, np.float32(0)),
+    ),
 }
 
 
@@ -153,7 +159,7 @@ def test_operations_on_two_numbers_are_rounded_once(target: str, dtype: DType) -
     for operation, reference in BINARY.values():
         with np.errstate(all="ignore"):
             expected = rounded(reference(widened(a), widened(b)), dtype)
-        if operation in (oc.maximum, oc.minimum, oc.mod):  # of two zeros, either sign
+        if operation in (oc.maximum, oc.minimum, oc.remainder):  # of two zeros, either sign
             found = evaluated(target, operation, a, b)
             is_zero = (widened(found) == 0) & (widened(expected) == 0)
             expected = np.where(is_zero, found, expected)
@@ -191,7 +197,7 @@ def test_a_narrow_number_meets_a_float32_in_float32(target: str, dtype: DType) -
     a, _ = pairs(target, dtype, dtype)
     b = np.random.default_rng(5).normal(size=a.size).astype(np.float32)
     with np.errstate(all="ignore"):
-        assert_same(evaluated(target, oc.mul, a, b), widened(a) * b, dtypes.float32)
+        assert_same(evaluated(target, oc.multiply, a, b), widened(a) * b, dtypes.float32)
 
 
 @pytest.mark.parametrize("source", [*NARROW, *WIDE], ids=str)
@@ -245,7 +251,7 @@ _READERS: dict[str, tuple[Callable[[oc.Tensor], oc.Tensor], Callable[[float], An
     ),
     "a choice by positions": (
         lambda x: oc.where(
-            oc.mod(oc.arange(8), 2),
+            oc.remainder(oc.arange(8), 2),
             oc.einsum("i; j => j", x, oc.tensor([1.0] * 8)),
             oc.number(-1.0),
         ),

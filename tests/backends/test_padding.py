@@ -25,7 +25,7 @@ def test_a_sum_finds_zeros_and_a_maximum_nothing_beyond_the_axis(target: str) ->
     with oc.Session():
         x = oc.tensor(CELLS)
         total = oc.einsum(SUM, x, ones(3))
-        peak = oc.tropical(SUM, x, zeros(3))
+        peak = oc.primitives.tropical(SUM, x, zeros(3))
         again = oc.einsum(SUM, x, ones(3))
         ctx = oc.Context(target)
         code = oc.train.forward(total) + oc.train.forward(peak) + oc.train.forward(again)
@@ -43,7 +43,7 @@ def test_a_plane_of_negative_numbers(target: str) -> None:
     spec = "i=+k, j=+l; k, l => i, j"
     with oc.Session():
         x = oc.tensor(cells)
-        peak = oc.tropical(spec, x, zeros(3, 3))
+        peak = oc.primitives.tropical(spec, x, zeros(3, 3))
         total = oc.einsum(spec, x, ones(3, 3))
         ctx = oc.Context(target)
         ctx.compile(oc.train.forward(peak) + oc.train.forward(total))()
@@ -89,7 +89,7 @@ def test_margins_of_nodes_written_by_another_routine_are_filled_by_the_reader(ta
     with oc.Session():
         x = oc.tensor(CELLS)
         doubled = x + x
-        peak = oc.tropical(SUM, doubled, zeros(3))
+        peak = oc.primitives.tropical(SUM, doubled, zeros(3))
         total = oc.einsum(SUM, doubled, ones(3))
         ctx = oc.Context(target)
         write = ctx.compile(oc.train.forward(doubled))
@@ -172,7 +172,7 @@ def test_recorded_code_reads_through_windows(target: str) -> None:
 def test_an_integer_maximum_over_sums_is_refused_beyond_an_axis(target: str) -> None:
     with oc.Session():
         x = oc.tensor(np.array([1, 2, 3], np.int32))
-        peak = oc.tropical(SUM, x, oc.tensor(np.zeros(3, np.int32)))
+        peak = oc.primitives.tropical(SUM, x, oc.tensor(np.zeros(3, np.int32)))
         ctx = oc.Context(target)
         with pytest.raises(oc.LoweringError, match="needs a format with infinities"):
             ctx.compile(oc.train.forward(peak))
@@ -198,7 +198,9 @@ def test_margins_do_not_grow_under_compiled_code(target: str) -> None:
 
 def test_offsets_count_the_cells_of_the_axis_and_not_those_beyond_it(target: str) -> None:
     with oc.Session():
-        sums = oc.einsum("2*i=+k,j; k => i,j", oc.offsets(output=[4, 2]), oc.tensor([1.0] * 3))
+        sums = oc.einsum(
+            "2*i=+k,j; k => i,j", oc.primitives.offsets(output=[4, 2]), oc.tensor([1.0] * 3)
+        )
         ctx = oc.Context(target)
         ctx.compile(oc.train.forward(sums))()
         assert ctx[sums].tolist() == [[2, 4], [12, 15]]

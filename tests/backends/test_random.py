@@ -65,7 +65,10 @@ def test_uniform_numbers_are_hashed_offsets(target: str, dtype: DType) -> None:
 def test_packed_numbers_are_all_that_a_word_holds(target: str, dtype: DType) -> None:
     length = 16 // dtype.nbytes
     found = cells(
-        target, lambda: oc.uniform_of(oc.random_words(), packed=True, dtype=dtype), 3, 2 * length
+        target,
+        lambda: oc.random.uniform_of(oc.random.words(), packed=True, dtype=dtype),
+        3,
+        2 * length,
     )
     words = [threefry4x32(key(SEED), word_of(i, dtypes.uint32)) for i in range(6)]
     numbers = [number for word in words for number in numbers_of(word, dtype)]
@@ -184,14 +187,14 @@ def test_the_seed_comes_from_the_settings_and_can_be_set(target: str) -> None:
 def test_numbers_and_their_formats_make_words(target: str) -> None:
     values = {"int64": 5, "int32": -2, "float32": 0.5, "bfloat16": 3.0, "uint8": 7}
     for dtype, value in values.items():
-        made = cells(target, lambda v=value, d=dtype: oc.word(oc.number(v, dtype=d)), 2)
+        made = cells(target, lambda v=value, d=dtype: oc.random.word(oc.number(v, dtype=d)), 2)
         expected = word_of(value, dtypes.dtype_of(dtype))
         assert made.tolist() == [expected, expected]
-    assert cells(target, lambda: oc.word(-1), 1).tolist() == [(2**32 - 1, 2**32 - 1, 0, 0)]
+    assert cells(target, lambda: oc.random.word(-1), 1).tolist() == [(2**32 - 1, 2**32 - 1, 0, 0)]
 
 
 def test_hashes_are_computed_directly(target: str) -> None:
-    found = cells(target, lambda: oc.threefry4x32(oc.word(3), oc.word(4)), 1)
+    found = cells(target, lambda: oc.random.threefry4x32(oc.random.word(3), oc.random.word(4)), 1)
     assert found.tolist() == [threefry4x32((3, 0, 0, 0), (4, 0, 0, 0))]
 
 

@@ -43,7 +43,7 @@ def test_an_expression_keeps_its_value_through_later_writes(target: str) -> None
         return x * 2.0
 
     def code(c: oc.Tensor, d: oc.Tensor, e: oc.Tensor, f: oc.Tensor) -> None:
-        negated, named, doubled = -c, oc.mul(c, 10.0, label="t"), double(c)
+        negated, named, doubled = -c, oc.multiply(c, 10.0, label="t"), double(c)
         c[:] = 0.0
         d[:] = negated
         e[:] = named
@@ -109,7 +109,7 @@ def test_a_single_position_is_repeated_when_it_is_assigned(target: str) -> None:
 
 def test_a_logic_of_its_own_is_reduced_by_the_assignment(target: str) -> None:
     def code(c: oc.Tensor, d: oc.Tensor, a: oc.Tensor, b: oc.Tensor) -> None:
-        c[oc.neutral] += oc.mul(a, b, logic="ij;j=>i")
+        c[oc.neutral] += oc.multiply(a, b, logic="ij;j=>i")
         d[oc.neutral, oc.maximum] = oc.add(a, b, logic="ij;j=>i")
 
     a, b = np.arange(6.0).reshape(2, 3), np.array([1.0, -5, 2])
@@ -121,13 +121,13 @@ def test_a_logic_of_its_own_is_reduced_by_the_assignment(target: str) -> None:
 def test_a_reduction_that_nothing_states_is_refused() -> None:
     with oc.Session():
         a, b = oc.tensor([(1.0, 2.0), (3.0, 4.0)]), oc.tensor([1.0, 2.0])
-        product = oc.mul(a, b, logic="@")
+        product = oc.multiply(a, b, logic="@")
         with pytest.raises(oc.UsageError, match="cannot reduce axes"):
             oc.train.forward(product).resolve()
 
         @oc.cd
         def code() -> None:
-            oc.declare("c")[:] = oc.mul(a, b, logic="@")
+            oc.declare("c")[:] = oc.multiply(a, b, logic="@")
 
         with pytest.raises(oc.UsageError, match="must state one"):
             code()
@@ -253,11 +253,11 @@ form("or", lambda c, e: ((c != 0) | (e != 0)) * 1.0, 0)(*in_place("|"))
 form("and", lambda c, e: ((c != 0) & (e != 0)) * 1.0, 1)(*in_place("&"))
 form("maximum", np.maximum, -np.inf)(*with_operation(oc.maximum))
 form("minimum", np.minimum, np.inf)(*with_operation(oc.minimum))
-form("relu_gate", lambda c, e: np.where(c > 0, e, 0), 1)(*with_operation(oc.relu_gate))
+form("relu_gate", lambda c, e: np.where(c > 0, e, 0), 1)(*with_operation(oc.primitives.relu_gate))
 form("sat01_gate", lambda c, e: np.where((c > 0) & (c < 1), e, 0), 0.5)(
-    *with_operation(oc.sat01_gate)
+    *with_operation(oc.primitives.sat01_gate)
 )
-form("pow by name", lambda c, e: c**e, 1)(*with_operation(oc.power))
+form("pow by name", lambda c, e: c**e, 1)(*with_operation(oc.pow))
 form("add by name", lambda c, e: c + e, 0)(*with_operation(oc.add))
 
 
@@ -274,7 +274,7 @@ def test_an_accumulation_applies_its_primitive(target: str, name: str) -> None:
 
 def test_an_accumulation_with_a_logic_of_its_own_goes_over_every_pair(target: str) -> None:
     def code(c: oc.Tensor, d: oc.Tensor, a: oc.Tensor, b: oc.Tensor) -> None:
-        c.accumulate(oc.mul(a, b, logic="ij;j=>i"), with_=oc.minimum, reset=True)
+        c.accumulate(oc.multiply(a, b, logic="ij;j=>i"), with_=oc.minimum, reset=True)
         d.accumulate(a, with_=oc.maximum, logic="ij=>i")
 
     a, b = np.arange(6.0).reshape(2, 3), np.array([1.0, -5, 2])
@@ -285,11 +285,11 @@ def test_an_accumulation_with_a_logic_of_its_own_goes_over_every_pair(target: st
 
 ACCUMULATORS = {
     "add": oc.add,
-    "sub": oc.sub,
-    "mul": oc.mul,
-    "div": oc.div,
-    "relu_gate": oc.relu_gate,
-    "sat01_gate": oc.sat01_gate,
+    "sub": oc.subtract,
+    "mul": oc.multiply,
+    "div": oc.divide,
+    "relu_gate": oc.primitives.relu_gate,
+    "sat01_gate": oc.primitives.sat01_gate,
     "or": oc.logical_or,
     "and": oc.logical_and,
     "maximum": oc.maximum,
@@ -305,7 +305,7 @@ def test_any_accumulation_reduces_a_primitive_along_a_specification(
     accumulator = ACCUMULATORS[name]
 
     def code(c: oc.Tensor, a: oc.Tensor, b: oc.Tensor) -> None:
-        c.accumulate(oc.sub(a, b, logic="ij;j=>i"), with_=accumulator, reset=reset)
+        c.accumulate(oc.subtract(a, b, logic="ij;j=>i"), with_=accumulator, reset=reset)
 
     a, b = np.array([[1.0, 2.5, 0.5], [-1.0, 4.0, 2.0]]), np.array([0.5, 2.0, 1.0])
     meaning, neutral = accumulator.primitive.value.meaning, accumulator.primitive.value.neutral
@@ -343,7 +343,7 @@ def test_a_part_of_an_axis_is_assigned_and_the_rest_stays(target: str) -> None:
 
 def test_stated_projections_are_followed(target: str) -> None:
     def code(c: oc.Tensor, d: oc.Tensor, x: oc.Tensor, w: oc.Tensor) -> None:
-        c[oc.neutral] += oc.mul(x, w, projections="2*o + k; k => o over o<3, k<2")
+        c[oc.neutral] += oc.multiply(x, w, projections="2*o + k; k => o over o<3, k<2")
         d.assign(x, projections="-1*i + 5 => i over i<6")
 
     x, w = np.arange(6.0), np.array([1.0, 10.0])
@@ -360,7 +360,7 @@ def test_merge_buffers_are_operands_of_the_primitive_that_an_assignment_applies(
         def average() -> None:
             p.grad[:] = p.grad.merge
             p.grad += p.grad.merge * 0.5
-            p.grad += oc.mul(p.grad.merge, 0.5, logic=".")
+            p.grad += oc.multiply(p.grad.merge, 0.5, logic=".")
 
         text = str(average())
         assert "p_grad[o] = p_grad.merge[o]" in text
@@ -411,7 +411,7 @@ def test_nodes_of_removed_accumulations_stay_readable(target: str) -> None:
         @oc.cd
         def code() -> None:
             c.accumulate(0.5)
-            p.accumulate(1.0, with_=oc.mul)
+            p.accumulate(1.0, with_=oc.multiply)
 
         ctx = oc.Context(target)
         step = ctx.compile(code())

@@ -37,7 +37,7 @@ def test_gradients_of_a_gated_recurrence_are_those_of_the_unrolled_one(
         u, v = oc.param("u", output=[4], input=[4]), oc.param("v", output=[4], input=[4])
 
         def step(h: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
-            z = oc.recip(1 + oc.exp(-(gate @ x + u @ h)))
+            z = oc.reciprocal(1 + oc.exp(-(gate @ x + u @ h)))
             h = (1 - z) * oc.tanh(new @ x + v @ (z * h)) + z * h
             return h, h * 2
 

@@ -25,7 +25,7 @@ grad_update = oc.train.grad_update
 def model() -> tuple[oc.Tensor, oc.Tensor, oc.Tensor, oc.Tensor]:
     """Return a parameter, a tensor that both losses are computed from, and the losses."""
     p = oc.param("p", init=[1.0, 2.0, 3.0])
-    shared = oc.mul(p, p, label="shared")
+    shared = oc.multiply(p, p, label="shared")
     first = oc.einsum("i; i => 0", shared, oc.param("q", init=[1.0, 2.0, 4.0]))
     return p, shared, first, oc.einsum("i => 0", shared * 3.0)
 

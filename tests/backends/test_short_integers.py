@@ -197,9 +197,10 @@ def test_short_integers_promote_as_in_numpy() -> None:
 def test_a_product_in_a_wider_format_is_exact(target: str) -> None:
     a, b = cells("int8"), cells("int8", 1)
     exact = a.astype(np.int32) * b
-    assert_same(computed(target, lambda x, y: oc.mul(x, y, dtype="int32"), a, b), exact)
+    assert_same(computed(target, lambda x, y: oc.multiply(x, y, dtype="int32"), a, b), exact)
     assert_same(
-        computed(target, lambda x, y: oc.mul(x, y, dtype="float32"), a, b), exact.astype(np.float32)
+        computed(target, lambda x, y: oc.multiply(x, y, dtype="float32"), a, b),
+        exact.astype(np.float32),
     )
 
 
@@ -356,7 +357,7 @@ def test_a_difference_of_truths_is_an_error_that_names_the_operators() -> None:
         with pytest.raises(oc.UsageError, match=r"neg of bool(.|\n)*~x"):
             -m  # noqa: B018
         assert (m - 1).dtype is dtypes.int32
-        assert oc.sub(m, m, dtype="int32").dtype is dtypes.int32
+        assert oc.subtract(m, m, dtype="int32").dtype is dtypes.int32
 
 
 @pytest.mark.parametrize("dtype", ALL_SHORT)

@@ -47,7 +47,7 @@ EDGES: list[tuple[str, Callable[..., Any], list[Any], list[Any]]] = [
     ("far", lambda x: oc.gelu(x, approximate="tanh"), [[1e20, -1e20]], [[1e20, 0.0], [1.0, 0.0]]),
     ("bounds", oc.relu6, [[0.0, 3.0, 6.0]], [[0.0, 3.0, 6.0], [0.0, 1.0, 0.0]]),
     ("bounds", oc.hardtanh, [[-1.0, 0.0, 1.0]], [[-1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]),
-    ("infinite divisor", oc.mod, [[-1.0], [INF]], [[INF], [1.0], [1.0]]),
+    ("infinite divisor", oc.remainder, [[-1.0], [INF]], [[INF], [1.0], [1.0]]),
 ]
 
 
@@ -147,7 +147,7 @@ def test_functions_of_one_number_are_those_of_torch_at_special_points(target: st
     _check(target, "log_sigmoid", oc.log_sigmoid, functional.logsigmoid, ONE)
     _check(target, "clip", lambda x: oc.clip(x, -1, 2), lambda x: torch.clamp(x, -1, 2), ONE)
     inside = [each for each in ONE if each not in (0.0, 1.0)]  # no gradient flows at a bound
-    _check(target, "sat01", oc.sat01, lambda x: torch.clamp(x, 0, 1), inside)
+    _check(target, "sat01", oc.primitives.sat01, lambda x: torch.clamp(x, 0, 1), inside)
 
 
 def test_functions_of_two_numbers_are_those_of_torch_at_special_points(target: str) -> None:

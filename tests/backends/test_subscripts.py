@@ -329,8 +329,8 @@ def test_a_part_of_a_result_is_reset_and_reduced_into(target: str) -> None:
     @oc.cd
     def code() -> None:
         c[:] = 1.0
-        c[0, oc.neutral] += oc.identity(x, logic="b|o => o")
-        c[1, ::-1, oc.neutral, oc.maximum] = oc.identity(x, logic="b|o => o")
+        c[0, oc.neutral] += oc.primitives.identity(x, logic="b|o => o")
+        c[1, ::-1, oc.neutral, oc.maximum] = oc.primitives.identity(x, logic="b|o => o")
         c[2, 1:] += 3.0
 
     context = oc.Context(target)
@@ -354,7 +354,7 @@ def test_a_key_value_cache_is_written_in_place(target: str) -> None:
         keys[at] = wk @ x
         values[at] = wv @ x
         scores = oc.einsum("t|d; d => t", keys, wq @ x)
-        past = oc.offsets(output=[length]) <= oc.number(at)
+        past = oc.primitives.offsets(output=[length]) <= oc.number(at)
         weights = oc.where(past, oc.exp(scores), 0.0)
         total = oc.einsum("t => 0", weights)
         out[:] = oc.einsum("t; t|d => d", weights, values) / total

@@ -49,8 +49,8 @@ CONTRACTIONS: dict[str, Make] = {
     "three factors": lambda a, b, **given: oc.einsum("k->i; i->j; i->m => k->j", b, a, a, **given),
     "inner sum": lambda a, b, **given: oc.einsum("k->i; i->j => k->i", b, a, **given),
     "square": lambda a, b, **given: oc.einsum("i->j; i->k => i->k", a, a, **given),
-    "outer_sum": lambda a, b, **given: oc.outer_sum("k->i; i->j => k->j", b, a, **given),
-    "tropical": lambda a, b, **given: oc.tropical("k->i; i->j => k->j", b, a, **given),
+    "outer_sum": lambda a, b, **given: oc.primitives.outer_sum("k->i; i->j => k->j", b, a, **given),
+    "tropical": lambda a, b, **given: oc.primitives.tropical("k->i; i->j => k->j", b, a, **given),
     "slots": lambda a, b, **given: _defined()(a, b, **given),
 }
 

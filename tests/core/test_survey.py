@@ -14,17 +14,18 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core import nn
+from ocannl_core.base.renamed import value_of
 from tests.support.survey import BENCHMARKS, CASES, arguments_of
 
 NO_WORK = {
     "declarations, names and arguments": "arange batch custom declare define_operation dim evaluation "
-    "from_function kaiming mapped number op param placeholder require_shape require_shapes "
-    "static_extent static_index tensor xavier",
-    "sessions, files and displays": "cd curves explain graph heatmap hookimpl load precision_report "
-    "reset save section summary table tree unchanged_roots",
-    "other readings of measured operations": "first second gradients random_words threefry4x32 "
-    "uniform_of word",
-    "modules, formats and constants": "data neutral nn settings testing train",
+    "from_function eye full full_like kaiming linspace number ones ones_like op param placeholder require_shape require_shapes "
+    "static_extent static_index tensor xavier zeros zeros_like",
+    "sessions, files and displays": "cd compile_for curves explain graph heatmap hookimpl load load_exported precision_report "
+    "reset save section show summary table tree",
+    "other readings of measured operations": "gradients greater greater_equal permute primitives.first "
+    "primitives.second",
+    "modules, formats and constants": "data neutral nn primitives random settings testing train",
 }
 """Public functions of `oc` that compute nothing by themselves, or as others do."""
 
@@ -47,6 +48,7 @@ def _is_function(value: object) -> bool:
 def test_every_public_operation_and_block_is_surveyed() -> None:
     covered = {name for case in CASES.values() for name in case.covers}
     operations = {name for name in oc.__all__ if _is_function(getattr(oc, name))}
+    operations |= {f"primitives.{name}" for name in oc.primitives.__all__}
     blocks = {f"nn.{name}" for name in nn.__all__ if not name.startswith("_")}
     excused = _names(NO_WORK) | {f"nn.{name}" for name in _names(NO_WORK_OF_BLOCKS)}
     assert sorted((operations | blocks) - covered - excused) == []
@@ -71,7 +73,7 @@ def test_a_case_calls_the_functions_that_it_covers(name: str) -> None:
         finally:
             sys.setprofile(None)
     for covered in {*case.covers} - {"Tensor"}:
-        function = inspect.unwrap(getattr(nn if "." in covered else oc, covered.split(".")[-1]))
+        function = inspect.unwrap(value_of(f"oc.{covered}"))
         code = getattr(function, "__code__", None)
         assert (id(function) if code is None else code) in called, covered
 

@@ -186,9 +186,9 @@ def test_every_section_has_rows() -> None:
 def test_every_accumulating_primitive_has_its_two_forms() -> None:
     code = sections()["Code: `%cd`"]
     ours = " ".join(here for _, here, _ in code)
-    for name in ("relu_gate", "sat01_gate", "maximum", "minimum"):
-        assert f"c[oc.{name}]" in ours
-        assert f"c[oc.neutral, oc.{name}]" in ours
+    for name in ("oc.primitives.relu_gate", "oc.primitives.sat01_gate", "oc.maximum", "oc.minimum"):
+        assert f"c[{name}]" in ours
+        assert f"c[oc.neutral, {name}]" in ours
     for symbol in ("+", "-", "*", "/", "**", "|", "&"):
         assert f"c {symbol}= " in ours
         assert f"c[oc.neutral] {symbol}= " in ours

@@ -152,7 +152,7 @@ class Wrong(Step):
     """A chain with another operation in its source than in the reference."""
 
     def source(self) -> str:
-        return super().source().replace("oc.sub(", "oc.add(")
+        return super().source().replace("oc.subtract(", "oc.add(")
 
 
 def test_a_wrong_link_of_a_chain_is_reported() -> None:
@@ -178,7 +178,7 @@ def test_a_chain_shrinks_to_one_of_its_links() -> None:
         if not fitting:
             break
         program = fitting[0]
-    assert [step.source() for step in program.steps] == ["x2 = oc.sub(x1, x0)"]
+    assert [step.source() for step in program.steps] == ["x2 = oc.subtract(x1, x0)"]
 
 
 def test_a_pool_is_written_as_a_call() -> None:

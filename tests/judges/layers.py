@@ -113,7 +113,7 @@ def batch_norm(trial: Trial, x: Any) -> Any:
     axes = x.ndim - 2
     places = "".join(f"l{k}, " for k in range(axes))
     block = functools.partial(
-        nn.batch_norm, axes=f"...|{places}c", features="c", epsilon=trial.module.eps
+        nn.batch_norm, shape=f"...|{places}c", features="c", epsilon=trial.module.eps
     )
     return normalized(trial, x, axes, block)
 

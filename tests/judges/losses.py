@@ -130,7 +130,7 @@ def multi_label_margin(trial: Trial, x: Any, y: Any) -> Any:
 
 
 def one_hot(ids: oc.Tensor, classes: int) -> oc.Tensor:
-    return oc.cast(oc.equal(oc.offsets(output=[classes], dtype="int32"), ids), "float64")
+    return oc.cast(oc.equal(oc.primitives.offsets(output=[classes], dtype="int32"), ids), "float64")
 
 
 def last_classes(x: Any) -> Callable[[Any], Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from tests.train.test_optimisers import DATA, OFFSETS, WEIGHTS, _tanh_squares
+from tests.train.test_optimizers import DATA, OFFSETS, WEIGHTS, _tanh_squares
 
 torch = pytest.importorskip("torch")
 

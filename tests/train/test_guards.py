@@ -155,5 +155,5 @@ def test_small_gradients_survive_in_float16_by_the_scale() -> None:
 def test_an_update_apart_from_scaled_gradients_is_refused() -> None:
     p = oc.param("p", init=oc.tensor([1.0], dtype="float64"))
     optimizer = oc.train.SGD(learning_rate=0.1, loss_scale=oc.train.DynamicScale())
-    with pytest.raises(oc.UsageError, match=r"opt\.minimise\(loss\)"):
+    with pytest.raises(oc.UsageError, match=r"opt\.minimize\(loss\)"):
         optimizer.update(oc.einsum("...=>0", p * p))

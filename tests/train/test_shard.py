@@ -93,7 +93,7 @@ def test_a_step_that_only_accumulates_changes_no_parameter(target: str) -> None:
             assert np.any(moved[name] != cells)
 
 
-def test_optimisers_that_need_whole_parameters_are_refused() -> None:
+def test_optimizers_that_need_whole_parameters_are_refused() -> None:
     loss = oc.einsum("i => 0", oc.param("w", output=[4]) * 2.0)
     for optimizer in (oc.train.LAMB(learning_rate=0.1), oc.train.Adafactor(learning_rate=0.1)):
         with pytest.raises(oc.UsageError, match="computes with whole parameters"):

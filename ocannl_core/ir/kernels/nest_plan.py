@@ -1,6 +1,6 @@
 """Plans of kernels without schedules: the data of most kernel passes.
 
-    Plan -- recognise_nests --> NestPlan -- kernel passes --> NestPlan -- schedule_kernels --> Plan
+    Plan -- recognize_nests --> NestPlan -- kernel passes --> NestPlan -- schedule_kernels --> Plan
 
 A step is a nest of independent cells, a group of nests that run together row by row, a kernel of
 other statements, a host call, or a repetition of these. Passes rewrite nests; other kernels stay as

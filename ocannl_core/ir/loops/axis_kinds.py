@@ -74,7 +74,7 @@ class AxisKind(Enum):
     PARALLEL = _Row("parallel", Resource.THREADS, "parallelize", may_reduce=False)
     """Iterations may run on different threads."""
     VECTOR = _Row(
-        "vector", Resource.THREAD, "vectorise", is_whole=True, splits_sums=True, on_blocks=True
+        "vector", Resource.THREAD, "vectorize", is_whole=True, splits_sums=True, on_blocks=True
     )
     """Iterations may run in the lanes of a vector register."""
     UNROLLED = _Row(

@@ -100,7 +100,8 @@ class Conversions:
             raise self.error(
                 f"The primitive {op.value.name} works on random words.",
                 f"{dtype}",
-                "oc.word(x) makes words of the bits of numbers, oc.random_words() random ones",
+                "oc.random.word(x) makes words of the bits of numbers, oc.random.words() random "
+                "ones",
             )
 
     def must_be_number(self, dtype: dtypes.DType, op: primitives.Op) -> None:
@@ -108,7 +109,7 @@ class Conversions:
             raise self.error(
                 f"The primitive {op.value.name} works on numbers.",
                 f"{dtype}",
-                "oc.uniform_of(words) makes numbers of random words",
+                "oc.random.uniform_of(words) makes numbers of random words",
             )
 
     def check_magnitude(self, value: float, dtype: dtypes.DType) -> None:

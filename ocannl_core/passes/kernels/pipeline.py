@@ -2,8 +2,8 @@
 
     LoopProgram -- split_kernels --> Plan -- split_inlined_reductions --> Plan
     Plan -- distribute_rows, sink_scalars --> Plan
-    Plan -- nest_passes(), of which recognise_nests is the first --> NestPlan
-    NestPlan -- schedule_kernels, parallelise_step, allocate_workspace --> Plan
+    Plan -- nest_passes(), of which recognize_nests is the first --> NestPlan
+    NestPlan -- schedule_kernels, parallelize_step, allocate_workspace --> Plan
 
 Each pass returns a new plan. The last three run step by step, so that code generation can begin
 with the first kernels while later ones are scheduled; primitives that the target lacks are

@@ -355,7 +355,7 @@ def _close_shape(tensor: Tensor) -> None:
 def unchanged_roots() -> Iterator[None]:
     """Build and resolve code without consuming the code of its tensors.
 
-        with oc.unchanged_roots():
+        with oc.train.unchanged_roots():
             a + b                            # only relates the shapes of a and b
 
     Recorded code embeds the code of a tensor unless a computation compiled earlier contains it;

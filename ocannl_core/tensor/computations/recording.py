@@ -174,7 +174,7 @@ class CodeRecorder:
             raise UsageError.at_caller(
                 "An assignment at positions takes a tensor or a number.",
                 found=repr(value),
-                fix="compute it first: t = oc.identity(...), then c[ids] = t",
+                fix="compute it first: t = oc.primitives.identity(...), then c[ids] = t",
             )
         if argument is target:
             argument = identity(argument)

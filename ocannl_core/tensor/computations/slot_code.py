@@ -389,7 +389,7 @@ class SlotCode:
                 found=f"{self._tensor.origin.operation} with a logic that drops axes",
                 where=str(self._tensor.origin),
                 fix="use oc.einsum(spec, ...), or assign it in recorded code: "
-                "c[oc.neutral] += oc.mul(a, b, logic=...)",
+                "c[oc.neutral] += oc.multiply(a, b, logic=...)",
             )
 
     def _domain(

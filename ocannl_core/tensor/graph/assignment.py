@@ -218,7 +218,7 @@ def accumulator(operation: object) -> BinaryOp:
             "Accumulation needs an operation with a neutral element.",
             found=repr(operation),
             fix="use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, "
-            "c[oc.relu_gate] = e",
+            "c[oc.primitives.relu_gate] = e",
         )
     return primitive
 

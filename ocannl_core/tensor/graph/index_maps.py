@@ -1,6 +1,6 @@
 """Index maps that users state for one assignment, in place of a logic.
 
-    c[oc.neutral] += oc.mul(x, w, projections="2*o + k; k => o over o<3, k<2")
+    c[oc.neutral] += oc.multiply(x, w, projections="2*o + k; k => o over o<3, k<2")
 
 One index for each axis of each operand, in buffer order (batch, output, input), then the indices of
 the result, then the domain with the outermost variable first. No shapes are inferred from them.

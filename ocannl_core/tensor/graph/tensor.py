@@ -490,7 +490,7 @@ class Tensor(TensorMethods, Assignable):
     @property
     def T(self) -> Tensor:
         """The tensor with input and output axes exchanged."""
-        transposed: Tensor = functions["transpose"](self)
+        transposed: Tensor = functions["exchange_rows"](self)
         return transposed
 
     def note_host_write(self) -> None:

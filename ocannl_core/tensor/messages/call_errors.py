@@ -35,6 +35,10 @@ _NAMES = {
     "label_smoothing": "smoothing",
     "ignore_index": "ignore",
     "kernel_size": "window",
+    "low": "min",
+    "high": "max",
+    "a_min": "min",
+    "a_max": "max",
 }
 """Names of arguments in PyTorch and NumPy, and their names here."""
 
@@ -46,7 +50,6 @@ _CALLS = {
     "oc.static_extent": 'oc.static_extent("n", max=256)',
     "oc.tensor": "oc.tensor(array, batch_axes=1)",
     "oc.nn.dropout": "oc.nn.dropout(x, rate=0.1)",
-    "oc.nn.softmax": 'oc.nn.softmax("...|... => ...|0", x), or oc.softmax(x, axis=-1)',
 }
 """Examples of calls, for functions whose arguments have no counterpart in another library."""
 

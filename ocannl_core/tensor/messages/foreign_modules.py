@@ -9,7 +9,6 @@ from importlib import import_module
 from ocannl_core.base.errors import MissingAttributeError
 
 _SEED = "oc.Session(seed=7) fixes all random numbers of a program"
-_ZEROS = "oc.number(0.0) is broadcast to the shape of its use; oc.tensor(array) holds an array"
 _MODULE = "a network is a function of tensors, or a block with parameters of its own: @oc.op"
 _EXACT = "oc.nn has functions in place of classes of layers: oc.nn.{} makes its parameters"
 
@@ -17,11 +16,9 @@ FOREIGN: dict[str, str] = {
     **dict.fromkeys(["concatenate", "cat", "vstack"], "oc.concat([x, y], axis=0)"),
     "hstack": "oc.concat([x, y], axis=1)",
     **dict.fromkeys(["array", "asarray", "as_tensor", "from_numpy"], "oc.tensor(array)"),
-    **dict.fromkeys(["zeros", "ones", "full", "empty"], _ZEROS),
-    "zeros_like": "oc.where(x == x, 0.0, 0.0); a number is broadcast to the shape of its use",
-    "ones_like": "oc.where(x == x, 1.0, 1.0); a number is broadcast to the shape of its use",
-    "eye": "oc.one_hot(oc.arange(n, dtype='int32'), n)",
-    "linspace": "oc.tensor(np.linspace(0, 1, 10))",
+    "empty": "oc.zeros((2, 3))",
+    "empty_like": "oc.zeros_like(x)",
+    "identity": "oc.eye(3) is a matrix; oc.primitives.identity copies cells",
     "rand": "oc.uniform()",
     "randn": "oc.normal()",
     **dict.fromkeys(["manual_seed", "seed"], _SEED),
@@ -43,13 +40,14 @@ FOREIGN: dict[str, str] = {
     "index_select": "oc.take(x, ids, axis)",
     "scatter": "oc.put_along(x, ids, values, axis)",
     "index_put": "oc.put(x, ids, values, axis)",
-    "multiply": "x * y",
-    "subtract": "x - y",
-    "divide": "x / y",
-    "pow": "x ** y",
+    "true_divide": "oc.divide(x, y)",
     "arcsin": "oc.asin(x)",
     "arccos": "oc.acos(x)",
     "arctan": "oc.atan(x)",
+    "permute_dims": "oc.permute(x, 1, 0)",
+    "matrix_transpose": "oc.swapaxes(x, -1, -2)",
+    "take_along_axis": "oc.take_along(x, ids, axis)",
+    "take_along_dim": "oc.take_along(x, ids, axis)",
     "amax": "oc.max(x, axis)",
     "amin": "oc.min(x, axis)",
     "unsqueeze": "oc.expand_dims(x, axis)",
@@ -61,11 +59,11 @@ FOREIGN: dict[str, str] = {
     "Linear": _EXACT.format("dense(x, output=[8])"),
     "Embedding": _EXACT.format("embedding(ids, entries=100, width=8)"),
     "Conv1d": _EXACT.format("conv(x, axes=1, kernel=3, channels=8)"),
-    "Conv2d": _EXACT.format("conv2d(x, kernel=3, channels=[8])"),
+    "Conv2d": _EXACT.format("conv2d(x, kernel=3, channels=8)"),
     "Conv3d": _EXACT.format("conv(x, axes=3, kernel=3, channels=8)"),
     "LayerNorm": _EXACT.format("layer_norm(x)"),
     "BatchNorm1d": _EXACT.format("batch_norm(x)"),
-    "BatchNorm2d": _EXACT.format('batch_norm(x, axes="...|h, w, ..c..", features="..c..")'),
+    "BatchNorm2d": _EXACT.format('batch_norm(x, shape="...|h, w, ..c..", features="..c..")'),
     "MultiheadAttention": _EXACT.format("multi_head_attention(x, heads=4, width=16)"),
     "Dropout": "oc.nn.dropout(x, rate=0.1)",
     "MaxPool2d": "oc.nn.max_pool2d(x, window=2)",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from ocannl_core.base.renamed import old_name, warn_of_old
 from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.foreign_modules import missing_name
 
@@ -21,6 +22,10 @@ def load_on_demand(namespace: dict[str, Any], places: Mapping[str, str]) -> Call
 
     def load(name: str) -> Any:
         if name not in places:
+            if (renamed := old_name(f"{title}.{name}")) is not None:
+                new, value = renamed
+                warn_of_old(f"{title}.{name}", new)
+                return value()
             raise missing_name(title, name, namespace["__all__"])
         module = import_module(places[name])
         together = [each for each, place in places.items() if place == places[name]]

@@ -18,6 +18,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import caller_depth, caller_location, returns_of
+from ocannl_core.base.renamed import with_new_keywords
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Applied, Filled, Parameter, check_label, has_name
 from ocannl_core.tensor.graph.session import Session
@@ -139,6 +140,8 @@ class BlockFunction(Generic[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         self._function = function
         self._signature = inspect.signature(function)
+        is_ours = str(function.__module__).startswith("ocannl_core.nn.")
+        self._title = f"oc.nn.{function.__name__}" if is_ours else ""
         functools.update_wrapper(self, function)
 
     def __get__(self, instance: object, owner: type | None = None) -> BlockFunction[..., R]:
@@ -152,6 +155,7 @@ class BlockFunction(Generic[P, R]):
 
     def __call__(self, *args: Any, label: str | None = None, **keywords: Any) -> Any:
         check_label(label)
+        keywords = with_new_keywords(self._title, keywords)
         parameters = self._signature.parameters
         if "label" in parameters and parameters["label"].kind is inspect.Parameter.KEYWORD_ONLY:
             keywords["label"] = label  # the body may have a parameter for the label, too

@@ -11,6 +11,7 @@ from numbers import Real
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.renamed import takes_old_keywords
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.primitives.operation import define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
@@ -19,6 +20,8 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     erf,
     exp,
     expm1,
+    less,
+    less_equal,
     log1p,
     logical_not,
     maximum,
@@ -172,24 +175,25 @@ def relu6(x: Operand) -> Any:
     return hardtanh(x, 0.0, 6.0)
 
 
-def clip(x: Operand, low: Any = None, high: Any = None) -> Any:
-    """Return `x` limited to a range: `low` where it is less, `high` where it is greater.
+@takes_old_keywords("oc.clip")
+def clip(x: Operand, min: Any = None, max: Any = None) -> Any:
+    """Return `x` limited to a range: `min` where it is less, `max` where it is greater.
 
     NaN stays. The gradient of a cell at a bound flows to `x`.
 
     Args:
-        low: A number or a tensor, or None for no bound.
-        high: A number or a tensor, or None for no bound; where it is below `low`, the result is
-            `high`.
+        min: A number or a tensor, or None for no bound.
+        max: A number or a tensor, or None for no bound; where it is below `min`, the result is
+            `max`.
     """
-    if low is None and high is None:
+    if min is None and max is None:
         raise UsageError.at_caller(
             "clip takes a bound or two.",
             found="none",
-            fix="oc.clip(x, 0.0, 1.0), or oc.clip(x, low=0.0)",
+            fix="oc.clip(x, 0.0, 1.0), or oc.clip(x, min=0.0)",
         )
-    bounded = x if low is None else maximum(x, low)
-    return bounded if high is None else minimum(bounded, high)
+    bounded = x if min is None else maximum(x, min)
+    return bounded if max is None else minimum(bounded, max)
 
 
 def square(x: Operand) -> Any:
@@ -198,6 +202,16 @@ def square(x: Operand) -> Any:
 
 
 rsqrt = recip_sqrt
+
+
+def greater(a: Operand, b: Operand) -> Any:
+    """Return 1 where `a` is greater than `b`, and 0 elsewhere."""
+    return less(b, a)
+
+
+def greater_equal(a: Operand, b: Operand) -> Any:
+    """Return 1 where `a` is not less than `b`, and 0 elsewhere, as for NaN."""
+    return less_equal(b, a)
 
 
 def logical_xor(a: Operand, b: Operand) -> Any:

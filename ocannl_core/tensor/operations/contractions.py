@@ -88,7 +88,7 @@ def _sum_of(name: str, primitive: Op, logic: str | None = None) -> Operation:
 
 
 matmul = _sum_of("matmul", BinaryOp.MUL, "@")
-transpose = lift("transpose", UnaryOp.IDENTITY, identity.gradient, logic="T")
+exchange_rows = lift("transpose", UnaryOp.IDENTITY, identity.gradient, logic="T")
 sum_along = _sum_of("einsum", UnaryOp.IDENTITY)
 _einsum_of_three = define_operation(
     "einsum",

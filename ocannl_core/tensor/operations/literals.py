@@ -190,7 +190,8 @@ def from_function(
         raise UsageError.at_caller(
             "A function of indices is called once for each cell.",
             found=f"shape {shape}, of {prod(shape.dims)} cells",
-            fix="oc.offsets has the indices as tensors, for a formula that a routine computes",
+            fix="oc.primitives.offsets has the indices as tensors, for a formula that a routine "
+            "computes",
         )
     numbers = [_cell(function, position) for position in product(*map(range, shape.dims))]
     cells = cells_of(parse_nested(numbers)).reshape(shape.dims)
@@ -522,7 +523,7 @@ def _map_entries(
         raise UsageError.at_caller(
             "The number format of cells in a file without a header is stated.",
             found=str(file),
-            fix='oc.mapped(path, dtype="float32", output=[...])',
+            fix='oc.data.memmap(path, dtype="float32", output=[...])',
         )
     stored = dtype_of(dtype).numpy
     with open_regular(file) as opened:

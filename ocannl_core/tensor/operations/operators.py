@@ -71,5 +71,3 @@ for _function in (
     numpy_functions.split,
 ):
     functions[_function.__name__] = _function
-functions["greater"] = lambda a, b: pointwise_operations.less(b, a)
-functions["greater_equal"] = lambda a, b: pointwise_operations.less_equal(b, a)

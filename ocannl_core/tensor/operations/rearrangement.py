@@ -7,13 +7,14 @@ result is only read, the optimiser reads the operand instead.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.base.origin import Origin, caller_depth, caller_location
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.shape.language.constraints import DimEqual
@@ -58,6 +59,22 @@ def permute(x: Any, *axes: Any) -> Any:
             fix="oc.moveaxis(x, a, b) and oc.swapaxes(x, a, b) name the axes that move",
         )
     return _permute("permute", given, own, order)
+
+
+def transpose(x: Any, *axes: Any) -> Any:
+    """Return the tensor with its axes in another order: `permute` by NumPy's name.
+
+    `x.T` exchanges the input and the output axes.
+    """
+    if not axes:  # until version 0.3, when programs of 0.1 have changed
+        warnings.warn(
+            "oc.transpose(x) reverses all axes, as NumPy's does; in version 0.1 it exchanged input "
+            "and output axes, which x.T does. State the axes, or write x.T: `ocannl migrate` "
+            "rewrites programs.",
+            DeprecationWarning,
+            stacklevel=caller_depth(),
+        )
+    return permute(x, *axes)
 
 
 def _permute(name: str, x: Tensor, own: Axes, order: Sequence[int]) -> Tensor:

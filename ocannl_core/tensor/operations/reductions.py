@@ -20,6 +20,7 @@ from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.shape.projections.projections import project
+from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.expression import functions
@@ -37,7 +38,7 @@ from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.dimension import count
-from ocannl_core.tensor.primitives.operands import constant, fill_tensor
+from ocannl_core.tensor.primitives.operands import as_tensor, constant, fill_tensor
 from ocannl_core.tensor.primitives.operation import Operation
 
 
@@ -140,8 +141,25 @@ def sum(
     return apply(_sum, (found.x,), found.spec, name="sum", dtype=dtype)
 
 
-def mean(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the mean of cells along axes; the mean of integers is a float."""
+def mean(
+    x: Any, axis: AxisArgument = None, *, keepdims: bool = False, logic: str | None = None
+) -> Any:
+    """Return the mean of cells along axes; the mean of integers is a float.
+
+        oc.mean(x, axis=-1)
+        oc.mean(x, logic="...|... => ...|0")         # over the output axes: shape b|n --> b|1
+
+    The number of cells follows from the inferred shape. It is a constant of the compiled program,
+    or, for an axis whose extent is known at run time, the value of the call.
+
+    Args:
+        axis: The axes; all when not given.
+        keepdims: True to leave axes of size 1.
+        logic: In place of `axis`, a specification that sums the cells.
+    """
+    if logic is not None:
+        _check_logic("mean", axis, None, keepdims=keepdims)
+        return mean_along(logic, _as_float(operand(x, "mean")))
     found = _reduction("mean", x, axis, keepdims)
     total = found(_sum, _as_float(found.x))
     return total / count_terms(total)
@@ -281,15 +299,49 @@ def _divide_by_sum(reduction: AxisReduction, x: Tensor) -> Tensor:
     return result
 
 
-def softmax(x: Any, axis: AxisArgument = -1, *, scale: float = 1.0) -> Any:
-    """Return `exp(scale * x)` divided by its sum along axes.
+def softmax(
+    x: Any, axis: AxisArgument = -1, *, logic: str | None = None, scale: float = 1.0
+) -> Any:
+    """Return `exp(scale * x)` divided by its sum along axes, in the shape of `x`.
 
-    Cells of minus infinity have weight 0. Where all cells are minus infinity, all weights are 0,
-    and so are the gradients.
+        oc.softmax(scores)                                                # along the last axis
+        oc.softmax(scores, logic="... s | t -> h => ... s | 0 -> h")      # along the axis t
+
+    The maximum is subtracted first, so that no exponential overflows. The result does not depend on
+    it, and so no gradient flows through it. Cells of minus infinity have weight 0. Where all cells
+    are minus infinity, all weights are 0, and so are the gradients.
+
+    Args:
+        axis: The axes that are counted.
+        logic: In place of `axis`, a reduction of one operand, with 0 in the result for the axes
+            that are summed.
+        scale: A factor; the inverse of the temperature.
     """
+    if logic is not None:
+        _check_logic("softmax", axis, -1)
+        return softmax_along(logic, x if scale == 1 else scale * x)
     reduction = _reduction("softmax", x, axis, keepdims=False)
     cells = _as_float(reduction.x)
     return _divide_by_sum(reduction, cells if scale == 1 else scale * cells)
+
+
+def _check_logic(
+    name: str, axis: AxisArgument, default: AxisArgument, *, keepdims: bool = False
+) -> None:
+    if axis != default or keepdims:
+        raise UsageError.at_caller(
+            "Axes are counted, or named by a specification.",
+            found=f"oc.{name} with logic= beside "
+            + ("keepdims=" if keepdims else f"axis={axis!r}"),
+            fix="leave out one of them; a 0 in the result of the specification keeps an axis",
+        )
+
+
+def mean_along(spec: str, x: Tensor) -> Tensor:
+    """Return the mean of the cells that a specification sums."""
+    total = as_tensor(contractions.einsum(spec, x), sessions.current())
+    average: Tensor = total / count_terms(total)
+    return average
 
 
 def softmax_along(spec: str, x: Tensor) -> Tensor:

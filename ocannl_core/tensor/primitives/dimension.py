@@ -142,7 +142,7 @@ def dim(name: str, *, dtype: DType | str | None = None) -> Dimension:
 
         d = oc.dim("d")
         scores = oc.einsum("s|h d; t|h d => s|t->h", queries, keys, capture=[d])
-        weights = oc.nn.softmax("s|t->h => s|0->h", scores / oc.sqrt(d))
+        weights = oc.softmax(scores / oc.sqrt(d), logic="s|t->h => s|0->h")
 
     `capture={"label": d}` captures under another name. A dimension that several operations capture
     is one size in all of them: they must agree.

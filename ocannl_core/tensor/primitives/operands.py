@@ -78,7 +78,7 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
         "is.",
         found=repr(value),
         fix="inside a function decorated with @oc.cd, write p.grad += p.grad.merge or "
-        "c[oc.neutral] += oc.mul(a, b, logic=...)",
+        "c[oc.neutral] += oc.multiply(a, b, logic=...)",
     )
 
 

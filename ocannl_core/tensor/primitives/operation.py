@@ -22,6 +22,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.base.renamed import public_title
 from ocannl_core.ir.host_arrays import check_number
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, TernaryOp, arity
@@ -155,7 +156,7 @@ class Operation:
                     found=f"{self.name} with projections={projections!r}",
                     where=where,
                     fix="inside a function decorated with @oc.cd, write c[oc.neutral] += "
-                    'oc.mul(a, b, projections="...")',
+                    'oc.multiply(a, b, projections="...")',
                 )
             given = assignment_operands(args, session)
             count = sum(not isinstance(each, float) for each in given)
@@ -210,7 +211,7 @@ class Operation:
                 "Inside the code of an operation, operators are primitives of slots.",
                 found=f"{self.name} with {', '.join(f'{name}=' for name in given)}",
                 fix="leave that out; to state how axes line up in one assignment, "
-                'write oc.mul(v1, v2, logic="...")',
+                'write oc.multiply(v1, v2, logic="...")',
             )
 
     def _fold(self, args: tuple[Any, ...]) -> Any:
@@ -367,7 +368,7 @@ class Operation:
             raise UsageError.at_caller(
                 "Composition is for products and sums: quotients and powers do not compose.",
                 found=f'{self.name} with logic="@"',
-                fix="multiply by oc.recip(b), or write a specification",
+                fix="multiply by oc.reciprocal(b), or write a specification",
             )
         return stated
 
@@ -387,7 +388,7 @@ class Operation:
         return self.forward.parts
 
     def __repr__(self) -> str:
-        return f"oc.{self.name}"
+        return public_title(f"oc.{self.name}")
 
 
 def define_operation(
@@ -426,8 +427,8 @@ def define_operation(
             flows.
         logic: The correspondence of axes: `"."` pointwise, `"@"` compose, `"T"` transpose, or an
             einsum specification. When not given, each assignment may state its own, `v.assign(v1,
-            logic="i => 2*i")`, or `v[oc.neutral] += oc.mul(v1, v2, logic="i; j => ij")`, and is
-            pointwise otherwise.
+            logic="i => 2*i")`, or `v[oc.neutral] += oc.multiply(v1, v2, logic="i; j => ij")`, and
+            is pointwise otherwise.
         primitive: The primitive that `forward` applies once, or None: recorded assignments compute
             such an operation in place.
         combine: The accumulation with which `forward` writes the result, or None; only beside

@@ -4,7 +4,7 @@ except for `fma`, words and hashes.
 An operation with a gradient is its gradient function, decorated. The function reads like the
 formula: `g` is the gradient of the result `v`, `g1` the gradient of the first operand `v1`.
 Operands that need no gradient cost nothing: assignments to their slots are dropped. `ocannl_core`
-exports the names in `__all__`.
+exports the names in `__all__`, and some under the names of other libraries.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from ocannl_core.tensor.primitives.operation import Operation
 # fmt: off
 __all__ = [
     "abs", "acos", "add", "asin", "atan", "atan2", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "cast", "ceil", "cos", "cosh", "div", "equal", "erf", "exp", "exp2", "expm1",
-    "first", "floor", "floor_divide", "identity", "less", "less_equal", "log", "log1p", "log2",
-    "logical_and", "logical_not", "logical_or", "maximum", "minimum", "mod", "mul", "neg",
-    "not_equal", "recip", "recip_sqrt", "relu", "relu_gate", "round", "sat01", "sat01_gate",
-    "second", "sign", "sin", "sinh", "sqrt", "stop_gradient", "sub", "tan", "tanh", "trunc",
+    "bitwise_xor", "cast", "ceil", "cos", "cosh", "equal", "erf", "exp", "exp2", "expm1",
+    "floor", "floor_divide", "less", "less_equal", "log", "log1p", "log2", "logical_and",
+    "logical_not", "logical_or", "maximum", "minimum", "not_equal", "relu", "round", "sign",
+    "sin", "sinh", "sqrt", "stop_gradient", "tan", "tanh", "trunc",
 ]
 # fmt: on
 

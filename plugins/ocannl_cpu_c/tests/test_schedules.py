@@ -192,7 +192,7 @@ def test_layer_normalisation_and_its_gradients_are_one_kernel_and_small_sums() -
             scale = oc.tensor(gamma, requires_grad=True)
             difference = rows - oc.einsum("...|... => ...|0", rows) / x.shape[1]
             variance = oc.einsum("...|... => ...|0", difference * difference) / x.shape[1]
-            value = scale * (difference * oc.recip_sqrt(variance + 1e-5))
+            value = scale * (difference * oc.rsqrt(variance + 1e-5))
             loss = oc.einsum("... => 0", value * oc.tensor(weights, batch_axes=1))
             context = oc.Context("cpu_c")
             kept = [value, rows.grad, scale.grad]
@@ -216,7 +216,7 @@ def test_overlapping_windows_accumulate(cells: int, dtype: str) -> None:
         oc.Session(dtype=dtype),
     ):
         x, y = (oc.param(name, output=[cells]) for name in "xy")
-        total = oc.outer_sum("i=+k; i => i", x, y, values={"k": cells})
+        total = oc.primitives.outer_sum("i=+k; i => i", x, y, values={"k": cells})
         context = oc.Context("cpu_c")
         step = context.compile(oc.train.grad_update(total), keep=[x.grad])
         context[x], context[y] = ones, ones

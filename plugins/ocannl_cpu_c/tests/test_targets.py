@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core import nn
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.loops.nodes import Unary
@@ -112,7 +111,9 @@ def test_rows_of_every_width_are_normalised(target: str) -> None:
     inputs = {width: random.standard_normal((6, width)).astype(np.float32) for width in _WIDTHS}
     with oc.Session():
         tensors = {width: oc.tensor(x, batch_axes=1) for width, x in inputs.items()}
-        found = _computed({f"{w}": nn.softmax("...|... => ...|0", x) for w, x in tensors.items()})
+        found = _computed(
+            {f"{w}": oc.softmax(x, logic="...|... => ...|0") for w, x in tensors.items()}
+        )
     for width, x in inputs.items():
         powers = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
         expected = powers / powers.sum(axis=1, keepdims=True)
@@ -170,7 +171,7 @@ def test_no_training_step_fuses_on_a_processor_without_fused_multiply_adds() -> 
         x = oc.tensor(np.ones((8, 40), np.float32), batch_axes=1)
         hidden = oc.tanh(oc.nn.dense(x, output=[33]))
         loss = oc.mean(oc.exp(oc.nn.dense(hidden, output=[5])) * 0.25 + 0.5)
-        loss = loss + oc.mean(oc.sin(hidden) + oc.erf(hidden) + oc.power(oc.exp(hidden), hidden))
+        loss = loss + oc.mean(oc.sin(hidden) + oc.erf(hidden) + oc.pow(oc.exp(hidden), hidden))
         weights = oc.exp(hidden)
         loss = loss + oc.mean(weights / oc.einsum("...|... => ...|", weights) * hidden)
         update = oc.train.AdamW(weight_decay=0.1, learning_rate=0.01).update(loss)

@@ -79,7 +79,9 @@ def remember(routine: Routine, schedule: str) -> None:
 def test_kernels_run_row_by_row_also_where_something_is_remembered() -> None:
     remember(layer()[2], REMEMBERED)
     with oc.Session():
-        shares = oc.nn.softmax("...|... => ...|0", oc.placeholder("x", batch=[2048], output=[1024]))
+        shares = oc.softmax(
+            oc.placeholder("x", batch=[2048], output=[1024]), logic="...|... => ...|0"
+        )
         step = oc.Context("cpu_c").compile(oc.train.forward(shares))
     (kernel,) = oc.explain(step).kernels
     assert kernel.schedule.startswith("rows i; ")
@@ -140,7 +142,7 @@ def test_kernels_that_run_together_compile_where_others_are_remembered() -> None
     remember(routine, REMEMBERED)
     cells = np.random.default_rng(2).normal(size=(400, 300)).astype(np.float32)
     with oc.Session():
-        result = oc.nn.softmax("...|... => ...|0", oc.tensor(cells, batch_axes=1))
+        result = oc.softmax(oc.tensor(cells, batch_axes=1), logic="...|... => ...|0")
         context = oc.Context("cpu_c")
         together = context.compile(oc.train.forward(result))
         together()

@@ -75,17 +75,17 @@ def layer(rows: int, terms: int, columns: int) -> LoopProgram:
 def softmax() -> LoopProgram:
     with oc.Session():
         x = oc.placeholder("x", batch=[512], output=[1024])
-        return program_of(oc.train.forward(oc.nn.softmax("...|... => ...|0", x)))
+        return program_of(oc.train.forward(oc.softmax(x, logic="...|... => ...|0")))
 
 
 def layer_norm() -> LoopProgram:
     with oc.Session():
         x = oc.placeholder("x", batch=[512], output=[1024])
-        difference = x - oc.nn.mean("...|... => ...|0", x)
-        variance = oc.nn.mean("...|... => ...|0", difference * difference)
+        difference = x - oc.mean(x, logic="...|... => ...|0")
+        variance = oc.mean(difference * difference, logic="...|... => ...|0")
         scale, shift = (oc.tensor(np.ones(1024, np.float32), label=name) for name in "gb")
         return program_of(
-            oc.train.forward(scale * (difference * oc.recip_sqrt(variance + 1e-5)) + shift)
+            oc.train.forward(scale * (difference * oc.rsqrt(variance + 1e-5)) + shift)
         )
 
 

@@ -25,7 +25,9 @@ random = np.random.default_rng(0)
 with oc.Session():
     values = [random.standard_normal((2, 40, 32)) for _ in range(3)]
     q, k, v = (oc.tensor(each, dtype="bfloat16") for each in values)
-    weights = oc.nn.softmax("...,t => ...,0", oc.einsum("h,s,d; h,t,d => h,s,t", q, k) * 0.125)
+    weights = oc.softmax(
+        oc.einsum("h,s,d; h,t,d => h,s,t", q, k) * 0.125, logic="...,t => ...,0"
+    )
     y = oc.einsum("h,s,t; h,t,d => h,s,d", weights, v)
     context = oc.Context("cuda")
     routine = context.compile(oc.train.forward(y))

@@ -339,7 +339,7 @@ def test_a_launch_states_the_shared_memory_of_a_kernel(tmp_path: Path) -> None:
         x = np.random.default_rng(0).normal(size=(3, 16384)).astype(np.float32)
         rows = oc.tensor(x, batch_axes=1)
         ctx = oc.Context("cuda")
-        shares = oc.nn.softmax("...|... => ...|0", rows)[..., ::-1]
+        shares = oc.softmax(rows, logic="...|... => ...|0")[..., ::-1]
         routine = ctx.compile(oc.train.forward(shares))
         routine()
         powers = np.exp(x - x.max(1, keepdims=True))

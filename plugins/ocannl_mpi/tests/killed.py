@@ -20,7 +20,7 @@ from ocannl_mpi.checks import find_launcher
 
 _PROGRAM = Path(__file__).parent / "programs" / "train.py"
 _COUNTS = (1, 2, 3, 4)
-_OPTIONS = ("--optimizer", "adamw", "--clip", "--regularised", "--timeout", "60")
+_OPTIONS = ("--optimizer", "adamw", "--clip", "--regularized", "--timeout", "60")
 
 
 def run(count: int, steps: int, *options: str) -> subprocess.CompletedProcess[str]:

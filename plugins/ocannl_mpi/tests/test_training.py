@@ -11,7 +11,7 @@ import pytest
 from tests.support.example_count import is_exploring
 
 Launch = Callable[..., "subprocess.CompletedProcess[str]"]
-REGULARIZED = ("--optimizer", "adamw", "--clip", "--regularised")
+REGULARIZED = ("--optimizer", "adamw", "--clip", "--regularized")
 
 
 def bits(done: subprocess.CompletedProcess[str]) -> str:
@@ -32,8 +32,8 @@ def test_any_number_of_processes_has_the_bits_of_training_without_mpi(launch: La
     most = sizes.rpartition(",")[2]
     common = ("--slots", slots, "--steps", steps, "--optimizer", "adamw")
     runs = [
-        (sizes, *common, "--clip", "--regularised"),
-        (most, *common, "--clip", "--regularised", "--sharded"),
+        (sizes, *common, "--clip", "--regularized"),
+        (most, *common, "--clip", "--regularized", "--sharded"),
         ("0", *common, "--accumulate", 2),
         ("3", *common, "--accumulate", 2, "--sharded"),
         ("0,2", "--slots", 4, "--sharded"),

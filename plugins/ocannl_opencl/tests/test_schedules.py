@@ -150,7 +150,7 @@ def test_a_product_of_few_tiles_is_added_up_from_parts_in_order() -> None:
 
 def test_a_softmax_is_one_kernel() -> None:
     x = oc.placeholder("x", batch=[9], output=[130])
-    shares = oc.nn.softmax("...|... => ...|0", x)
+    shares = oc.softmax(x, logic="...|... => ...|0")
     context = oc.Context("opencl")
     routine = context.compile(oc.train.forward(shares))
     values = np.random.default_rng(2).normal(size=(9, 130)).astype(np.float32)

@@ -50,7 +50,7 @@ def test_a_destroyer_may_have_cells_of_any_number_and_format(
 
     op = Calling(keep, destroy_map={0: [0]})
     cells = np.arange(count) % 2
-    (found,) = values(ctx, op(oc.identity(oc.tensor(cells, dtype=dtype))))
+    (found,) = values(ctx, op(oc.primitives.identity(oc.tensor(cells, dtype=dtype))))
     assert found.astype(int).tolist() == cells.tolist()
 
 

@@ -35,8 +35,10 @@ def test_a_perceptron_written_out_with_a_softmax(compare: Compare) -> None:
     @oc.op
     def network(x: oc.Tensor) -> oc.Tensor:
         first = oc.tanh(oc.param("w1") @ x + oc.param("b1", output=[6]))
-        second = oc.sat01(oc.param("w2") @ first + oc.param("b2", output=[5]))
-        return nn.softmax("...|... => ...|0", oc.param("w3") @ second + oc.param("b3", output=[3]))
+        second = oc.primitives.sat01(oc.param("w2") @ first + oc.param("b2", output=[5]))
+        return oc.softmax(
+            oc.param("w3") @ second + oc.param("b3", output=[3]), logic="...|... => ...|0"
+        )
 
     output = network(oc.tensor(POINTS, batch_axes=1))
 
@@ -112,7 +114,7 @@ def test_attention_whose_width_is_captured(compare: Compare) -> None:
     x, d = oc.tensor(TOKENS, batch_axes=2), oc.dim("d")
     q, k, v = (oc.param(f"w_{name}", output=[2, 3]) @ x for name in "qkv")
     scores = oc.einsum("... s | h d; ... t | h d => ... s | t -> h", q, k, capture=[d])
-    weights = nn.softmax("... s | t -> h => ... s | 0 -> h", scores / oc.sqrt(d))
+    weights = oc.softmax(scores / oc.sqrt(d), logic="... s | t -> h => ... s | 0 -> h")
     output = oc.einsum("... s | t -> h; ... t | h e => ... s | h e", weights, v)
 
     def reference(w_q: Any, w_k: Any, w_v: Any) -> Any:
@@ -142,7 +144,7 @@ def test_batch_normalisation_of_images(compare: Compare) -> None:
     @oc.op
     def network(x: oc.Tensor) -> oc.Tensor:
         hidden = nn.conv2d(x, channels=[2])
-        return nn.batch_norm(hidden, axes="...|h, w, ..c..", features="..c..")
+        return nn.batch_norm(hidden, shape="...|h, w, ..c..", features="..c..")
 
     output = network(oc.tensor(IMAGES[:, :4, :4], batch_axes=1))
 

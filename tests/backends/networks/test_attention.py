@@ -85,8 +85,8 @@ def test_a_causal_mask_hides_later_positions_in_every_format(target: str, dtype:
 def test_softmax_of_large_scores_does_not_overflow(target: str) -> None:
     scores = np.array([[1000.0, 1001.0], [-1000.0, -1000.0]], np.float32)
     with oc.Session():
-        weights = nn.softmax("...|... => ...|0", oc.tensor(scores, batch_axes=1))
-        colder = nn.softmax("...|... => ...|0", oc.tensor(scores, batch_axes=1), scale=2.0)
+        weights = oc.softmax(oc.tensor(scores, batch_axes=1), logic="...|... => ...|0")
+        colder = oc.softmax(oc.tensor(scores, batch_axes=1), logic="...|... => ...|0", scale=2.0)
         ctx = oc.Context(target)
         ctx.compile(oc.train.forward(weights) + oc.train.forward(colder))()
         ratio = np.exp(-1.0)
@@ -117,7 +117,7 @@ def test_softmax_gives_masked_cells_no_share_and_no_gradient(
     slopes = scale * shares * (weights - (shares * weights).sum(1, keepdims=True))
     with oc.Session():
         x = oc.tensor(scores, batch_axes=1, dtype=dtype, requires_grad=True)
-        found = nn.softmax("...|... => ...|0", x, scale=scale)
+        found = oc.softmax(x, logic="...|... => ...|0", scale=scale)
         loss = oc.einsum("...|... => 0", found * oc.tensor(weights, batch_axes=1))
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.grad_update(loss), keep=[found, x.grad])
@@ -133,7 +133,7 @@ def test_softmax_gives_masked_cells_no_share_and_no_gradient(
 def test_a_mask_of_infinities_hides_whole_rows(target: str) -> None:
     hidden = oc.tensor([[0.0, -np.inf, 0.0], [-np.inf] * 3], batch_axes=1)
     w = oc.param("w", init=[1.0, 2.0, 3.0])
-    shares = nn.softmax("...|... => ...|0", w + hidden)
+    shares = oc.softmax(w + hidden, logic="...|... => ...|0")
     loss = oc.einsum("...|... => 0", shares * oc.tensor([1.0, 2.0, 3.0]))
     ctx = oc.Context(target)
     step = ctx.compile(oc.train.grad_update(loss), keep=[shares, w.grad])
@@ -148,7 +148,7 @@ def test_a_mask_of_infinities_hides_whole_rows(target: str) -> None:
 def test_infinite_and_unknown_scores_are_no_shares(target: str) -> None:
     scores = [[np.inf, 1.0], [np.nan, 1.0]]
     with oc.settings.overrides(allow_nan=True):
-        shares = nn.softmax("...|... => ...|0", oc.tensor(np.array(scores), batch_axes=1))
+        shares = oc.softmax(oc.tensor(np.array(scores), batch_axes=1), logic="...|... => ...|0")
         ctx = oc.Context(target)
         ctx.compile(oc.train.forward(shares))()
         found = ctx[shares]

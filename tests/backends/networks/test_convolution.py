@@ -73,7 +73,7 @@ def test_the_network_can_be_written_with_specifications_alone(check: Any) -> Non
         weight,
     )
     window = oc.tensor(np.zeros((2, 2)))
-    pooled = oc.tropical(
+    pooled = oc.primitives.tropical(
         "... | 2*oh<+wh, 2*ow<+ww, ..c..; wh, ww => ... | oh, ow, ..c..", oc.tanh(hidden), window
     )
     output = oc.param("last", output=[2]) @ pooled

@@ -33,7 +33,7 @@ def test_batch_normalization_uses_mean_and_variance_of_the_batch(check: Any) -> 
 def test_batch_normalization_of_images_leaves_the_channels(check: Any) -> None:
     x = oc.tensor(IMAGES, batch_axes=1)
     scale = oc.param("scale", output=[4])
-    output = nn.batch_norm(scale * x * x, axes="...|h, w, ..c..", features="..c..")
+    output = nn.batch_norm(scale * x * x, shape="...|h, w, ..c..", features="..c..")
 
     def reference(scale: Any, gamma: Any, beta: Any) -> Any:
         return gamma * standardize(scale * IMAGES * IMAGES, (0, 1, 2)) + beta
@@ -57,7 +57,7 @@ def test_layer_normalization_uses_mean_and_variance_of_each_position(check: Any)
 def test_the_only_channel_of_images_has_parameters_of_its_own(check: Any) -> None:
     image = IMAGES[..., :1]
     x = oc.tensor(image, batch_axes=1)
-    output = nn.batch_norm(x, axes="...|h, w, ..c..", features="..c..")
+    output = nn.batch_norm(x, shape="...|h, w, ..c..", features="..c..")
 
     def reference(gamma: Any, beta: Any) -> Any:
         return gamma * standardize(image, (0, 1, 2)) + beta
@@ -79,10 +79,10 @@ def test_a_mean_divides_by_the_number_of_cells_that_it_adds_up(target: str) -> N
     with oc.Session(dtype="float64"):
         x = oc.tensor(IMAGES, batch_axes=1)
         means = {
-            (0, 1, 2, 3): nn.mean("...|... => 0", x),
-            (1, 2, 3): nn.mean("...|... => ...|0", x),
-            (0,): nn.mean("...|... => ...", x),
-            (1,): nn.mean("...|h, ... => ...|...", x),
+            (0, 1, 2, 3): oc.mean(x, logic="...|... => 0"),
+            (1, 2, 3): oc.mean(x, logic="...|... => ...|0"),
+            (0,): oc.mean(x, logic="...|... => ..."),
+            (1,): oc.mean(x, logic="...|h, ... => ...|..."),
         }
         ctx = oc.Context(target)
         for axes, found in means.items():

@@ -163,9 +163,9 @@ def test_an_import_that_hangs_costs_seconds(install: Install, only: Only) -> Non
     install("hangs", "import time\ntime.sleep(60)\n")
     only("hangs")
     before = time.monotonic()
-    with settings.overrides(plugin_timeout=0.5):
+    with settings.overrides(plugin_timeout=2.0):
         error = refused("hangs")
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 30
     assert "(plugin_hangs.py:2)" in error.found
     assert "dist-hangs 1.0" in error.where
 

@@ -188,7 +188,7 @@ def test_notes_about_code_keep_no_tensor_alive(session: oc.Session) -> None:
     y = oc.exp(x)
     oc.train.forward(y).resolve()
     assert y in session.consumed
-    with oc.unchanged_roots():
+    with oc.train.unchanged_roots():
         oc.train.forward(oc.sin(y)).resolve()
     found = weakref.ref(y)
     assert y in session.consumed

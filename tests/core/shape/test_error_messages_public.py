@@ -451,13 +451,13 @@ The parts of a concatenated axis must not exceed its size.
 def test_the_size_of_a_reduced_axis_is_no_word_for_a_hidden_dimension() -> None:
     message = complaint("""\
 x = oc.placeholder("x", batch=[32], output=[3])
-y = oc.nn.layer_norm(oc.nn.softmax("...|... => ...|0", oc.param("w") @ x))
+y = oc.nn.layer_norm(oc.softmax(oc.param("w") @ x, logic="...|... => ...|0"))
 oc.Context("interp").compile(oc.train.forward(y))
 """)
     assert message == snapshot("""\
 You forgot to specify the hidden dimension(s): nothing fixes the shape of a parameter.
   found  parameter w: the size of its output axis -1 can be anything
-  where  parameter w, at program.py:3: y = oc.nn.layer_norm(oc.nn.softmax("...|... => ...|0", oc.param("w") @ x))
+  where  parameter w, at program.py:3: y = oc.nn.layer_norm(oc.softmax(oc.param("w") @ x, logic="...|... => ...|0"))
   try    give it where the parameter is made: oc.param("w", output=[...])\
 """)
 

@@ -60,7 +60,7 @@ def test_names_contain_the_function_the_block_and_the_argument(x: oc.Tensor) -> 
         (lambda x: 2.0 * x + 1.0, "layer_x"),
         (lambda x: oc.param("mixing", output=[3]) @ (x - 1.0), "layer_x"),
         (lambda x: oc.param("given"), "layer_given"),
-        (lambda x: oc.mul(x, x, label="square"), "layer_square"),
+        (lambda x: oc.multiply(x, x, label="square"), "layer_square"),
         (lambda x: oc.number(3.0) * oc.tensor([1.0, 2.0]), "layer"),
         (lambda x: oc.uniform() * x, "layer_x"),
         (lambda x: layer(hidden=3, label="L1")(oc.tensor([1.0])), "layer_L1"),
@@ -312,7 +312,7 @@ def test_a_block_may_be_a_method(x: oc.Tensor) -> None:
 def test_a_body_may_take_the_label_of_its_block(x: oc.Tensor) -> None:
     @oc.op
     def named(x: oc.Tensor, *, label: str | None) -> oc.Tensor:
-        return oc.mul(x, oc.param(f"scale_{label}", init=1.0))
+        return oc.multiply(x, oc.param(f"scale_{label}", init=1.0))
 
     assert list(named(label="first")(x).params.keys()) == ["first.scale_first"]
     assert list(named(x).params.keys()) == ["named.scale_None"]

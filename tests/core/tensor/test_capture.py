@@ -102,8 +102,8 @@ def test_maxima_sums_and_concatenations_capture_too() -> None:
     a, b = oc.tensor([1.0, 2.0]), oc.tensor([3.0, 4.0, 5.0])
     sizes = [oc.dim(name) for name in ("i", "i", "j", "j", "k", "j")]
     oc.einmax("i => 0", a, capture=[sizes[0]])
-    oc.outer_sum("i;j=>ij", a, b, capture=[sizes[2]])
-    oc.tropical("i;j=>ij", a, b, capture=[sizes[1]])
+    oc.primitives.outer_sum("i;j=>ij", a, b, capture=[sizes[2]])
+    oc.primitives.tropical("i;j=>ij", a, b, capture=[sizes[1]])
     oc.concat("i; j => i^j", a, b, capture=[sizes[3]])
     oc.einsum("i;k=>ik", a, b, capture=[sizes[4]])
     oc.einsum("i;j;i=>j", a, b, a, capture=[sizes[5]])

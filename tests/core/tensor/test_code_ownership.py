@@ -21,7 +21,7 @@ def targets(computation: oc.Computation) -> list[str]:
 @pytest.fixture
 def loss() -> oc.Tensor:
     p = oc.param("p", init=[1.0, 2.0])
-    return oc.mul(oc.einsum("i=>0", p), 3.0, label="loss")
+    return oc.multiply(oc.einsum("i=>0", p), 3.0, label="loss")
 
 
 def test_the_pieces_of_a_gradient_update_can_be_put_together_by_hand(loss: oc.Tensor) -> None:
@@ -107,11 +107,11 @@ def test_roots_are_unchanged_by_code_compiled_only_for_its_shapes(loss: oc.Tenso
     def code() -> None:
         c[:] = loss
 
-    with oc.unchanged_roots():
+    with oc.train.unchanged_roots():
         code().resolve()
         loss.consume_backprop()
     loss.consume_backprop()
-    with oc.unchanged_roots():
+    with oc.train.unchanged_roots():
         loss.consume_forward()
     assert targets(code()) == ["einsum", "loss", "c_loss"]
 

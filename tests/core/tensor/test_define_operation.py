@@ -363,7 +363,7 @@ def test_an_operation_is_defined_by_functions(code: Any) -> None:
 
 
 def even_and_odd(v: Any, v1: Any, v2: Any) -> None:
-    v[oc.neutral] += oc.identity(v1, logic="..., i => ..., 2*i")
+    v[oc.neutral] += oc.primitives.identity(v1, logic="..., i => ..., 2*i")
     v.accumulate(v2, logic="..., i => ..., 2*i + 1")
 
 
@@ -381,7 +381,7 @@ def test_shapes_follow_from_the_assignments() -> None:
 def test_one_assignment_with_a_logic_of_its_own_decides_the_shapes_with_the_others() -> None:
     def forward(v: Any, v1: Any, v2: Any, total_rhs1: Any) -> None:
         total_rhs1[:] = v1 * v1
-        v[oc.neutral] += oc.mul(total_rhs1, v2, logic="i; j => ij")
+        v[oc.neutral] += oc.multiply(total_rhs1, v2, logic="i; j => ij")
         v += v2
 
     outer = oc.define_operation("outer", forward=forward)
@@ -393,7 +393,7 @@ def test_one_assignment_with_a_logic_of_its_own_decides_the_shapes_with_the_othe
 def test_an_assignment_without_a_logic_is_pointwise_and_nests() -> None:
     def forward(v: Any, vs: Any, part_rhs1: Any) -> None:
         part_rhs1[:] = 2 * vs[0] + 1
-        v[oc.neutral] += oc.mul(part_rhs1, vs[1], logic="@")
+        v[oc.neutral] += oc.multiply(part_rhs1, vs[1], logic="@")
         v += vs[2] * vs[2] - 1
 
     mixed = oc.define_operation("mixed", forward=forward, operands=3)
@@ -404,25 +404,25 @@ def test_an_assignment_without_a_logic_is_pointwise_and_nests() -> None:
 
 def test_misuse_of_logics_is_explained() -> None:
     def stated(v: Any, v1: Any) -> None:
-        v[:] = oc.identity(v1, logic="i => 2*i")
+        v[:] = oc.primitives.identity(v1, logic="i => 2*i")
 
     def nested(v: Any, v1: Any) -> None:
-        v[:] = 2 * oc.identity(v1, logic="i => 2*i")
+        v[:] = 2 * oc.primitives.identity(v1, logic="i => 2*i")
 
     def of_nested(v: Any, v1: Any) -> None:
-        v[:] = oc.identity(2 * v1, logic="i => 2*i")
+        v[:] = oc.primitives.identity(2 * v1, logic="i => 2*i")
 
     def named(v: Any, v1: Any) -> None:
         v[:] = oc.exp(v1, label="e")
 
     def mapped(v: Any, v1: Any) -> None:
-        v[:] = oc.identity(v1, projections="i => i over i<3")
+        v[:] = oc.primitives.identity(v1, projections="i => i over i<3")
 
     def windowed(v: Any, v1: Any, v2: Any) -> None:
-        v[oc.neutral] += oc.mul(v1, v2, logic="i=+k; k => i")
+        v[oc.neutral] += oc.multiply(v1, v2, logic="i=+k; k => i")
 
     def doubled(v: Any, v1: Any) -> None:
-        v[oc.neutral] += oc.identity(v1, logic="i => 2*i")
+        v[oc.neutral] += oc.primitives.identity(v1, logic="i => 2*i")
 
     def selecting(g: Any, g1: Any, selected: Any) -> None:
         g1 += selected * g

@@ -30,7 +30,7 @@ RANKED: dict[str, Make] = {
     "mean_kept": lambda x: x.mean(axis=0, keepdims=True),
     "put_along": lambda x: oc.put_along(x, positions(x), 2.0),
     "put_along_cells": lambda x: oc.put_along(x, positions(x), x * 2.0),
-    "interleave": lambda x: oc.interleave(x, x + 1.0),
+    "interleave": lambda x: oc.primitives.interleave(x, x + 1.0),
     "stack": lambda x: oc.stack(x, x * 2.0),
     "stack_axis": lambda x: oc.stack(x, x * 2.0, axis=1),
     "concat": lambda x: oc.concat([x, x], axis=-1),
@@ -128,7 +128,7 @@ def test_a_batch_normalisation_of_channels_keeps_the_axes_of_images(name: str) -
     shapes = {"concat": "2|8,8,10", "resize": "2|16,16,5", "mean": "2|5"}
     with oc.Session():
         x = oc.placeholder("x", batch=[2], output=[8, 8, 3])
-        norm = oc.nn.batch_norm(axes="...|h, w, ..c..", features="..c..")
+        norm = oc.nn.batch_norm(shape="...|h, w, ..c..", features="..c..")
         assert str(following[name](norm(oc.nn.conv2d(channels=[5])(x))).shape) == shapes[name]
 
 

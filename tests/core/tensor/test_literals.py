@@ -244,8 +244,8 @@ def test_reshape_refuses_tensors() -> None:
 
 
 def test_offsets_have_the_stated_axes_or_those_of_their_use() -> None:
-    assert str(oc.offsets(output=[2], input=[3]).shape) == "3->2"
-    inferred = oc.offsets()
+    assert str(oc.primitives.offsets(output=[2], input=[3]).shape) == "3->2"
+    inferred = oc.primitives.offsets()
     assert (inferred + oc.tensor([(1, 2)])).info.dims == (1, 2)
     assert str(inferred.shape) == "2->1"
 
@@ -271,17 +271,17 @@ def test_a_function_of_indices_returns_numbers() -> None:
 
 def test_files_state_their_shape_or_the_length_gives_the_number_of_entries(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", np.arange(12.0).reshape(3, 2, 2))
-    images = oc.mapped(tmp_path / "images.npy", input_axes=1)
+    images = oc.data.memmap(tmp_path / "images.npy", input_axes=1)
     assert (str(images.shape), images.dtype, images.label) == ("3|2->2", oc.float32, ("images",))
     np.arange(12, dtype=np.int32).tofile(tmp_path / "labels.bin")
-    labels = oc.mapped(tmp_path / "labels.bin", dtype="int32", output=[2])
+    labels = oc.data.memmap(tmp_path / "labels.bin", dtype="int32", output=[2])
     assert (str(labels.shape), labels.dtype) == ("6|2", oc.int32)
 
 
 def test_a_mapped_file_is_not_read_when_the_tensor_is_made(tmp_path: Path) -> None:
     path = tmp_path / "data.npy"
     np.save(path, np.zeros(3, np.float32))
-    for mapped in (oc.mapped(path), oc.tensor(np.load(path, mmap_mode="r"), batch_axes=1)):
+    for mapped in (oc.data.memmap(path), oc.tensor(np.load(path, mmap_mode="r"), batch_axes=1)):
         assert isinstance(mapped.literal, np.memmap)
     stored = np.load(path, mmap_mode="r+")
     stored[1] = 5.0
@@ -293,11 +293,11 @@ def test_files_that_hold_no_entries_of_that_size_are_refused(tmp_path: Path) -> 
     path = tmp_path / "data.bin"
     path.write_bytes(bytes(10))
     with pytest.raises(oc.UsageError, match="10 bytes are no entries of 3 cells of int32"):
-        oc.mapped(path, dtype="int32", output=[3])
+        oc.data.memmap(path, dtype="int32", output=[3])
     with pytest.raises(oc.UsageError, match="number format"):
-        oc.mapped(path, output=[3])
+        oc.data.memmap(path, output=[3])
     with pytest.raises(oc.UsageError, match="No such file"):
-        oc.mapped(tmp_path / "missing.npy")
+        oc.data.memmap(tmp_path / "missing.npy")
 
 
 def test_not_a_number_is_refused_with_its_place() -> None:
@@ -348,7 +348,7 @@ def test_arrays_of_numpy_files_have_the_format_that_they_were_saved_in(tmp_path:
         made = [
             oc.tensor(loaded, dtype=dtype),
             oc.tensor([loaded[0], loaded[1]], dtype=dtype),
-            oc.mapped(tmp_path / "cells.npy", dtype=dtype),
+            oc.data.memmap(tmp_path / "cells.npy", dtype=dtype),
         ]
         if dtype != "float8_e4m3fn":
             made.append(oc.tensor(loaded))
@@ -364,7 +364,7 @@ def test_arrays_of_numpy_files_have_the_format_that_they_were_saved_in(tmp_path:
 
 def test_masked_cells_are_refused_with_their_place() -> None:
     array = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, False], [True, False]])
-    records = np.ma.array(np.zeros(2, oc.uint4x32.numpy), mask=[(1, 0, 0, 0), (0, 0, 0, 0)])
+    records = np.ma.array(np.zeros(2, oc.random.uint4x32.numpy), mask=[(1, 0, 0, 0), (0, 0, 0, 0)])
     values: list[Any] = [array, array.astype("int32"), array.astype(bool), [array, array], records]
     values += [
         [1.0, np.ma.masked],

@@ -83,7 +83,7 @@ def test_operations_outside_the_compiled_code_count_too() -> None:
 
 def test_the_gradient_of_a_maximum_compares_the_same_cells() -> None:
     x = oc.param("x", output=[6], init=1.0)
-    peak = oc.tropical("i=+k; k => i", x, ones(3))
+    peak = oc.primitives.tropical("i=+k; k => i", x, ones(3))
     loss = oc.einsum("...=>0", peak)
     code = [a for a in flat(oc.train.grad_update(loss).resolve().body) if x.node in reads(a)]
     assert len(code) > 1

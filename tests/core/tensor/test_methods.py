@@ -253,7 +253,6 @@ def test_an_attribute_of_arrays_elsewhere_works_or_is_an_error_with_advice(name:
         (lambda x: oc.tensor([1.0], 1), r"oc\.tensor\(array, batch_axes=1\)"),
         (lambda x: oc.nn.dropout(x, 0.5), r"oc\.nn\.dropout\(x, rate=0\.1\)"),
         (lambda x: oc.nn.dropout(x, p=0.5), r"rate= for p="),
-        (lambda x: oc.nn.softmax(x), r"oc\.softmax\(x, axis=-1\)"),
         (lambda x: oc.nn.cross_entropy(x, x, ignore_index=0), r"ignore= for ignore_index="),
         (lambda x: oc.nn.relu(x), r"oc\.relu"),
         (lambda x: oc.cross_entropy(x, x), r"oc\.nn\.cross_entropy"),

@@ -201,9 +201,9 @@ def test_other_operations_with_specifications_warn_too() -> None:
         for line, _ in warned("""\
 a = oc.placeholder("a", output=[2, 3])
 b = oc.placeholder("b", output=[3])
-c = oc.mul(a, b, logic="ij;ij=>ij")
+c = oc.multiply(a, b, logic="ij;ij=>ij")
 d = oc.where(a, a, b, logic="ij;ij;ij=>ij")
-e = oc.nn.softmax("ij=>i0", b)
+e = oc.softmax(b, logic="ij=>i0")
 oc.train.forward(e).resolve()
 """)
     ]

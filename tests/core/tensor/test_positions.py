@@ -108,7 +108,7 @@ def test_tensors_written_at_different_positions_meet(first: int, second: int) ->
     size = max(first, second) + 1
     wanted = _written(a, first, size)[:, None] + _written(b, second, size)
     for spec in ("j...; k... => jk...", "jx; kx => jkx", "j..x..; k..x.. => jk..x.."):
-        found = _value(oc.outer_sum(spec, x, y))
+        found = _value(oc.primitives.outer_sum(spec, x, y))
         np.testing.assert_array_equal(found, wanted, strict=True)
 
 

@@ -54,7 +54,7 @@ def test_the_condition_of_where_does_not_affect_the_format() -> None:
 
 def test_an_operation_can_state_the_format_of_its_result() -> None:
     a, w = make("bfloat16"), make()
-    assert oc.mul(a, a, dtype="float32").dtype is oc.float32
+    assert oc.multiply(a, a, dtype="float32").dtype is oc.float32
     assert oc.matmul(oc.param("w"), a, dtype=oc.float64).dtype is oc.float64
     assert oc.cast(w, "bfloat16").dtype is oc.bfloat16
     assert w.dtype is oc.float32  # an operation's stated format is not that of its operands
@@ -67,18 +67,18 @@ def test_an_operation_can_state_the_format_of_its_result() -> None:
         lambda a, **to: oc.einsum("i; i => 0", a, a, **to),
         lambda a, **to: oc.einsum("i; i; i => 0", a, a, a, **to),
         lambda a, **to: oc.einmax("i => 0", a, **to),
-        lambda a, **to: oc.outer_sum("i; j => ij", a, a, **to),
-        lambda a, **to: oc.tropical("i; i => 0", a, a, **to),
+        lambda a, **to: oc.primitives.outer_sum("i; j => ij", a, a, **to),
+        lambda a, **to: oc.primitives.tropical("i; i => 0", a, a, **to),
         lambda a, **to: oc.concat("i; j => i^j", a, a, **to),
         lambda a, **to: oc.stack(a, **to),
         lambda a, **to: oc.stack(a, a, **to),
-        lambda a, **to: oc.interleave(a, a, **to),
+        lambda a, **to: oc.primitives.interleave(a, a, **to),
         lambda a, **to: oc.where(a, a, a, **to),
         lambda a, **to: oc.where(a, a, a, logic="i; i; i => 0", **to),
         lambda a, **to: oc.fma(oc.param("w"), a, a, **to),
         lambda a, **to: oc.fma(a, a, a, logic=".", **to),
-        lambda a, **to: oc.power(a, 2.0, **to),
-        lambda a, **to: oc.power(a, a, **to),
+        lambda a, **to: oc.pow(a, 2.0, **to),
+        lambda a, **to: oc.pow(a, a, **to),
     ],
 )
 def test_operations_over_axes_can_state_label_and_format(apply: Callable[..., oc.Tensor]) -> None:
@@ -133,7 +133,7 @@ def test_terminals_follow_their_use_and_not_the_format_of_the_result(
     terminal: str, stated: str, beside: str
 ) -> None:
     t = TERMINALS[terminal]()
-    result = oc.mul(make(beside), t, dtype=stated)
+    result = oc.multiply(make(beside), t, dtype=stated)
     assert (result.dtype.name, t.dtype.name) == (stated, beside)
 
 
@@ -244,7 +244,7 @@ NUMBERS: dict[str, Callable[[float], oc.Tensor | float]] = {
 }
 BESIDE: dict[str, Callable[[oc.Tensor, oc.Tensor | float], oc.Tensor]] = {
     "sum": lambda i, n: oc.add(i, n),
-    "product from the left": lambda i, n: oc.mul(n, i),
+    "product from the left": lambda i, n: oc.multiply(n, i),
     "first branch": lambda i, n: oc.where(make("float32", "h"), n, i),
     "second branch": lambda i, n: oc.where(make("float64", "h"), i, n),
     "summed choice": lambda i, n: oc.where(make("float32", "h"), i, n, logic="i; i; ... => 0"),
@@ -381,12 +381,12 @@ VIEWS: dict[str, Callable[[oc.Tensor, oc.Tensor], Any]] = {
     "concat": lambda w, v: oc.concat([w, v], axis=0),
     "concat with a literal": lambda w, v: oc.concat([w, oc.tensor([[0.5] * 3])], axis=0),
     "stack": lambda w, v: oc.stack(w, v),
-    "interleave": lambda w, v: oc.interleave(w, v),
+    "interleave": lambda w, v: oc.primitives.interleave(w, v),
     "put": lambda w, v: oc.put(w, oc.tensor(IDS), v[0:2], axis=0),
     "take": lambda w, v: oc.take(w, oc.tensor(IDS)),
     "take_along": lambda w, v: oc.take_along(w, oc.tensor(IDS[None, :1].repeat(3, 1)), axis=0),
     "where": lambda w, v: oc.where(w < v, w, v),
-    "identity": lambda w, v: oc.identity(w),
+    "identity": lambda w, v: oc.primitives.identity(w),
     "stop_gradient": lambda w, v: oc.stop_gradient(w),
 }
 """Operations that move cells of parameters."""
@@ -544,7 +544,7 @@ def test_a_report_decides_nothing() -> None:
 def test_a_fraction_makes_floats_of_integers() -> None:
     whole = oc.tensor([4, 9], dtype="int32")
     assert (whole**2).dtype is (whole**2.0).dtype is oc.int32
-    for result in (whole * 0.5, whole**0.5, 0.5**whole, oc.power(whole, 1.5)):
+    for result in (whole * 0.5, whole**0.5, 0.5**whole, oc.pow(whole, 1.5)):
         assert result.dtype is oc.float32
 
 

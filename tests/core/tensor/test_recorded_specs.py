@@ -43,7 +43,7 @@ def test_a_maximum_leaves_minus_infinity_elsewhere() -> None:
 
     @oc.cd
     def scatter(x: oc.Tensor) -> None:
-        result[oc.neutral, oc.maximum] = oc.neg(x, logic="i => 2*i+1")
+        result[oc.neutral, oc.maximum] = oc.negative(x, logic="i => 2*i+1")
 
     (found,) = run(scatter(x), result)
     np.testing.assert_array_equal(found, [-np.inf, -1.0, -np.inf, -2.0])

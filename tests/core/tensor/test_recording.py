@@ -178,7 +178,7 @@ def test_declared_tensors_take_the_label_of_the_assigned_value(p: oc.Tensor) -> 
 
 def test_a_label_comes_from_the_names_in_the_program() -> None:
     data, image = oc.tensor([1.0, 2.0], label="data"), oc.placeholder("image", output=[2])
-    named, nameless = oc.mul(image, 2.0, label="named"), oc.exp(image)
+    named, nameless = oc.multiply(image, 2.0, label="named"), oc.exp(image)
     labels = []
 
     @oc.cd
@@ -308,12 +308,12 @@ def test_a_power_by_a_number_has_the_logic_of_one_tensor(p: oc.Tensor) -> None:
 
     @oc.cd
     def code() -> None:
-        c[oc.neutral] += oc.power(x, 2.0, logic="ij => i")
+        c[oc.neutral] += oc.pow(x, 2.0, logic="ij => i")
 
     ctx = oc.Context("interp")
     ctx.compile(code())()
     assert ctx[c].tolist() == [5, 25]
-    assert str((x**2.0).shape) == str(oc.power(x, 2.0, logic="ij => ij").shape)
+    assert str((x**2.0).shape) == str(oc.pow(x, 2.0, logic="ij => ij").shape)
 
 
 def test_a_recorded_function_that_fails_inside_another_one_leaves_nothing_there(

@@ -34,14 +34,14 @@ oc.train.forward(kept[0])
     "format of a primitive that makes no tensor": """\
 @oc.cd
 def one():
-    oc.declare("d")[oc.neutral] += oc.mul(c, x, logic="i; i => 0", dtype="float64")
+    oc.declare("d")[oc.neutral] += oc.multiply(c, x, logic="i; i => 0", dtype="float64")
 one()
 """,
     "stale primitive": """\
 @oc.cd
 def one():
     c[:] = 1.0
-    product = oc.mul(c, x, logic="i;j=>ij")
+    product = oc.multiply(c, x, logic="i;j=>ij")
     c[:] = 2.0
     oc.declare("d")[oc.neutral] += product
 one()
@@ -50,7 +50,7 @@ one()
 kept = []
 @oc.cd
 def one():
-    kept.append(oc.mul(c, c, logic="i;j=>ij"))
+    kept.append(oc.multiply(c, c, logic="i;j=>ij"))
     c[:] = 1.0
 @oc.cd
 def two():
@@ -89,7 +89,7 @@ one()
     "quotients do not compose": """\
 @oc.cd
 def one():
-    c[oc.neutral] += oc.div(c, c, logic="@")
+    c[oc.neutral] += oc.divide(c, c, logic="@")
 one()
 """,
     "malformed projections": """\
@@ -203,7 +203,7 @@ A tensor made in recorded code has its value there: it is no part of other code.
         "format of a primitive that makes no tensor": """\
 A primitive that an assignment applies makes no tensor that could have a format.
   found  mul with dtype='float64'
-  where  mul, at program.py:6: oc.declare("d")[oc.neutral] += oc.mul(c, x, logic="i; i => 0", dtype="float64")
+  where  mul, at program.py:6: oc.declare("d")[oc.neutral] += oc.multiply(c, x, logic="i; i => 0", dtype="float64")
   try    convert an operand with oc.cast, or state the format of the assigned tensor\
 """,
         "stale primitive": """\
@@ -245,8 +245,8 @@ Operands are tensors and numbers.
         "quotients do not compose": """\
 Composition is for products and sums: quotients and powers do not compose.
   found  div with logic="@"
-  where  program.py:6: c[oc.neutral] += oc.div(c, c, logic="@")
-  try    multiply by oc.recip(b), or write a specification\
+  where  program.py:6: c[oc.neutral] += oc.divide(c, c, logic="@")
+  try    multiply by oc.reciprocal(b), or write a specification\
 """,
         "malformed projections": """\
 Projections state an index for each axis, and the range of each variable.
@@ -258,7 +258,7 @@ Projections state an index for each axis, and the range of each variable.
 Projections are stated for a primitive that an assignment applies.
   found  exp with projections='i => i over i<2'
   where  exp, at program.py:4: oc.exp(c, projections="i => i over i<2")
-  try    inside a function decorated with @oc.cd, write c[oc.neutral] += oc.mul(a, b, projections="...")\
+  try    inside a function decorated with @oc.cd, write c[oc.neutral] += oc.multiply(a, b, projections="...")\
 """,
         "projections beyond an axis": """\
 Stated projections stay inside the axes.
@@ -275,13 +275,13 @@ A plain assignment writes each cell once: reductions accumulate.
 Accumulation needs an operation with a neutral element.
   found  oc.matmul
   where  program.py:6: c[oc.matmul] = x
-  try    use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, c[oc.relu_gate] = e\
+  try    use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, c[oc.primitives.relu_gate] = e\
 """,
         "accumulation by a comparison": """\
 Accumulation needs an operation with a neutral element.
   found  oc.less
   where  program.py:6: c[oc.neutral, oc.less] = x
-  try    use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, c[oc.relu_gate] = e\
+  try    use +=, -=, *=, /=, **=, |=, &= or c[oc.maximum] = e, c[oc.minimum] = e, c[oc.primitives.relu_gate] = e\
 """,
         "an operator after an accumulation": """\
 An assignment names its accumulating operation once.
@@ -293,7 +293,7 @@ An assignment names its accumulating operation once.
 A merge buffer, or an operation whose reduction an assignment states, is assigned as it is.
   found  add of <declared c: ..c.batch..|..c.input..->2>.merge, 1.0
   where  program.py:6: c[:] = (c.merge + 1.0) * 2.0
-  try    inside a function decorated with @oc.cd, write p.grad += p.grad.merge or c[oc.neutral] += oc.mul(a, b, logic=...)\
+  try    inside a function decorated with @oc.cd, write p.grad += p.grad.merge or c[oc.neutral] += oc.multiply(a, b, logic=...)\
 """,
         "a list": """\
 Assignments take tensors, merge buffers and numbers.

@@ -174,7 +174,7 @@ def test_literals_that_hold_tensors_have_their_gradients() -> None:
 
 def test_results_have_gradients_with_requires_grad() -> None:
     x = oc.tensor([1.0, 2.0])
-    square = oc.mul(x, x, requires_grad=True)
+    square = oc.multiply(x, x, requires_grad=True)
     loss = oc.einsum("... => 0", square * square)
     context = oc.Context("interp")
     context.compile(oc.train.grad_update(loss), keep=[square.grad])()
@@ -182,7 +182,7 @@ def test_results_have_gradients_with_requires_grad() -> None:
     assert x.grad is None
     for refused in (
         lambda: oc.less(x, 0.0, requires_grad=True),
-        lambda: oc.mul(x, x, dtype="int32", requires_grad=True),
+        lambda: oc.multiply(x, x, dtype="int32", requires_grad=True),
     ):
         with pytest.raises(oc.UsageError, match="with requires_grad=True"):
             refused()
@@ -192,8 +192,8 @@ def test_every_operation_takes_requires_grad() -> None:
     p, q = oc.param("p", output=[2]), oc.param("q", output=[2])
     for make in (
         lambda wanted: oc.add(p, q, requires_grad=wanted),
-        lambda wanted: oc.power(p, 2.0, requires_grad=wanted),
-        lambda wanted: oc.power(p, q, requires_grad=wanted),
+        lambda wanted: oc.pow(p, 2.0, requires_grad=wanted),
+        lambda wanted: oc.pow(p, q, requires_grad=wanted),
         lambda wanted: oc.matmul(p, 1.0, requires_grad=wanted),
         lambda wanted: oc.fma(p, 1.0, q, requires_grad=wanted),
         lambda wanted: oc.fma(p, q, q, logic=".", requires_grad=wanted),
@@ -201,8 +201,8 @@ def test_every_operation_takes_requires_grad() -> None:
         lambda wanted: oc.where(p, q, q, logic="i; i; i => 0", requires_grad=wanted),
         lambda wanted: oc.einsum("i => 0", p, requires_grad=wanted),
         lambda wanted: oc.einmax("i => 0", p, requires_grad=wanted),
-        lambda wanted: oc.outer_sum("i; j => ij", p, q, requires_grad=wanted),
-        lambda wanted: oc.tropical("i; j => ij", p, q, requires_grad=wanted),
+        lambda wanted: oc.primitives.outer_sum("i; j => ij", p, q, requires_grad=wanted),
+        lambda wanted: oc.primitives.tropical("i; j => ij", p, q, requires_grad=wanted),
         lambda wanted: oc.concat("i; j => i^j", p, q, requires_grad=wanted),
     ):
         assert [make(wanted).requires_grad for wanted in (None, True, False)] == [True, True, False]

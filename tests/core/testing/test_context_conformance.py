@@ -126,7 +126,11 @@ DEVICES = {
     "stale": Delayed("stale", waits=False),
     "staged": Delayed("staged", waits=False, orders_copies=True, stages_uploads=True),
 }
-CHECKS = [name for name in vars(ContextConformance) if name.startswith("test_")]
+CHECKS = [
+    name
+    for name in vars(ContextConformance)
+    if name.startswith("test_") and "without_room" not in name  # it reads no cells
+]
 
 
 @pytest.fixture

@@ -201,7 +201,7 @@ def test_scores_of_minus_infinity_have_no_weight(name: str, is_sanitised: bool) 
         mask = oc.placeholder("mask", batch=[6], output=[20])
         scores = oc.where(mask, oc.einsum("s|d; t|d => s|t", a, b), -math.inf)
         if is_sanitised:
-            weights = oc.nn.softmax("...|... => ...|0", scores)
+            weights = oc.softmax(scores, logic="...|... => ...|0")
         else:
             greatest = oc.stop_gradient(oc.einmax("...|... => ...|0", scores))
             exponentials = oc.exp(scores - greatest)
@@ -268,7 +268,7 @@ def test_weights_that_are_kept_are_stored(is_kept: bool) -> None:
         x = oc.placeholder("x", batch=[16], output=[8])
         y = oc.placeholder("y", batch=[12], output=[8])
         scores = oc.einsum("s|d; t|d => s|t", x, y)
-        weights = oc.nn.softmax("...|... => ...|0", scores)
+        weights = oc.softmax(scores, logic="...|... => ...|0")
         z = oc.einsum("s|t; t|d => s|d", weights, y)
         kept = [z, weights] if is_kept else [z]
         program = oc.Context("interp").compile(oc.train.forward(z), keep=kept)._build.optimized

@@ -169,7 +169,7 @@ def test_steps_stay_behind_the_check_of_their_positions() -> None:
             for name in "qkv"
         )
         rows = oc.take(oc.tensor(np.ones((8, 4))), oc.placeholder("ids", batch=[8], dtype="int32"))
-        shares = oc.nn.softmax("b | c => b | 0", oc.tanh(rows)) * rows
+        shares = oc.softmax(oc.tanh(rows), logic="b | c => b | 0") * rows
         y = oc.nn.attention(q, k, v)
         loss = oc.einsum("...|... => 0", y * y) + oc.einsum("...|... => 0", shares)
         gradients = [each.grad for each in (q, k, v) if each.grad is not None]
@@ -189,7 +189,7 @@ def test_weights_that_are_kept_are_stored() -> None:
             for name in "qkv"
         )
         scores = oc.einsum("b s | h d; b t | h d => b s | h t", q, k)
-        weights = oc.nn.softmax("... | ... t => ... | ... 0", scores)
+        weights = oc.softmax(scores, logic="... | ... t => ... | ... 0")
         result = oc.einsum("b s | h t; b t | h d => b s | h d", weights, v)
         loss = oc.einsum(
             "...|... => 0", result * oc.placeholder("g", batch=[4, 100], output=[2, 8])

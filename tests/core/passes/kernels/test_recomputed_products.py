@@ -132,7 +132,7 @@ def test_weights_that_are_kept_are_stored() -> None:
         x = oc.param("x", output=[8], input=[6])
         y = oc.placeholder("y", batch=[12], output=[8])
         z = oc.placeholder("z", batch=[9], output=[6])
-        weights = oc.nn.softmax("...|... => ...|0", oc.einsum("s|d; t|d => s|t", x @ z, y))
+        weights = oc.softmax(oc.einsum("s|d; t|d => s|t", x @ z, y), logic="...|... => ...|0")
         result = oc.einsum("s|t; t|d => s|d", weights, y)
         loss = oc.einsum("...|... => 0", result * result)
         code = oc.train.grad_update(loss)

@@ -112,11 +112,11 @@ def test_products_with_masked_weights_are_right(name: str, is_kept: bool) -> Non
     compare, meaning, hides_last = MASKS[name]
     with oc.Session():
         q, k, v = (oc.placeholder(each, batch=[48], output=[2, 8]) for each in "qkv")
-        columns = oc.require_shape(oc.offsets(dtype="int32"), "|_->")
-        rows = oc.require_shape(oc.offsets(dtype="int32"), "_|->")
+        columns = oc.require_shape(oc.primitives.offsets(dtype="int32"), "|_->")
+        rows = oc.require_shape(oc.primitives.offsets(dtype="int32"), "_|->")
         scores = oc.einsum("s | h d; t | h d => s | t -> h", q, k)
         scores = oc.where(compare(columns, rows), scores, -np.inf)
-        weights = oc.nn.softmax("... | t -> ... => ... | 0 -> ...", scores)
+        weights = oc.softmax(scores, logic="... | t -> ... => ... | 0 -> ...")
         result = oc.einsum("s | t -> h; t | h e => s | h e", weights, v)
         keep = [result, weights] if is_kept else [result]
         routine = oc.Context("interp").compile(oc.train.forward(result), keep=keep)
@@ -143,11 +143,11 @@ def test_products_with_masked_weights_are_right(name: str, is_kept: bool) -> Non
 def test_products_of_zero_and_infinity_are_not_left_out() -> None:
     with oc.Session():
         q, k, v = (oc.placeholder(each, batch=[48], output=[2, 8]) for each in "qkv")
-        columns = oc.require_shape(oc.offsets(dtype="int32"), "|_->")
-        rows = oc.require_shape(oc.offsets(dtype="int32"), "_|->")
+        columns = oc.require_shape(oc.primitives.offsets(dtype="int32"), "|_->")
+        rows = oc.require_shape(oc.primitives.offsets(dtype="int32"), "_|->")
         scores = oc.einsum("s | h d; t | h d => s | t -> h", q, k)
         scores = oc.where(oc.less_equal(columns, rows), scores, -np.inf)
-        weights = oc.nn.softmax("... | t -> ... => ... | 0 -> ...", scores)
+        weights = oc.softmax(scores, logic="... | t -> ... => ... | 0 -> ...")
         result = oc.einsum("s | t -> h; t | h e => s | h e", weights * scores, v)
         routine = oc.Context("interp").compile(oc.train.forward(result), keep=[result])
         program = routine._build.optimized

@@ -23,7 +23,7 @@ EVERYTHING = """\
 plan demo(a: float32[4, 6], b: float32[6, 5], c: float32[4, 5], k: float32[4, 6], static step < 10):
     scratch e: float32[4, 6]
     parallel kernel c = 0:
-        schedule parallelise i; vectorize j
+        schedule parallelize i; vectorize j
         for i in parallel(4):
             for j in vector(5):
                 c[i, j] = 0.0

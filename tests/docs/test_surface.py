@@ -1,0 +1,55 @@
+"""The file of the public surface: the code agrees with it, and differences are named."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import ocannl_core as oc
+from tools.surface import differences, lines, read, surface
+
+
+def test_the_code_has_the_surface_that_the_file_states() -> None:
+    changes = differences(read(), lines(surface()))
+    if changes:
+        pytest.fail(
+            "The public surface differs from docs/reference/surface.txt. If that is intended, run "
+            "`make surface`, and state it in CHANGELOG.md; names that users have need an entry in "
+            "base/renamed.py:\n" + "\n".join(changes)
+        )
+
+
+def test_every_public_name_is_in_the_file() -> None:
+    stated = {line.partition("(")[0].partition(":")[0].strip() for line in read()}
+    assert {f"oc.{name}" for name in oc.__all__} <= stated
+    assert {f"oc.nn.{name}" for name in oc.nn.__all__} <= stated
+
+
+def test_a_difference_is_named_as_added_removed_or_changed() -> None:
+    stated = ["oc.exp(x)", "oc.clip(x, low)", "setting seed: int = 0", "old axes of oc.f -> axis"]
+    found = ["oc.clip(x, min)", "oc.log(x)", "setting seed: int = 1", "old axes of oc.f -> axis"]
+    assert differences(stated, found) == [
+        "removed  oc.exp(x)",
+        "added    oc.log(x)",
+        "changed  oc.clip(x, low)\n      to oc.clip(x, min)",
+        "changed  setting seed: int = 0\n      to setting seed: int = 1",
+    ]
+
+
+def test_a_changed_default_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def linspace(start: float, stop: float, num: int = 51) -> object:
+        return start, stop, num
+
+    assert inspect.signature(oc.linspace).parameters["num"].default == 50
+    before = lines(surface())
+    monkeypatch.setattr(oc, "linspace", linspace)
+    (change,) = differences(before, lines(surface()))
+    assert change.startswith("changed  oc.linspace(")
+    assert "num: int = 51" in change
+
+
+def test_no_fact_depends_on_the_process() -> None:
+    assert not [line for line in read() if " at 0x" in line]
+    names = list(surface())
+    assert len(names) == len(set(names))

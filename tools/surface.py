@@ -1,0 +1,168 @@
+"""The public surface as a text: names with their arguments, plugins' names, settings, file formats.
+
+    python -m tools.surface              writes docs/reference/surface.txt
+    python -m tools.surface --check      prints the differences of the code from that file
+
+A line is a fact that users rely on. The test in `tests/docs/test_surface.py` fails where the code
+differs, so that each change of a name or an argument is seen and intended.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+from ocannl_core import backend_api
+from ocannl_core.backend.specs import ALL_SPECS
+from ocannl_core.base import renamed
+from ocannl_core.base.settings import Settings
+
+PATH = Path(__file__).resolve().parents[1] / "docs" / "reference" / "surface.txt"
+NAMESPACES = ("oc", "oc.primitives", "oc.random", "oc.nn", "oc.train", "oc.data", "oc.custom")
+FORMATS = {
+    "backends": ("ocannl_core.backend.protocols", "BACKEND_API"),
+    "generated code": ("ocannl_core.codegen.text.kernel_text", "CODEGEN_VERSION"),
+}
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_SPECIAL = frozenset(
+    f"__{name}__"
+    for name in ("call", "getitem", "setitem", "contains", "enter", "exit", "iter", "len")
+)
+
+
+def surface() -> dict[str, str]:
+    """Return the facts of the surface by name, in order."""
+    return dict(_facts())
+
+
+def _facts() -> Iterator[tuple[str, str]]:
+    for title in NAMESPACES:
+        module = renamed.value_of(title)
+        for name in sorted(module.__all__):
+            yield from _of_value(f"{title}.{name}", getattr(module, name))
+    for info in sorted(iter_modules(backend_api.__path__), key=lambda each: each.name):
+        module = import_module(f"{backend_api.__name__}.{info.name}")
+        for name in sorted(module.__all__):
+            yield from _of_value(f"backend_api.{info.name}.{name}", getattr(module, name))
+    for spec in ALL_SPECS:
+        for name, hook in sorted(vars(spec).items()):
+            if name.startswith("ocannl_"):
+                yield f"hook {name}", _signature(hook)
+    for setting in fields(Settings):
+        yield f"setting {setting.name}", f": {setting.type} = {setting.default!r}"
+    for name, (place, constant) in FORMATS.items():
+        yield f"format of {name}", f" = {getattr(import_module(place), constant)!r}"
+    for old, new in sorted(renamed.NAMES.items()):
+        yield f"old {old}", f" -> {new}, until {renamed.GONE}"
+    for old, call in sorted(renamed.CALLS.items()):
+        yield f"old {old}", f" -> {call.call}, until {renamed.GONE}"
+    for owner, names in sorted((renamed.KEYWORDS | renamed.METHODS).items()):
+        for old, new in names.items():
+            yield f"old {old} of {owner}", f" -> {new}, until {renamed.GONE}"
+
+
+def _of_value(title: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield a name with its arguments, and the public members of a class."""
+    if isinstance(value, ModuleType):
+        yield title, " (module)"
+    elif inspect.isclass(value):
+        yield title, f" (class){_signature(value)}"
+        yield from _members(title, value)
+    elif callable(value):
+        yield title, _signature(value)
+    else:
+        yield title, f": {type(value).__name__}"
+
+
+def _members(title: str, owner: type) -> Iterator[tuple[str, str]]:
+    if issubclass(owner, Enum):
+        for each in owner:
+            is_plain = isinstance(each.value, int | str)
+            yield f"{title}.{each.name}", f" = {each.value!r}" if is_plain else ""
+        return
+    for name in sorted(dir(owner)):
+        if name.startswith("_") and name not in _SPECIAL:
+            continue
+        found = inspect.getattr_static(owner, name)
+        own = next((each for each in owner.__mro__ if name in vars(each)), owner)
+        is_inherited = own is not owner and own in _public_classes()
+        if is_inherited or not own.__module__.startswith("ocannl_core"):
+            continue
+        if isinstance(found, property):
+            yield f"{title}.{name}", " (property)"
+        elif isinstance(found, classmethod | staticmethod):
+            yield f"{title}.{name}", _signature(found.__func__)
+        elif callable(found):
+            yield f"{title}.{name}", _signature(found)
+        else:
+            yield f"{title}.{name}", " (attribute)"
+
+
+@cache
+def _public_classes() -> frozenset[type]:
+    modules = [renamed.value_of(title) for title in NAMESPACES]
+    values = [getattr(module, name) for module in modules for name in module.__all__]
+    return frozenset(value for value in values if inspect.isclass(value))
+
+
+def _signature(value: Callable[..., object]) -> str:
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    text = re.sub(r"'([^']*)'(?=[,)]| =| ->|$)", r"\1", str(signature))
+    return re.sub(r"<block function (\w+)\(.*?\) -> '?\w+'?>", r"<\1>", _ADDRESS.sub("", text))
+
+
+def lines(facts: dict[str, str]) -> list[str]:
+    return [name + fact for name, fact in facts.items()]
+
+
+def read(path: Path = PATH) -> list[str]:
+    """Return the lines of the file, without its heading."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def differences(stated: list[str], found: list[str]) -> list[str]:
+    """Return the differences of the code from the file: names added, removed and changed."""
+    before, after = (dict(map(_name_and_line, each)) for each in (stated, found))
+    changes = [f"removed  {before[name]}" for name in before if name not in after]
+    changes += [f"added    {after[name]}" for name in after if name not in before]
+    changes += [
+        f"changed  {before[name]}\n      to {after[name]}"
+        for name in before
+        if name in after and before[name] != after[name]
+    ]
+    return changes
+
+
+def _name_and_line(line: str) -> tuple[str, str]:
+    found = re.match(r"(?:(?:old \w+ of|format of|old|hook|setting) )?[\w.]+(?: code)?", line)
+    return (found[0] if found else line), line
+
+
+def main(arguments: list[str]) -> int:
+    """Write the file, or, with `--check`, print the differences and return 1 if there are some."""
+    found = lines(surface())
+    if "--check" in arguments:
+        changes = differences(read(), found)
+        print("\n".join(changes) or "the surface is as the file states it")
+        return 1 if changes else 0
+    heading = "# Written by `make surface`: public names, hooks, settings and formats.\n\n"
+    PATH.write_text(heading + "\n".join(found) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
