@@ -59,7 +59,7 @@ class PreparedModel(BackendRep):  # type: ignore[misc]
             results = self.model.results
             tensors = [each for item in results for each in _tensors(item)]
             # a result that is an input or a weight is copied
-            copies = [oc.identity(each) for each in tensors]
+            copies = [oc.primitives.identity(each) for each in tensors]
             found: list[Any] = []
             if copies:
                 context = oc.Context(self.backend) if self.backend else oc.Context()

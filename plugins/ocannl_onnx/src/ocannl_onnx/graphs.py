@@ -450,7 +450,7 @@ class Importer:
     def evaluate(self, value: Value) -> Array:
         """Return the cells of a tensor that depends on no input, by running its code."""
         context = oc.Context()
-        tensor = oc.identity(value.tensor)
+        tensor = oc.primitives.identity(value.tensor)
         context.init_params(tensor)
         context.compile(oc.train.forward(tensor), keep=[tensor])()
         cells: Array = np.asarray(context[tensor])

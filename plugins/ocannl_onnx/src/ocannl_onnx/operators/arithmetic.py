@@ -29,8 +29,8 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "Exp": oc.exp,
     "Floor": oc.floor,
     "Log": oc.log,
-    "Neg": oc.neg,
-    "Reciprocal": oc.recip,
+    "Neg": oc.negative,
+    "Reciprocal": oc.reciprocal,
     "Round": oc.round,
     "Sign": oc.sign,
     "Sin": oc.sin,
@@ -115,10 +115,10 @@ def div(node: Node, a: Value, b: Value) -> Tensor:
 def mod(node: Node, a: Value, b: Value) -> Tensor:
     x, y = operands(node, a, b)
     if not node.attr("fmod", 0):
-        return oc.mod(x, y)
+        return oc.remainder(x, y)
     if a.format.is_unsigned:
-        return oc.mod(x, y)
-    rest = oc.mod(oc.abs(x), oc.abs(y))
+        return oc.remainder(x, y)
+    rest = oc.remainder(oc.abs(x), oc.abs(y))
     return oc.where(oc.less(x, 0, dtype="bool"), -rest, rest)
 
 
@@ -128,14 +128,14 @@ def pow(node: Node, a: Value, b: Value) -> Tensor:
     if a.format.is_integer:
         if b.format.is_integer:
             return oc.cast(
-                oc.power(oc.cast(base, "float64"), oc.cast(exponent, "float64")), a.format.carrier
+                oc.pow(oc.cast(base, "float64"), oc.cast(exponent, "float64")), a.format.carrier
             )
-        wide = oc.power(oc.cast(base, b.format.carrier), exponent)
+        wide = oc.pow(oc.cast(base, b.format.carrier), exponent)
         return oc.cast(wide, a.format.carrier)
     if b.is_known and b.array is not None and b.array.size == 1 and b.rank == 0:
         number = float(b.array.reshape(()))
         return base**number
-    return oc.power(base, oc.cast(exponent, a.format.carrier))
+    return oc.pow(base, oc.cast(exponent, a.format.carrier))
 
 
 def variadic(node: Node, values: tuple[Value, ...], combine: Callable[[Any, Any], Any]) -> Any:
@@ -175,7 +175,7 @@ def clip(node: Node, x: Value, low: Value | None = None, high: Value | None = No
         result = oc.maximum(result, lowest)
     if highest is not None:
         result = oc.minimum(result, highest)
-    return oc.identity(result) if result is x.tensor else result
+    return oc.primitives.identity(result) if result is x.tensor else result
 
 
 # comparisons and truths
@@ -228,7 +228,7 @@ def bit_shift(node: Node, x: Value, amount: Value) -> Tensor:
     position = oc.where(inside, oc.cast(count, "int32"), 0)
     factor = oc.take(oc.tensor(powers, dtype=carrier), position)
     if node.attr("direction") == "LEFT":
-        return oc.where(inside, oc.mul(x.tensor, factor, dtype=carrier), 0)
+        return oc.where(inside, oc.multiply(x.tensor, factor, dtype=carrier), 0)
     shifted = oc.floor_divide(x.tensor, factor)
     if x.format.is_unsigned:
         return oc.where(inside, shifted, 0)

@@ -130,7 +130,7 @@ def _wrapped(x: Tensor, target: Format) -> Tensor:
     """Return whole numbers modulo the width of a short format."""
     whole = oc.cast(x, "int32")
     low, _ = target.range
-    return oc.cast(oc.mod(whole - low, 2**target.bits) + low, target.carrier)
+    return oc.cast(oc.remainder(whole - low, 2**target.bits) + low, target.carrier)
 
 
 def _float4(x: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def _float4(x: Tensor) -> Tensor:
         )
         result = result + oc.where(above, step, 0.0)
     # the sign of zero is kept; there is no NaN, in whose place `ml_dtypes` has -0
-    is_negative = oc.less(x, 0.0, dtype="bool") | oc.less(oc.recip(x), 0.0, dtype="bool")
+    is_negative = oc.less(x, 0.0, dtype="bool") | oc.less(oc.reciprocal(x), 0.0, dtype="bool")
     return oc.where(oc.isnan(x), -0.0, oc.where(is_negative, -result, result))
 
 

@@ -217,7 +217,7 @@ def resize(
             low, high = x.format.range
             tensor = oc.clip(oc.round(tensor), float(low), float(high))
         tensor = oc.cast(tensor, x.format.carrier)
-    return moved(x, oc.identity(tensor) if tensor is x.tensor else tensor)
+    return moved(x, oc.primitives.identity(tensor) if tensor is x.tensor else tensor)
 
 
 # positions computed at run time
@@ -250,7 +250,7 @@ def _reflected(at: Tensor, low: float, high: float) -> Tensor:
     length = high - low
     if length == 0:
         return at * 0.0 + low
-    rest = oc.mod(oc.abs(at - low), 2 * length)
+    rest = oc.remainder(oc.abs(at - low), 2 * length)
     return low + oc.where(oc.less_equal(rest, length, dtype="bool"), rest, 2 * length - rest)
 
 

@@ -201,7 +201,7 @@ def concat(node: Node, *values: Value) -> Value:
             "Parts have one number format.", ", ".join(str(each.format) for each in values)
         )
     if len(parts) == 1:
-        return moved(values[0], oc.identity(parts[0].tensor))
+        return moved(values[0], oc.primitives.identity(parts[0].tensor))
     return moved(values[0], oc.concat([each.tensor for each in parts], axis=axis))
 
 

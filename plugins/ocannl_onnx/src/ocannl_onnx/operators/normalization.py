@@ -92,7 +92,7 @@ def layer_normalization(node: Node, x: Value, scale: Value, bias: Value | None =
     cells = oc.cast(x.tensor, stash.carrier)
     mean = oc.mean(cells, axis=axes, keepdims=True)
     centred = cells - mean
-    inverse = oc.recip(
+    inverse = oc.reciprocal(
         oc.sqrt(oc.mean(centred * centred, axis=axes, keepdims=True) + node.attr("epsilon", 1e-5))
     )
     result = oc.cast(centred * inverse, x.format.carrier) * scale.tensor

@@ -218,7 +218,7 @@ def tensor_scatter(node: Node, past: Value, update: Value, write: Value | None =
     at = oc.tensor(np.arange(size, dtype=np.int64))
     offset = at - reshaped(start, [rows, 1])  # [batch, time]
     if node.attr("mode", "linear") == "circular":
-        offset = oc.mod(offset, size)
+        offset = oc.remainder(offset, size)
     inside = oc.less_equal(0, offset, dtype="bool") & oc.less(offset, length, dtype="bool")
     place = oc.where(inside, offset, 0)
     shape = [1] * past.rank

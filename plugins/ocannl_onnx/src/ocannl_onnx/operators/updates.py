@@ -59,7 +59,7 @@ def momentum(node: Node, rate: Value, step: Value, *values: Value) -> list[Any]:
 def adam(node: Node, rate: Value, step: Value, *values: Value) -> list[Any]:
     alpha, beta = node.attr("alpha", 0.9), node.attr("beta", 0.999)
     at = _number(step)
-    corrected = _number(rate) * oc.sqrt(1.0 - oc.power(beta, at)) / (1.0 - oc.power(alpha, at))
+    corrected = _number(rate) * oc.sqrt(1.0 - oc.pow(beta, at)) / (1.0 - oc.pow(alpha, at))
     own = oc.where(oc.less(0.0, at, dtype="bool"), corrected, _number(rate))
     rows = []
     for x, gradient, mean, squares in _groups(values, 4):
