@@ -3,7 +3,6 @@
 from ocannl_onnx.operators import (
     activations,
     arithmetic,
-    attention,
     contractions,
     control_flow,
     conversions,
@@ -26,7 +25,6 @@ from ocannl_onnx.operators import (
 __all__ = [
     "activations",
     "arithmetic",
-    "attention",
     "contractions",
     "control_flow",
     "conversions",

@@ -1,1 +1,0 @@
-"""Attention, beside the bodies that the standard gives for its operators."""
