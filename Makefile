@@ -7,14 +7,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-PLUGINS := interp cpu_c cuda cuda_emulator opencl mpi
+PLUGINS := interp cpu_c cuda cuda_emulator opencl mpi onnx
 # The packages of CI, by version and hash, for all Pythons and systems.
 LOCK := requirements/ci.txt
 PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/pyproject.toml)
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: gallery surface cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release site test smoke fuzz ulps torture killed lint types docs bench peers judges clean test-slow
+.PHONY: gallery surface cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release site test smoke fuzz ulps torture killed lint onnx-table types docs bench peers judges clean test-slow
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -95,6 +95,10 @@ opencl: $(VENV)/.for-test
 # The backends of examples/backends, which other tests skip where their packages are missing.
 gallery: $(VENV)/.for-gallery
 	$(BIN)/python -m pytest -m "" --numprocesses=2 --dist=worksteal tests/examples/test_backend_gallery.py tests/core/testing/test_corpora.py $(KEPT) $(ARGS)
+
+# The suites of the onnx package on the interpreter and the C backend, and the table of the documentation; half an hour.
+onnx-table: $(VENV)/.for-test
+	$(BIN)/python -m plugins.ocannl_onnx.tests.table $(ARGS)
 
 # Kills processes of training runs at random steps, and resumes each run.
 killed: $(VENV)/.for-test

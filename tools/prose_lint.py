@@ -38,6 +38,7 @@ DISTRIBUTIONS = {
     "ocannl_cuda_emulator": ("plugins/ocannl_cuda_emulator",),
     "ocannl_opencl": ("plugins/ocannl_opencl",),
     "ocannl_mpi": ("plugins/ocannl_mpi",),
+    "ocannl_onnx": ("plugins/ocannl_onnx",),
     "tests and tools": ("tests", "tools", "benchmarks", "examples", "docs", ".ci", "conftest.py"),
 }
 """The folders and files of each distribution; the last one is of those that are not installed."""

@@ -37,6 +37,7 @@ PROJECTS = (
     "plugins/ocannl_cuda",
     "plugins/ocannl_opencl",
     "plugins/ocannl_mpi",
+    "plugins/ocannl_onnx",
 )
 """The folders of the distributions that users install, the core first."""
 
@@ -315,7 +316,7 @@ def release(out: Path, previous: str | None, *, root: Path = ROOT) -> None:
             print(check_upgrade(scratch / "old", scratch / "first", root, scratch))
         step("bill of materials")
         # PyCUDA has no wheels, and its compiler no other source than its vendor
-        environment.install(scratch / "first", ["interp", "cpu_c", "opencl", "mpi"], lock)
+        environment.install(scratch / "first", ["interp", "cpu_c", "opencl", "mpi", "onnx"], lock)
         _run([environment.python, "-m", "pip", "uninstall", "-q", "-y", "setuptools", "pip"])
         out.mkdir(parents=True, exist_ok=True)
         for archive in first:

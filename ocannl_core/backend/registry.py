@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 BACKEND_GROUP = "ocannl.backends"
 WRAPPER_GROUP = "ocannl.wrappers"
 CHECKS_GROUP = "ocannl.checks"
+COMMANDS_GROUP = "ocannl.commands"
 
 
 class Status(Enum):
@@ -224,6 +225,12 @@ def checks_named(name: str) -> Callable[[], Iterator[Check]] | None:
             yield Check(subject, CheckOutcome.FAIL, f"its checks failed: {describe(error)}")
 
     return run
+
+
+def commands() -> dict[str, tuple[PluginEntry, Callable[[], object]]]:
+    """Return the commands that other distributions add to `ocannl`, by name, with their loaders."""
+    plugins = _scan(COMMANDS_GROUP)
+    return {name: (entry, plugins.readers[name]) for name, entry in plugins.entries.items()}
 
 
 def _entry(point: EntryPoint) -> PluginEntry:

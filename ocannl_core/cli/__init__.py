@@ -6,9 +6,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Protocol, cast
 
+from ocannl_core.backend import registry
+from ocannl_core.backend.plugins import describe
+from ocannl_core.backend.results import reraise_interruption
 from ocannl_core.base import settings
-from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.version import __version__
 from ocannl_core.cli import (
     backends,
@@ -48,7 +52,61 @@ parser, and `run`, from parsed arguments to the exit code.
 """
 
 
-def parser() -> argparse.ArgumentParser:
+class Command(Protocol):
+    """A module of a command; plugins name theirs in the entry-point group `ocannl.commands`."""
+
+    HELP: str
+    DESCRIPTION: str
+
+    def add_arguments(self, command: argparse.ArgumentParser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+class _BrokenCommand:
+    """The command of a plugin that does not load."""
+
+    def __init__(self, entry: registry.PluginEntry, error: BaseException) -> None:
+        self.entry = entry
+        self.error = describe(error)
+        self.HELP = f"(does not load: {entry.distribution})"
+        self.DESCRIPTION = f"Does not load: {self.error}".replace("%", "%%")
+
+    def add_arguments(self, command: argparse.ArgumentParser) -> None:
+        command.add_argument("arguments", nargs=argparse.REMAINDER)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        raise UsageError(
+            f"The command {self.entry.name} is in a plugin that loads.",
+            found=self.error,
+            where=str(self.entry),
+            fix=self.entry.repair,
+        )
+
+
+def commands(arguments: Sequence[str]) -> dict[str, Command]:
+    """Return the commands by name: those of the core, and of plugins as far as arguments may mean
+    them.
+    """
+    found = {each.__name__.rpartition(".")[2].replace("_", "-"): each for each in COMMANDS}
+    result = cast(dict[str, Command], found)
+    first = next((each for each in arguments if not each.startswith("-")), None)
+    if first in result:
+        return result
+    added = registry.commands()
+    for name, (entry, load) in added.items():
+        if name in result or (first is not None and first != name and first in added):
+            continue
+        try:
+            result[name] = cast(Command, load())
+            result[name].HELP, result[name].DESCRIPTION
+        except BaseException as error:
+            reraise_interruption(error)
+            result[name] = _BrokenCommand(entry, error)
+    return result
+
+
+def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     top = argparse.ArgumentParser(
         prog="ocannl", description="Inspects and tunes an installation of OCANNL for Python."
@@ -56,8 +114,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"ocannl {__version__}")
     top.set_defaults(run=None)
     subparsers = top.add_subparsers(title="commands", metavar="COMMAND")
-    for command in COMMANDS:
-        name = command.__name__.rpartition(".")[2].replace("_", "-")
+    for name, command in commands(arguments).items():
         own = subparsers.add_parser(name, help=command.HELP, description=command.DESCRIPTION)
         command.add_arguments(own)
         own.set_defaults(run=command.run)
@@ -66,8 +123,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
-    top = parser()
-    parsed = top.parse_args(settings.other_arguments(arguments))
+    others = settings.other_arguments(arguments)
+    top = parser(others)
+    parsed = top.parse_args(others)
     if parsed.run is None:
         top.print_help(sys.stderr)
         return 2

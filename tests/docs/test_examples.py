@@ -25,6 +25,8 @@ SMALLER_IN_PYTHON = {
     "docs/howto/cuda.md": {"((64, 72), (72, 64))": "((16, 24), (24, 16))"},
 }
 """Extents of pages about fast kernels, with smaller ones for the interpreter."""
+OPTIONAL = {"docs/howto/onnx.md": ("onnx",)}
+"""Packages that the programs of a page import, and that an environment may lack."""
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -63,6 +65,8 @@ def run(page: str, backend: str) -> ModuleType:
 @pytest.mark.parametrize("backend", [*slow(["interp"]), "cpu_c"])
 @pytest.mark.parametrize("page", PAGES)
 def test_the_programs_of_a_page_run(page: str, backend: str) -> None:
+    for package in OPTIONAL.get(page, ()):
+        pytest.importorskip(package, reason=f"the package {package} is not installed")
     run(page, backend)
 
 

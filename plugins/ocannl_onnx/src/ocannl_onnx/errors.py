@@ -1,0 +1,45 @@
+"""Errors about ONNX models."""
+
+from __future__ import annotations
+
+import ocannl_core as oc
+
+
+class OnnxError(oc.OcannlError):
+    """A model is invalid, or was used in a way that its inputs exclude."""
+
+
+class UnsupportedError(OnnxError):
+    """A model contains what this importer cannot express.
+
+    Attributes:
+        operator: The operator's type, with its domain unless that is the standard's.
+        reason: The reason, without the place.
+    """
+
+    def __init__(self, operator: str, reason: str, *, where: str, fix: str = "") -> None:
+        self.operator = operator
+        self.reason = reason
+        super().__init__(f"{operator} cannot be imported: {reason}.", where=where, fix=fix)
+
+
+class UnknownValueError(UnsupportedError):
+    """A number that decides a shape or a structure is only known at run time.
+
+    Attributes:
+        inputs: The names of the model's inputs on which the number depends.
+    """
+
+    def __init__(self, operator: str, role: str, inputs: frozenset[str], *, where: str) -> None:
+        self.inputs = inputs
+        names = ", ".join(sorted(inputs))
+        super().__init__(
+            operator,
+            f"its {role} decides a shape and depends on the input {names}"
+            if names
+            else f"its {role} decides a shape and is not known",
+            where=where,
+            fix=f"give {names} as an array, not as a tensor: its values become constants"
+            if names
+            else "",
+        )

@@ -1,0 +1,136 @@
+"""Conditions and loops: their structure is decided when the graph is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import ocannl_core as oc
+from ocannl_onnx.operators.movement import axis_of, moved, section
+from ocannl_onnx.registry import operator
+from ocannl_onnx.values import Item, Sequence, Value
+
+if TYPE_CHECKING:
+    from ocannl_onnx.graphs import Node
+
+MOST_ITERATIONS = 10_000
+
+
+@operator("If")
+def if_else(node: Node, condition: Value) -> list[Item]:
+    chosen = bool(node.known(condition, "condition").reshape(-1)[0])
+    name = "then_branch" if chosen else "else_branch"
+    return node.run_graph(node.attr(name), (), name)
+
+
+@operator("Loop")
+def loop(node: Node, count: Value | None, condition: Value | None, *carried: Item) -> list[Item]:
+    """Unroll a loop whose number of iterations is known."""
+    body = node.attr("body")
+    most = (
+        MOST_ITERATIONS
+        if count is None
+        else int(node.known(count, "number of iterations").reshape(-1)[0])
+    )
+    goes_on = True if condition is None else bool(node.known(condition, "condition").reshape(-1)[0])
+    state: list[Item] = list(carried)
+    stacked: list[list[Any]] = [[] for _ in range(len(body.output) - 1 - len(state))]
+    done = 0
+    while goes_on and done < most:
+        if done >= MOST_ITERATIONS:
+            node.refuse(f"it has more than {MOST_ITERATIONS} iterations, which are unrolled")
+        step = Value.of_array(np.array(done, np.int64))
+        found = node.run_graph(
+            body, (step, Value.of_array(np.array(True)), *state), f"iteration {done}"
+        )
+        after = found[0]
+        done += 1
+        if done < most:
+            goes_on = bool(node.known(after, "condition").reshape(-1)[0])
+        state = list(found[1 : 1 + len(state)])
+        for rows, row in zip(stacked, found[1 + len(state) :], strict=True):
+            rows.append(row)
+    return [*state, *(stack(node, rows) for rows in stacked)]
+
+
+def stack(node: Node, rows: list[Any], axis: int = 0) -> Item:
+    """Return values joined along a new axis."""
+    if not rows:
+        return Value.of_array(np.zeros(0, np.float32))
+    if all(isinstance(each, Value) and each.array is not None for each in rows):
+        return Value.of_array(np.stack([each.array for each in rows], axis), rows[0].format)
+    if not all(isinstance(each, Value) and each.shape == rows[0].shape for each in rows):
+        node.refuse("the rows of a stacked output have different shapes")
+    return moved(
+        rows[0], oc.concat([oc.expand_dims(each.tensor, axis) for each in rows], axis=axis)
+    )
+
+
+@operator("Scan", since=9)
+def scan(node: Node, *values: Value) -> list[Item]:
+    """Unroll a scan over a known number of steps."""
+    body, number = node.attr("body"), node.attr("num_scan_inputs")
+    state: list[Any] = list(values[: len(values) - number])
+    entries = values[len(values) - number :]
+    outputs = len(body.output) - len(state)
+    in_axes = node.attr("scan_input_axes", (0,) * number)
+    in_back = node.attr("scan_input_directions", (0,) * number)
+    out_axes = node.attr("scan_output_axes", (0,) * outputs)
+    out_back = node.attr("scan_output_directions", (0,) * outputs)
+    axes = [axis_of(node, axis, each.rank) for axis, each in zip(in_axes, entries, strict=True)]
+    lengths = {each.shape[axis] for each, axis in zip(entries, axes, strict=True)}
+    if len(lengths) != 1:
+        node.invalid("Inputs of a scan have one number of steps.", str(sorted(lengths)))
+    (steps,) = lengths
+    if steps > MOST_ITERATIONS:
+        node.refuse(f"it has more than {MOST_ITERATIONS} steps, which are unrolled")
+    rows: list[list[Any]] = [[] for _ in range(outputs)]
+    for step in range(steps):
+        parts = []
+        for each, axis, back in zip(entries, axes, in_back, strict=True):
+            at = steps - 1 - step if back else step
+            parts.append(_entry(each, axis, at))
+        found = node.run_graph(body, (*state, *parts), f"step {step}")
+        state = found[: len(state)]
+        for own, row in zip(rows, found[len(state) :], strict=True):
+            own.append(row)
+    stacked = []
+    for own, axis, back in zip(rows, out_axes, out_back, strict=True):
+        ordered = own[::-1] if back else own
+        rank = ordered[0].rank + 1 if ordered else 1
+        stacked.append(stack(node, ordered, axis_of(node, axis, rank)))
+    return [*state, *stacked]
+
+
+@operator("Scan", since=8, until=8)
+def scan_of_batches(node: Node, lengths: Value | None, *values: Value) -> list[Item]:
+    """Scan each row of the batch by itself: before version 9 the time was the second axis."""
+    if lengths is not None:
+        node.refuse("the lengths of sequences are given; later versions have none")
+    rows = []
+    for at in range(values[0].shape[0]):
+        rows.append(scan(node, *(_entry(each, 0, at) for each in values)))
+    return [stack(node, list(column)) for column in zip(*rows, strict=True)]
+
+
+def _entry(x: Value, axis: int, at: int) -> Value:
+    if x.array is not None and not x.is_weight:
+        return Value.of_array(np.take(x.array, at, axis), x.format)
+    return moved(
+        x,
+        oc.reshape(
+            section(x.tensor, axis, at, at + 1),
+            output=[s for k, s in enumerate(x.shape) if k != axis],
+        ),
+    )
+
+
+@operator("SequenceMap", since=17)
+def sequence_map(node: Node, first: Sequence, *others: Any) -> list[Item]:
+    body = node.attr("body")
+    rows = []
+    for at, item in enumerate(first.items):
+        more = [each.items[at] if isinstance(each, Sequence) else each for each in others]
+        rows.append(node.run_graph(body, (item, *more), f"item {at}"))
+    return [Sequence(row[k] for row in rows) for k in range(len(body.output))]

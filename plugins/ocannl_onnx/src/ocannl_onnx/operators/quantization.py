@@ -1,0 +1,195 @@
+"""Quantised operators: integers with a scale and a zero point."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import ocannl_core as oc
+from ocannl_core import Tensor
+from ocannl_onnx.formats import Format, format_named, format_numbered
+from ocannl_onnx.operators.contractions import convolved, product
+from ocannl_onnx.operators.conversions import rounded
+from ocannl_onnx.operators.movement import axis_of, reshaped
+from ocannl_onnx.registry import operator
+from ocannl_onnx.values import Sizes, Value
+
+if TYPE_CHECKING:
+    from ocannl_onnx.graphs import Node
+
+
+def _along(node: Node, number: Value, shape: Sizes, axis: int, block: int) -> Tensor:
+    """Return scales or zero points that broadcast over a tensor of `shape`."""
+    tensor, rank = number.tensor, len(shape)
+    if number.rank == 0 or number.shape == (1,):
+        return reshaped(tensor, [])
+    if number.rank == 1 and not block:
+        if number.shape[0] != shape[axis]:
+            node.invalid(
+                "There is a scale for each position of the axis.",
+                f"{number.shape[0]} for {shape[axis]}",
+            )
+        return reshaped(tensor, [-1 if at == axis else 1 for at in range(rank)])
+    size = block or shape[axis] // number.shape[axis]
+    wide = oc.repeat(tensor, size, axis)
+    if number.shape[axis] * size != shape[axis]:
+        keys = tuple(slice(0, shape[at]) if at == axis else slice(None) for at in range(rank))
+        wide = wide[keys]
+    return wide
+
+
+def _axis(node: Node, x: Value, scale: Value) -> int:
+    if scale.rank == 0 or x.rank == 0:
+        return 0
+    axis = node.attr("axis", 1)
+    return axis_of(node, axis, x.rank) if -x.rank <= axis < x.rank else 0
+
+
+def quantized(tensor: Tensor, zero: Any, target: Format) -> Tensor:
+    """Return rounded numbers plus a zero point, saturated."""
+    low, high = target.range
+    whole = oc.round(tensor)
+    if zero is not None:
+        whole = whole + oc.cast(zero, str(whole.dtype))
+    return oc.cast(oc.clip(whole, float(low), float(high)), target.carrier)
+
+
+@operator("QuantizeLinear", since=10)
+def quantize_linear(node: Node, x: Value, scale: Value, zero: Value | None = None) -> Value:
+    number = node.attr("output_dtype", 0)
+    target = (
+        format_numbered(number)
+        if number
+        else zero.format
+        if zero is not None
+        else format_named("uint8")
+    )
+    if target is None:
+        node.invalid("`output_dtype` is an element type.", str(number))
+    axis, block = _axis(node, x, scale), node.attr("block_size", 0)
+    precision = format_numbered(node.attr("precision", 0)) or (
+        scale.format if scale.format.is_float and not scale.format.is_carried else x.format
+    )
+    if x.format.is_integer or precision.name in ("float16", "bfloat16"):
+        precision = format_named("float32")
+    ratio = oc.cast(x.tensor, precision.carrier) / oc.cast(
+        _along(node, scale, x.shape, axis, block), precision.carrier
+    )
+    if target.is_integer:
+        shift = None if zero is None else _along(node, zero, x.shape, axis, block)
+        return Value.of_tensor(quantized(ratio, shift, target), target, shape=x.shape)
+    return Value.of_tensor(
+        rounded(node, ratio, target, bool(node.attr("saturate", 1))), target, shape=x.shape
+    )
+
+
+@operator("DequantizeLinear", since=10)
+def dequantize_linear(node: Node, x: Value, scale: Value, zero: Value | None = None) -> Value:
+    axis, block = _axis(node, x, scale), node.attr("block_size", 0)
+    number = node.attr("output_dtype", 0)
+    target = (format_numbered(number) if number else None) or scale.format
+    cells = x.tensor
+    factor = oc.cast(_along(node, scale, x.shape, axis, block), "float32")
+    if zero is not None and x.format.is_integer:
+        shift = _along(node, zero, x.shape, axis, block)
+        wide = "int32" if x.format.bits <= 16 else "int64"
+        cells = oc.cast(cells, wide) - oc.cast(shift, wide)
+    result = oc.cast(oc.cast(cells, "float32") * factor, target.carrier)
+    return Value.of_tensor(result, target, shape=x.shape)
+
+
+@operator("DynamicQuantizeLinear", since=11)
+def dynamic_quantize_linear(node: Node, x: Value) -> Any:
+    low = oc.minimum(oc.min(x.tensor), 0.0)
+    high = oc.maximum(oc.max(x.tensor), 0.0)
+    scale = (high - low) / 255.0
+    zero = oc.cast(oc.clip(oc.round(-low / scale), 0.0, 255.0), "uint8")
+    result = oc.cast(
+        oc.clip(oc.round(x.tensor / scale) + oc.cast(zero, "float32"), 0.0, 255.0), "uint8"
+    )
+    return result, scale, zero
+
+
+def _is_zero(value: Value | None) -> bool:
+    return value is None or (value.array is not None and not np.any(value.array))
+
+
+def _shifted(value: Value, zero: Value | None, axis: int) -> Tensor:
+    """Return integers minus their zero point, which may differ along an axis."""
+    if _is_zero(zero):
+        return value.tensor if value.format.name == "int8" else oc.cast(value.tensor, "int32")
+    assert zero is not None
+    shift = zero.tensor
+    if zero.rank == 0 or math.prod(zero.shape) == 1:
+        shift = reshaped(shift, [])
+    elif zero.rank == 1:
+        shift = reshaped(shift, [-1 if at == axis else 1 for at in range(value.rank)])
+    return oc.cast(value.tensor, "int32") - oc.cast(shift, "int32")
+
+
+@operator("MatMulInteger", since=10)
+def matmul_integer(
+    node: Node, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None
+) -> Tensor:
+    left, right = _shifted(a, a_zero, a.rank - 2), _shifted(b, b_zero, b.rank - 1)
+    return product(node, left, a.shape, right, b.shape, "int32")
+
+
+@operator("ConvInteger", since=10)
+def conv_integer(
+    node: Node, x: Value, w: Value, x_zero: Value | None = None, w_zero: Value | None = None
+) -> Tensor:
+    # cells outside of the image are the zero point, which is 0 after the shift
+    return convolved(
+        node, _shifted(x, x_zero, 1), x.shape, _shifted(w, w_zero, 0), w.shape, "int32", 0
+    )
+
+
+def _scale_along(scale: Value, rank: int, axis: int) -> Tensor:
+    tensor = oc.cast(scale.tensor, "float32")
+    if scale.rank == 0 or math.prod(scale.shape) == 1:
+        return reshaped(tensor, [])
+    if scale.rank == 1:
+        return reshaped(tensor, [-1 if at == axis else 1 for at in range(rank)])
+    return tensor
+
+
+@operator("QLinearMatMul", since=10)
+def qlinear_matmul(
+    node: Node,
+    a: Value, a_scale: Value, a_zero: Value,
+    b: Value, b_scale: Value, b_zero: Value,
+    y_scale: Value, y_zero: Value,
+) -> Value:  # fmt: skip
+    left, right = _shifted(a, a_zero, a.rank - 2), _shifted(b, b_zero, b.rank - 1)
+    total = product(node, left, a.shape, right, b.shape, "int32")
+    rank = len(tuple(total.shape.dims))
+    factor = _scale_along(a_scale, rank, rank - 2) * _scale_along(b_scale, rank, rank - 1)
+    real = oc.cast(total, "float32") * (factor / _scale_along(y_scale, rank, rank - 2))
+    zero = reshaped(y_zero.tensor, []) if math.prod(y_zero.shape) == 1 else y_zero.tensor
+    return Value.of_tensor(quantized(real, zero, y_zero.format), y_zero.format)
+
+
+@operator("QLinearConv", since=10)
+def qlinear_conv(
+    node: Node,
+    x: Value, x_scale: Value, x_zero: Value,
+    w: Value, w_scale: Value, w_zero: Value,
+    y_scale: Value, y_zero: Value, bias: Value | None = None,
+) -> Value:  # fmt: skip
+    total = convolved(
+        node, _shifted(x, x_zero, 1), x.shape, _shifted(w, w_zero, 0), w.shape, "int32", 0
+    )
+    if bias is not None:
+        total = total + reshaped(bias.tensor, [-1, *[1] * (x.rank - 2)])
+    factor = (
+        _scale_along(x_scale, x.rank, 1)
+        * _scale_along(w_scale, x.rank, 1)
+        / _scale_along(y_scale, x.rank, 1)
+    )
+    zero = reshaped(y_zero.tensor, [])
+    return Value.of_tensor(
+        quantized(oc.cast(total, "float32") * factor, zero, y_zero.format), y_zero.format
+    )

@@ -1,0 +1,152 @@
+"""Reductions, scans and orders along axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import ocannl_core as oc
+from ocannl_core import Tensor
+from ocannl_onnx.operators.movement import axis_of, moved, reshaped, section
+from ocannl_onnx.registry import operator
+from ocannl_onnx.values import Value
+
+if TYPE_CHECKING:
+    from ocannl_onnx.graphs import Node
+
+
+def _reduction(
+    name: str, function: Callable[[Any, tuple[int, ...], bool], Any], empty: Any
+) -> None:
+    @operator(name)
+    def reduce(node: Node, x: Value, axes: Value | None = None) -> Any:
+        where = node.attr("axes") if axes is None else node.known_sizes(axes, "axes")
+        if not where:
+            if node.attr("noop_with_empty_axes", 0):
+                if name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"):
+                    return x
+                return moved(x, function(x.tensor, (), True))
+            where = range(x.rank)
+        along = tuple(sorted({axis_of(node, int(each), x.rank) for each in where}))
+        keep = bool(node.attr("keepdims", 1))
+        shape = [
+            1 if at in along else size for at, size in enumerate(x.shape) if keep or at not in along
+        ]
+        if 0 in x.shape and empty is not None:
+            return Value.of_array(np.full(shape, empty, x.format.numpy), x.format)
+        if not along:
+            return moved(x, function(x.tensor, (), keep))
+        result = function(x.tensor, along, keep)
+        return moved(x, oc.cast(reshaped(result, shape), x.format.carrier))
+
+
+def _sum(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+    if not axes:
+        return x
+    dtype = str(x.dtype)
+    return oc.sum(
+        x, axis=axes, keepdims=keep, dtype="float32" if dtype in ("float16", "bfloat16") else dtype
+    )
+
+
+def _log_sum_exp(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+    return oc.logsumexp(x, axis=axes, keepdims=keep) if axes else x
+
+
+_reduction("ReduceSum", _sum, 0)
+_reduction(
+    "ReduceMean", lambda x, axes, keep: oc.mean(x, axis=axes, keepdims=keep) if axes else x, np.nan
+)
+_reduction(
+    "ReduceProd", lambda x, axes, keep: oc.prod(x, axis=axes, keepdims=keep) if axes else x, 1
+)
+_reduction("ReduceSumSquare", lambda x, axes, keep: _sum(x * x, axes, keep), 0)
+_reduction("ReduceL1", lambda x, axes, keep: _sum(oc.abs(x), axes, keep), 0)
+_reduction("ReduceL2", lambda x, axes, keep: oc.sqrt(_sum(x * x, axes, keep)), 0)
+_reduction("ReduceLogSum", lambda x, axes, keep: oc.log(_sum(x, axes, keep)), -np.inf)
+_reduction("ReduceLogSumExp", _log_sum_exp, -np.inf)
+
+
+def _extreme(name: str, is_max: bool) -> None:
+    @operator(name)
+    def reduce(node: Node, x: Value, axes: Value | None = None) -> Any:
+        where = node.attr("axes") if axes is None else node.known_sizes(axes, "axes")
+        if not where:
+            if node.attr("noop_with_empty_axes", 0):
+                return x
+            where = range(x.rank)
+        along = tuple(sorted({axis_of(node, int(each), x.rank) for each in where}))
+        keep = bool(node.attr("keepdims", 1))
+        shape = [
+            1 if at in along else size for at, size in enumerate(x.shape) if keep or at not in along
+        ]
+        if 0 in x.shape:
+            if x.format.is_float:
+                least: Any = -np.inf if is_max else np.inf
+            elif x.format.name == "bool":
+                least = not is_max
+            else:
+                least = x.format.range[0 if is_max else 1]
+            return Value.of_array(np.full(shape, least, x.format.numpy), x.format)
+        if not along:
+            return x
+        reduce_axis = oc.max if is_max else oc.min
+        return moved(
+            x, oc.cast(reshaped(reduce_axis(x.tensor, axis=along), shape), x.format.carrier)
+        )
+
+
+_extreme("ReduceMax", True)
+_extreme("ReduceMin", False)
+
+
+def _arg(name: str, find: Callable[..., Any]) -> None:
+    @operator(name)
+    def position(node: Node, x: Value) -> Tensor:
+        axis = axis_of(node, node.attr("axis", 0), x.rank)
+        keep = bool(node.attr("keepdims", 1))
+        if node.attr("select_last_index", 0):
+            if x.has_extent(axis):
+                node.refuse("the last of equal cells is not known along an extent at run time")
+            found = x.shape[axis] - 1 - find(oc.flip(x.tensor, axis), axis=axis, keepdims=keep)
+        else:
+            found = find(x.tensor, axis=axis, keepdims=keep)
+        return oc.cast(found, "int64")
+
+
+_arg("ArgMax", oc.argmax)
+_arg("ArgMin", oc.argmin)
+
+
+def _scan(name: str, function: Callable[..., Any], neutral: int) -> None:
+    @operator(name)
+    def scan(node: Node, x: Value, axis: Value) -> Tensor:
+        along = axis_of(node, int(node.known(axis, "axis").reshape(())), x.rank)
+        reverse, size = node.attr("reverse", 0), x.shape[along]
+        tensor = oc.flip(x.tensor, along) if reverse else x.tensor
+        if node.attr("exclusive", 0):
+            widths = [(1, 0) if at == along else (0, 0) for at in range(x.rank)]
+            start: Any = float(neutral) if x.format.is_float else neutral
+            tensor = section(oc.pad(tensor, widths, value=start), along, 0, size)
+        result = function(tensor, axis=along, dtype=x.format.carrier)
+        return oc.flip(result, along) if reverse else result
+
+
+_scan("CumSum", oc.cumsum, 0)
+_scan("CumProd", oc.cumprod, 1)
+
+
+@operator("TopK")
+def topk(node: Node, x: Value, k: Value | None = None) -> Any:
+    count = node.attr("k") if k is None else int(node.known(k, "k").reshape(-1)[0])
+    axis = axis_of(node, node.attr("axis", -1), x.rank)
+    if not 0 <= count <= x.shape[axis]:
+        node.invalid("`K` is at most the size of the axis.", f"{count} of {x.shape[axis]}")
+    values, places = oc.topk(x.tensor, count, axis=axis, largest=bool(node.attr("largest", 1)))
+    return moved(x, values), oc.cast(places, "int64")
+
+
+__all__ = ["math"]

@@ -1,0 +1,160 @@
+"""Operators about sizes and constants, whose results are known when the graph is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import ocannl_core as oc
+from ocannl_core import Tensor
+from ocannl_onnx.formats import format_numbered
+from ocannl_onnx.operators.random import allow
+from ocannl_onnx.reading import array_of, dense
+from ocannl_onnx.registry import folded, operator
+from ocannl_onnx.values import Array, Sequence, Value, with_extents
+
+if TYPE_CHECKING:
+    from ocannl_onnx.graphs import Node
+
+MOST_CELLS = 2**31
+
+
+@operator("Shape")
+def shape(node: Node, x: Value) -> Value:
+    part = slice(node.attr("start", 0), node.attr("end"))
+    result = Value.of_array(np.array(x.shape, np.int64)[part])
+    open_axes = () if x.is_known else x.tensor.shape.extents
+    return with_extents(result, np.array([each is not None for each in open_axes], bool)[part])
+
+
+@operator("Size")
+def size(node: Node, x: Value) -> Array:
+    if not x.is_known and x.tensor.shape.extents:
+        node.refuse("the number of cells follows from an extent at run time")
+    return np.array(int(np.prod(np.array(x.shape, dtype=object))), np.int64)
+
+
+@operator("Constant")
+def constant(node: Node) -> Value:
+    name, proto = next(iter(node.attributes.items()))
+    match name:
+        case "value":
+            return Value.of_array(array_of(proto.t, None), format_numbered(proto.t.data_type))
+        case "value_float" | "value_floats":
+            return Value.of_array(np.array(node.attr(name), np.float32))
+        case "value_int" | "value_ints":
+            return Value.of_array(np.array(node.attr(name), np.int64))
+        case "value_string" | "value_strings":
+            return Value.of_array(np.array(node.attr(name), object))
+        case "sparse_value":
+            return Value.of_array(dense(proto.sparse_tensor, None))
+    node.invalid("A constant has a value.", name)
+
+
+@operator("ConstantOfShape", since=9)
+def constant_of_shape(node: Node, sizes: Value) -> Value | Tensor:
+    cell = node.attr("value", np.zeros(1, np.float32)).reshape(())
+    axes = node.known_sizes(sizes, "shape")
+    if any(each < 0 for each in axes):
+        node.invalid("Sizes are not negative.", str(list(axes)))
+    if int(np.prod(np.array(axes, dtype=object))) > MOST_CELLS:
+        node.refuse(f"its result of sizes {list(axes)} has more than {MOST_CELLS} cells")
+    return Value.of_array(np.broadcast_to(cell, axes))
+
+
+@operator("Range", since=11)
+def arange(node: Node, start: Value, limit: Value, delta: Value) -> Array:
+    first, last, step = (
+        node.known(v, n).reshape(())
+        for v, n in ((start, "start"), (limit, "limit"), (delta, "delta"))
+    )
+    if step == 0 or abs((float(last) - float(first)) / float(step)) > MOST_CELLS:
+        node.invalid("A range has a step, and at most 2**31 cells.", f"{first} to {last} by {step}")
+    count = max(int(np.ceil((float(last) - float(first)) / float(step))), 0)
+    return (first + np.arange(count).astype(first.dtype) * step).astype(first.dtype)
+
+
+@operator("EyeLike", since=9)
+def eye_like(node: Node, x: Value) -> Value:
+    number = node.attr("dtype")
+    found = x.format if number is None else format_numbered(number)
+    if found is None or x.rank != 2:
+        node.invalid("`EyeLike` takes a matrix, and a known format.", f"{x!r}, dtype {number}")
+    return Value.of_array(
+        np.eye(x.shape[0], x.shape[1], k=node.attr("k", 0)).astype(found.numpy), found
+    )
+
+
+@operator("Dropout")
+def dropout(node: Node, x: Value, ratio: Value | None = None, training: Value | None = None) -> Any:
+    is_training = training is not None and bool(node.known(training, "training mode").reshape(()))
+    rate = (
+        node.attr("ratio", 0.5) if ratio is None else float(node.known(ratio, "ratio").reshape(()))
+    )
+    if is_training and rate != 0:
+        allow(node)
+        if node.outputs_wanted() > 1 or rate >= 1:
+            node.refuse("training with a mask as an output is `oc.nn.dropout` outside of the model")
+        kept = oc.less(
+            rate, oc.uniform(dtype="float32") + oc.cast(x.tensor, "float32") * 0.0, dtype="bool"
+        )
+        return oc.where(kept, x.tensor / (1.0 - rate), 0.0)
+    return x, Value.of_array(np.ones(x.shape, bool if node.version >= 10 else x.format.numpy))
+
+
+@operator("NonZero", since=9)
+def non_zero(node: Node, x: Value) -> Array:
+    return np.array(np.nonzero(node.known(x, "input")), np.int64)
+
+
+@operator("Unique", since=11)
+def unique(node: Node, x: Value) -> Any:
+    cells = node.known(x, "input")
+    axis = node.attr("axis")
+    found, first, back, counts = np.unique(cells, True, True, True, axis=axis)
+    back = np.asarray(back).reshape(-1)
+    if not node.attr("sorted", 1):
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        found = np.take(found, order, axis=axis or 0)
+        first, counts, back = first[order], counts[order], rank[back]
+    return found, first.astype(np.int64), back.astype(np.int64), counts.astype(np.int64)
+
+
+@operator("Compress", since=9)
+def compress(node: Node, x: Value, condition: Value) -> Tensor:
+    axis = node.attr("axis")
+    wanted = np.nonzero(node.known(condition, "condition").reshape(-1))[0]
+    if axis is None:
+        flat = oc.reshape(x.tensor, output=[int(np.prod(x.shape))])
+        return oc.take(flat, oc.tensor(wanted, dtype="int64"), axis=0)
+    return oc.take(x.tensor, oc.tensor(wanted, dtype="int64"), axis=axis % x.rank)
+
+
+@folded("Size")
+def fold_size(node: Node, x: Any) -> Any:
+    return np.array(x.size, np.int64)
+
+
+def _reduced(name: str, function: Any) -> None:
+    @folded(name)
+    def reduce(node: Node, x: Any, axes: Any = None) -> Any:
+        where = node.attr("axes") if axes is None else tuple(map(int, axes.reshape(-1)))
+        if not where:
+            if node.attr("noop_with_empty_axes", 0):
+                return x
+            where = None
+        return np.asarray(function(x, axis=where, keepdims=bool(node.attr("keepdims", 1)))).astype(
+            x.dtype
+        )
+
+
+for _name, _function in {
+    "ReduceProd": np.prod, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min
+}.items():  # fmt: skip
+    _reduced(_name, _function)
+
+
+__all__ = ["Sequence", "arange", "constant", "shape"]

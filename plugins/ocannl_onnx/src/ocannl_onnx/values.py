@@ -1,0 +1,165 @@
+"""The values of a graph: numbers known when the graph is read, and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+import ocannl_core as oc
+from ocannl_core import Tensor
+from ocannl_onnx.formats import Format, format_named, format_of
+
+Array = np.ndarray[Any, Any]
+Sizes = tuple[int, ...]
+
+
+def sizes_of(tensor: Tensor) -> Sizes:
+    """Return the sizes of a tensor's axes, in buffer order.
+
+    They are stated for the tensor, whose later uses then decide no part of its shape: a graph has
+    hundreds of nodes, and inferring the shapes of all before each one takes time.
+    """
+    shape = tensor.shape
+    dims, extents = tuple(shape.dims), shape.extents
+    sizes = [
+        extent or size for size, extent in zip(dims, extents or (None,) * len(dims), strict=True)
+    ]
+    oc.require_shape(tensor, sizes)
+    return dims
+
+
+class Value:
+    """A tensor of a graph.
+
+    Attributes:
+        format: Its element type.
+        shape: Its sizes.
+        array: Its cells, where they are known when the graph is read.
+        inputs: The names of the model's inputs on which the cells depend.
+        is_weight: True if the cells are a parameter, which is not folded into constants.
+        extents: True for each cell that is the size of an axis with an extent at run time, of which
+            `array` holds the maximum; None if there is no such cell.
+    """
+
+    __slots__ = ("_tensor", "array", "extents", "format", "inputs", "is_weight", "shape")
+
+    def __init__(
+        self,
+        format: Format,
+        shape: Sizes,
+        *,
+        array: Array | None = None,
+        tensor: Tensor | None = None,
+        inputs: frozenset[str] = frozenset(),
+        is_weight: bool = False,
+    ) -> None:
+        self.format = format
+        self.shape = shape
+        self.array = array
+        self._tensor = tensor
+        self.inputs = inputs
+        self.is_weight = is_weight
+        self.extents: Array | None = None
+
+    @classmethod
+    def of_array(cls, array: Any, format: Format | None = None) -> Value:
+        """Return a value known when the graph is read."""
+        cells = np.asanyarray(array)  # a map of a file stays one
+        found = format or format_of(cells)
+        if found is None:
+            raise TypeError(f"an array of {cells.dtype}")
+        return cls(found, tuple(map(int, cells.shape)), array=cells)
+
+    @classmethod
+    def of_tensor(
+        cls,
+        tensor: Tensor,
+        format: Format | None = None,
+        inputs: frozenset[str] = frozenset(),
+        shape: Sizes | None = None,
+    ) -> Value:
+        found = format or format_named(str(tensor.dtype))
+        return cls(
+            found, sizes_of(tensor) if shape is None else shape, tensor=tensor, inputs=inputs
+        )
+
+    @property
+    def tensor(self) -> Tensor:
+        """The value as a tensor of the format's carrier."""
+        if self._tensor is None:
+            assert self.array is not None
+            if self.extents is not None:
+                raise oc.UsageError(
+                    "The size of an axis with an extent at run time is a size, not a number.",
+                    found="a size that a node computes with",
+                    fix="state a constant size for this axis",
+                )
+            cells = self.array
+            is_filled = cells.size > 1 and not any(cells.strides)
+            if is_filled:  # one number for all cells
+                cells = cells[(0,) * cells.ndim]
+            if self.format.is_carried:
+                cells = cells.astype(self.format.carrier)
+            tensor = oc.tensor(np.asarray(cells, order="C"), dtype=self.format.carrier)
+            self._tensor = oc.broadcast_to(tensor, *self.shape) if is_filled else tensor
+        return self._tensor
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_known(self) -> bool:
+        return self.array is not None
+
+    def has_extent(self, axis: int) -> bool:
+        """True if the size of an axis is an extent at run time."""
+        extents = () if self.is_known else self.tensor.shape.extents
+        return bool(extents) and extents[axis] is not None
+
+    def __repr__(self) -> str:
+        return f"<{self.format}{list(self.shape)}{' known' if self.is_known else ''}>"
+
+
+def with_extents(value: Value, extents: Array) -> Value:
+    """Mark the cells that are extents at run time."""
+    if extents.any():
+        value.extents = extents
+    return value
+
+
+class Sequence:
+    """A sequence of values; its length is known when the graph is read."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self.items = tuple(items)
+
+
+class Optional:
+    """A value or nothing; which of both is known when the graph is read."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+
+Item = Value | Sequence | Optional
+
+
+def inputs_of(items: Iterable[Any]) -> frozenset[str]:
+    """Return the names of the model's inputs on which values depend."""
+    found: frozenset[str] = frozenset()
+    for item in items:
+        match item:
+            case Value():
+                found |= item.inputs
+            case Sequence():
+                found |= inputs_of(item.items)
+            case Optional():
+                found |= inputs_of((item.item,))
+    return found

@@ -1,0 +1,87 @@
+"""`ocannl onnx`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+from ocannl_core.cli import main
+
+onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
+from onnx import helper  # noqa: E402
+
+from ocannl_onnx import registry  # noqa: E402
+from plugins.ocannl_onnx.tests.models import expected_of, model, perceptron  # noqa: E402
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    proto, _ = perceptron(np.random.default_rng(3))
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    return str(path)
+
+
+def test_info_lists_ports_parameters_and_operators(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["onnx", "info", file, "--extents", "batch=2"]) == 0
+    text = capsys.readouterr().out
+    assert "x: float32[batch, 3]" in text
+    assert "parameters: 3 arrays, 30 numbers, 120 bytes" in text
+    assert "2 MatMul" in text
+    assert "applies to placeholders" in text
+
+
+def test_info_names_refused_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = model([helper.make_node("Own", ["x"], ["y"])], {"x": [1]}, {"y": [1]})
+    onnx.save(proto, tmp_path / "own.onnx")
+    assert main(["onnx", "info", str(tmp_path / "own.onnx")]) == 1
+    assert "Own   refused: the standard has no such operator" in capsys.readouterr().out
+
+
+def test_run_takes_arrays_and_saves_results(file: str, tmp_path: Path) -> None:
+    x = np.ones((2, 3), np.float32)
+    np.savez(tmp_path / "in.npz", x=x)
+    outputs = tmp_path / "out.npz"
+    arguments = ["onnx", "run", file, str(tmp_path / "in.npz"), "--backend", "interp"]
+    assert main([*arguments, "--output", str(outputs)]) == 0
+    _, weights = perceptron(np.random.default_rng(3))
+    assert np.allclose(np.load(outputs)["y"], expected_of(weights, x), atol=1e-5)
+
+
+def test_check_compares_with_onnxruntime(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    arguments = ["onnx", "check", file, "--extents", "batch=4", "--backend", "interp"]
+    assert main(arguments) == 0
+    assert "agrees with onnxruntime" in capsys.readouterr().out
+
+
+def test_check_names_the_first_node_that_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="first"),
+        helper.make_node("Exp", ["a"], ["b"], name="second"),
+        helper.make_node("Sub", ["b", "a"], ["y"], name="third"),
+    ]
+    onnx.save(model(nodes, {"x": [5]}, {"y": [5]}), tmp_path / "m.onnx")
+    monkeypatch.setitem(
+        registry._TABLE,
+        ("", "Exp"),
+        [registry.Operator(lambda node, x: oc.exp(x.tensor) + 0.01, 1, None)],
+    )
+    assert main(["onnx", "check", str(tmp_path / "m.onnx"), "--backend", "interp"]) == 1
+    text = capsys.readouterr().out
+    assert "differs from onnxruntime" in text
+    assert "first at node second: Exp\n  b: greatest difference 0.01" in text
+
+
+def test_a_wrong_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.onnx").write_text("no model")
+    assert main(["onnx", "info", str(tmp_path / "text.onnx")]) == 1
+    assert "OnnxError" in capsys.readouterr().err

@@ -1,0 +1,304 @@
+"""Models are blocks: their outputs are tensors with gradients, their weights parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocannl_core as oc
+
+onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
+from onnx import TensorProto, helper  # noqa: E402
+
+import ocannl_onnx  # noqa: E402
+from plugins.ocannl_onnx.tests.models import expected_of, model, perceptron  # noqa: E402
+
+
+def computed(result: Any, cells: dict[Any, Any], backend: str = "interp", **calls: int) -> Any:
+    """Return the cells of a tensor for those of placeholders."""
+    ctx = oc.Context(backend)
+    ctx.init_params(result)
+    routine = ctx.compile(oc.train.forward(result), keep=[result])
+    for tensor, value in cells.items():
+        ctx[tensor] = value
+    routine(**calls)
+    return ctx[result]
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
+def test_a_model_in_a_file_computes_its_nodes(
+    tmp_path: Path, rng: np.random.Generator, backend: str
+) -> None:
+    proto, weights = perceptron(rng)
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    x = rng.standard_normal((4, 3)).astype(np.float32)
+    with oc.Session():
+        loaded = ocannl_onnx.load(path)
+        given = oc.placeholder("given", output=[4, 3])
+        y = loaded(x=given)
+        assert np.allclose(computed(y, {given: x}, backend), expected_of(weights, x), atol=1e-5)
+
+
+def test_an_extent_at_run_time_takes_the_place_of_a_named_axis(rng: np.random.Generator) -> None:
+    proto, weights = perceptron(rng)
+    x = rng.standard_normal((5, 3)).astype(np.float32)
+    with oc.Session():
+        batch = oc.static_extent("batch", max=8)
+        loaded = ocannl_onnx.load(proto, extents={"batch": batch})
+        inputs = loaded.placeholders()
+        y = loaded(**inputs)
+        found = computed(y, {inputs["x"]: x}, batch=5)
+        assert found.shape == (5, 2)
+        assert np.allclose(found, expected_of(weights, x), atol=1e-5)
+
+
+def test_weights_are_trained_if_the_caller_says_so(rng: np.random.Generator) -> None:
+    proto, weights = perceptron(rng)
+    x = rng.standard_normal((4, 3)).astype(np.float32)
+    with oc.Session():
+        loaded = ocannl_onnx.load(proto, trainable=True)
+        y = loaded(x=oc.tensor(x))
+        loss = oc.mean(y * y)
+        ctx = oc.Context("interp")
+        ctx.init_params(loss)
+        weight = loaded.parameters["layers.1.weight"]
+        step = ctx.compile(
+            oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.05),
+            keep=[loss, weight.grad],
+        )
+        step()
+        hidden = np.maximum(x @ weights["layers.0.weight"] + weights["layers.0.bias"], 0)
+        slope = hidden.T @ (2 * (hidden @ weights["layers.1.weight"]) / 8)
+        assert np.allclose(ctx[weight.grad], slope, atol=1e-4)
+        before = ctx.item(loss)
+        for _ in range(5):
+            step()
+        assert ctx.item(loss) < before
+
+
+def test_weights_have_no_gradient_otherwise(rng: np.random.Generator) -> None:
+    proto, _ = perceptron(rng)
+    with oc.Session():
+        loaded = ocannl_onnx.load(proto)
+        loaded(x=oc.tensor(np.ones((1, 3), np.float32)))
+        assert set(loaded.parameters) == {"layers.0.weight", "layers.0.bias", "layers.1.weight"}
+        assert not any(each.requires_grad for each in loaded.parameters.values())
+
+
+def test_applications_share_the_weights(rng: np.random.Generator) -> None:
+    proto, _ = perceptron(rng)
+    with oc.Session():
+        loaded = ocannl_onnx.load(proto)
+        first = loaded(x=oc.tensor(np.ones((1, 3), np.float32)))
+        weight = loaded.parameters["layers.0.weight"]
+        second = loaded(x=oc.tensor(np.zeros((2, 3), np.float32)))
+        assert loaded.parameters["layers.0.weight"] is weight
+        assert set(first.params) == set(second.params)
+
+
+def test_nodes_give_tensors_their_names(rng: np.random.Generator) -> None:
+    proto, _ = perceptron(rng)
+    with oc.Session():
+        loaded = ocannl_onnx.load(proto)
+        y = loaded(x=oc.tensor(np.ones((1, 3), np.float32)))
+        assert y.label == ("layers_1_MatMul",)
+        assert "layers_0_weight" in str(oc.summary(y))
+        assert "layers_0_weight" in str(oc.tree(y))
+
+
+def test_weights_go_to_a_checkpoint_and_back(tmp_path: Path, rng: np.random.Generator) -> None:
+    proto, weights = perceptron(rng)
+    path = tmp_path / "weights.safetensors"
+    with oc.Session():
+        y = ocannl_onnx.load(proto)(x=oc.tensor(np.ones((1, 3), np.float32)))
+        ctx = oc.Context("interp")
+        ctx.init_params(y)
+        oc.save(path, ctx, y)
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    for each in changed.graph.initializer:
+        each.raw_data = bytes(len(each.raw_data))
+    with oc.Session():
+        loaded = ocannl_onnx.load(changed)
+        y = loaded(x=oc.tensor(np.ones((1, 3), np.float32)))
+        ctx = oc.Context("interp")
+        ctx.init_params(y)
+        oc.load(path, ctx, y)
+        found = ctx[loaded.parameters["layers.0.weight"]]
+        assert np.array_equal(found, weights["layers.0.weight"])
+
+
+def test_large_weights_are_mapped_from_the_file(tmp_path: Path, rng: np.random.Generator) -> None:
+    weight = rng.standard_normal((64, 64)).astype(np.float32)
+    proto = model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": [1, 64]},
+        {"y": [1, 64]},
+        {"w": weight},
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    x = rng.standard_normal((1, 64)).astype(np.float32)
+    with oc.Session():
+        loaded = ocannl_onnx.load(path)
+        assert isinstance(loaded.weights["w"].array, np.memmap)
+        assert not loaded.proto.graph.initializer[0].raw_data
+        assert np.allclose(computed(loaded(oc.tensor(x)), {}), x @ weight, atol=1e-4)
+        assert onnx.load_from_string(loaded.serialized()) == proto
+
+
+def test_external_data_are_mapped(tmp_path: Path, rng: np.random.Generator) -> None:
+    proto, weights = perceptron(rng)
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    x = rng.standard_normal((2, 3)).astype(np.float32)
+    with oc.Session():
+        loaded = ocannl_onnx.load(path)
+        assert isinstance(loaded.weights["layers.0.weight"].array, np.memmap)
+        found = computed(loaded(oc.tensor(x)), {})
+        assert np.allclose(found, expected_of(weights, x), atol=1e-5)
+
+
+def test_an_array_is_known_when_the_graph_is_read() -> None:
+    proto = model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        {"x": [2, 3], "shape": ["rank"]},
+        {"y": ["a", "b", "c"]},
+        shape=TensorProto.INT64,
+    )
+    with oc.Session():
+        loaded = ocannl_onnx.load(proto)
+        x = oc.placeholder("x", output=[2, 3])
+        assert tuple(loaded(x=x, shape=[3, 1, -1]).shape.dims) == (3, 1, 2)
+        with pytest.raises(ocannl_onnx.UnknownValueError, match="depends on the input shape"):
+            loaded(x=x, shape=oc.placeholder("shape", output=[3], dtype="int64"))
+
+
+def test_a_shape_computed_from_shapes_is_known() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+        helper.make_node("Unsqueeze", ["rows", "zero"], ["rows1"]),
+        helper.make_node("Concat", ["rows1", "rest"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["x", "wanted"], ["y"]),
+    ]
+    numbers = {"zero": np.array([0], np.int64), "rest": np.array([-1], np.int64)}
+    numbers["zero"] = np.array(0, np.int64)
+    nodes[2] = helper.make_node("Unsqueeze", ["rows", "axes"], ["rows1"])
+    numbers["axes"] = np.array([0], np.int64)
+    proto = model(nodes, {"x": ["n", 2, 3]}, {"y": ["n", 6]}, numbers)
+    with oc.Session():
+        x = oc.placeholder("x", output=[4, 2, 3])
+        assert tuple(ocannl_onnx.load(proto)(x).shape.dims) == (4, 6)
+
+
+def test_refusals_name_node_operator_version_and_reason() -> None:
+    proto = model(
+        [helper.make_node("ImageDecoder", ["x"], ["y"], name="decode")],
+        {"x": [10]},
+        {"y": ["h", "w", 3]},
+        opset=20,
+        x=TensorProto.UINT8,
+        y=TensorProto.UINT8,
+    )
+    with oc.Session(), pytest.raises(ocannl_onnx.UnsupportedError) as refusal:
+        ocannl_onnx.load(proto)(oc.placeholder("x", output=[10], dtype="uint8"))
+    text = str(refusal.value)
+    assert "node 'decode': ImageDecoder (operator set 20)" in text
+    assert "decoded by the host" in text
+
+
+def test_an_error_of_an_operation_names_the_node() -> None:
+    proto = model(
+        [helper.make_node("Add", ["x", "w"], ["y"], name="add")],
+        {"x": ["n"]},
+        {"y": ["n"]},
+        {"w": np.ones(3, np.float32)},
+    )
+    with oc.Session(), pytest.raises(ocannl_onnx.OnnxError) as error:
+        ocannl_onnx.load(proto)(oc.placeholder("x", output=[4]))
+    assert "node 'add'" in error.value.where
+
+
+def test_inputs_are_checked() -> None:
+    proto = model(
+        [helper.make_node("Add", ["a", "b"], ["y"])], {"a": ["n"], "b": ["n"]}, {"y": ["n"]}
+    )
+    with oc.Session():
+        loaded = ocannl_onnx.load(proto)
+        a, b = oc.placeholder("a", output=[4]), oc.placeholder("b", output=[3])
+        with pytest.raises(ocannl_onnx.OnnxError, match="where n is 4"):
+            loaded(a, b)
+        with pytest.raises(ocannl_onnx.OnnxError, match="none for b"):
+            loaded(a)
+        with pytest.raises(ocannl_onnx.OnnxError, match="'c'"):
+            loaded(a, c=b)
+        with pytest.raises(ocannl_onnx.OnnxError, match="int32"):
+            loaded(a, oc.placeholder("b", output=[4], dtype="int32"))
+
+
+def test_random_numbers_are_drawn_on_request_only() -> None:
+    proto = model(
+        [helper.make_node("RandomNormalLike", ["x"], ["y"])], {"x": [1000]}, {"y": [1000]}
+    )
+    with oc.Session(), pytest.raises(ocannl_onnx.UnsupportedError, match="random=True"):
+        ocannl_onnx.load(proto)(oc.placeholder("x", output=[1000]))
+    with oc.Session(seed=1):
+        y = ocannl_onnx.load(proto, random=True)(oc.tensor(np.zeros(1000, np.float32)))
+        cells = computed(y, {})
+        assert abs(cells.mean()) < 0.15
+        assert 0.9 < cells.std() < 1.1
+
+
+def _flattened(divide: bool) -> Any:
+    """Return a model that flattens by sizes that it computes, or divides by one."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+    ]
+    if divide:
+        nodes += [
+            helper.make_node("Cast", ["rows"], ["count"], to=TensorProto.FLOAT),
+            helper.make_node("Div", ["x", "count"], ["y"], name="mean"),
+        ]
+    else:
+        nodes += [
+            helper.make_node("Unsqueeze", ["rows", "axes"], ["row"]),
+            helper.make_node("Concat", ["row", "rest"], ["wanted"], axis=0),
+            helper.make_node("Reshape", ["x", "wanted"], ["y"]),
+        ]
+    numbers = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
+    return model(nodes, {"x": ["n", 2, 3]}, {"y": None}, numbers)
+
+
+def test_a_new_shape_keeps_an_extent_at_run_time(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((3, 2, 3)).astype(np.float32)
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        loaded = ocannl_onnx.load(_flattened(divide=False), extents={"n": n})
+        inputs = loaded.placeholders()
+        y = computed(loaded(**inputs), {inputs["x"]: x}, n=3)
+        assert np.array_equal(y, x.reshape(3, 6))
+
+
+def test_an_extent_at_run_time_is_not_taken_for_its_maximum() -> None:
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        loaded = ocannl_onnx.load(_flattened(divide=True), extents={"n": n})
+        with pytest.raises(ocannl_onnx.OnnxError, match=r"extent at run time[^.]*") as error:
+            loaded(**loaded.placeholders())
+        assert "Cast" in str(error.value) or "mean" in str(error.value)
+    with oc.Session():
+        loaded = ocannl_onnx.load(_flattened(divide=True), extents={"n": 4})
+        inputs = loaded.placeholders()
+        y = computed(loaded(**inputs), {inputs["x"]: np.ones((4, 2, 3), np.float32)})
+        assert np.allclose(y, 0.25)
