@@ -20,9 +20,9 @@ LONGEST = 800
 SMOKE_OF = {"nn": "perceptrons", "train": "sgd"}
 """Packages whose smoke tests have another name."""
 SHARED_NAMES = {"__init__", "nodes", "pipeline", "printer", "traverse", "verify"}
+"""Names of modules that several packages have, for the same part of each."""
 NAMESPACES = {"primitives", "random"}
 """Modules of public names, called as users call them."""
-"""Names of modules that several packages have, for the same part of each."""
 
 
 def test_there_are_modules_to_check() -> None:

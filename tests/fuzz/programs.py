@@ -10,6 +10,8 @@ from typing import Self
 
 import numpy as np
 
+from ocannl_core.base.renamed import NAMES
+
 from .captures import Captures, Require, with_sizes
 from .notation import ALONE, SpecContext
 from .reference import CONTRACTIONS, Array, Call, Slice
@@ -202,7 +204,7 @@ class Step:
                 if self.capture:
                     names = ", ".join(f"{name!r}: {dim}" for name, dim in self.capture)
                     more += f", capture={{{names}}}"
-                return f"oc.{operation}({self.spec!r}, {arguments}{more})"
+                return f"{public_name(operation)}({self.spec!r}, {arguments}{more})"
             case "stack":
                 return f"oc.stack({arguments}, axis={self.spec!r})"
             case "matmul":
@@ -217,7 +219,12 @@ class Step:
             case "twice":
                 return f"{first} * 2"
             case _:
-                return f"oc.{self.operation}({arguments})"
+                return f"{public_name(self.operation)}({arguments})"
+
+
+def public_name(operation: str) -> str:
+    """Return the name of an operation in programs of users."""
+    return NAMES.get(f"oc.{operation}", f"oc.{operation}")
 
 
 def used_operands(

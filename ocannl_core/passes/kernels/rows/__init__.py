@@ -6,7 +6,7 @@
 
 Analysis, over nests:
 - `choose` groups neighbours over the same rows; `recognize_attention` finds the two products of an
-  attention, by `trace`, as data: `attention`.
+  attention, by `trace`, as data: `flash_attention`.
 - `masks` states what a causal mask hides; `backward` and `recompute_matrices` let
   the backward pass compute matrices again.
 

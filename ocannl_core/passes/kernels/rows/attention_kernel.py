@@ -38,7 +38,6 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.passes.kernels.rows.attention import FusedAttention, inside_or, replaced
 from ocannl_core.passes.kernels.rows.attention_thread import (
     Arrays,
     AttentionThread,
@@ -47,6 +46,7 @@ from ocannl_core.passes.kernels.rows.attention_thread import (
     weighted_sums,
 )
 from ocannl_core.passes.kernels.rows.attention_tiles import AttentionTile, shared_arrays
+from ocannl_core.passes.kernels.rows.flash_attention import FusedAttention, inside_or, replaced
 from ocannl_core.passes.kernels.rows.masks import CausalMask, causal_mask
 from ocannl_core.passes.kernels.rows.online_softmax import LEAST, Invariants, OnlineSoftmax
 from ocannl_core.passes.kernels.rows.tile_copies import Side, TileCopies

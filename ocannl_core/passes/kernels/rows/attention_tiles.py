@@ -16,7 +16,7 @@ from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.matrix_units import Digit, MatrixInstruction
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.passes.kernels.rows.attention import FusedAttention
+from ocannl_core.passes.kernels.rows.flash_attention import FusedAttention
 from ocannl_core.schedule import machine_model as machine
 from ocannl_core.schedule.rules.block_rules import power_below
 from ocannl_core.schedule.rules.block_tiles import fused

@@ -32,7 +32,7 @@ from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
-from ocannl_core.passes.kernels.rows.attention import Product, factors_of, joined, unconverted
+from ocannl_core.passes.kernels.rows.flash_attention import Product, factors_of, joined, unconverted
 from ocannl_core.passes.kernels.rows.recognize_attention import TracedAttention, attentions_at
 from ocannl_core.passes.kernels.rows.trace import NoAttentionError, Sides, Trace, is_sum, sides_of
 

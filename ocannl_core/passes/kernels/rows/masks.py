@@ -20,7 +20,7 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import visible_difference
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.passes.kernels.rows.attention import FusedAttention
+from ocannl_core.passes.kernels.rows.flash_attention import FusedAttention
 from ocannl_core.passes.kernels.rows.tile_copies import Side
 
 

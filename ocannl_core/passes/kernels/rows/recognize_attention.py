@@ -20,7 +20,7 @@ from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
-from ocannl_core.passes.kernels.rows.attention import (
+from ocannl_core.passes.kernels.rows.flash_attention import (
     FusedAttention,
     Invariant,
     Sum,

@@ -27,7 +27,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import Kind
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.defining_stores import DefiningStore, DefiningStores
-from ocannl_core.passes.kernels.rows.attention import (
+from ocannl_core.passes.kernels.rows.flash_attention import (
     Product,
     RowMaximum,
     Sum,

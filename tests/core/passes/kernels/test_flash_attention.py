@@ -146,7 +146,7 @@ def test_a_mask_inside_of_a_score_with_a_bias_hides_tiles() -> None:
         scores = oc.einsum("s|h d; t|h d => s|t->h", q, k)
         scores = oc.where(oc.less_equal(keys, positions_of(None)), scores, -math.inf)
         scores = scores + oc.einsum("t|h => 0|t->h", bias)
-        weights = oc.nn.softmax("s|t->h => s|0->h", scores)
+        weights = oc.softmax(scores, logic="s|t->h => s|0->h")
         z = oc.einsum("s|t->h; t|h e => s|h e", weights, v)
         program = oc.Context("interp").compile(oc.train.forward(z))._build.optimized
     (kernel,) = walks(planned(program))
