@@ -405,6 +405,7 @@ class Routine:
         if self._history.last is self._run and extents == self._run.values:
             self._run_launcher(values)
             return
+        self._store.device.check_usable()
         sizes = dict(zip(self._extents, extents, strict=True))
         if self._sized:
             checks.check_sizes(self._sized, sizes, self.name)
