@@ -86,8 +86,8 @@ def _interface_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield from _relative(line, _qualified(node, meanings))
             case ast.Call(function, keywords=keywords):
                 called = _qualified(function, meanings)
-                for each in keywords if called else ():
-                    yield from _relative(each.value.lineno, f"{called}.{each.arg}")
+                for argument in keywords if called else ():
+                    yield from _relative(argument.value.lineno, f"{called}.{argument.arg}")
             case (
                 ast.FunctionDef(name=name, lineno=line)
                 | ast.Name(id=name, ctx=ast.Store(), lineno=line)

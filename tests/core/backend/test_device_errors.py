@@ -301,6 +301,41 @@ def test_a_queue_refuses_runs_after_its_error_was_raised() -> None:
         step()
 
 
+def test_a_run_without_checks_has_the_errors_of_a_run() -> None:
+    errors: list[BaseException] = []
+
+    class Counting:
+        def __init__(self, executable: Any) -> None:
+            self._executable = executable
+
+        def link(self, *buffers: Any) -> Callable[[Sequence[int]], None]:
+            launch = self._executable.link(*buffers)
+
+            def launch_or_fail(values: Sequence[int]) -> None:
+                if errors:
+                    raise errors[0]
+                launch(values)
+
+            return launch_or_fail
+
+    def ocannl_compile(source: Any, target: Any) -> Counting:
+        return Counting(ocannl_interp.ocannl_compile(source, target))
+
+    faulty(ocannl_compile=ocannl_compile)
+    ctx = oc.Context("faulty")
+    step = ctx.compile(oc.train.forward(oc.tensor([1.0, 2.0]) * 2.0))
+    step()
+    run_again = step.unchecked()
+    assert run_again is not None
+    run_again()
+    errors.append(ConnectionResetError("the board is gone"))
+    with pytest.raises(DeviceError, match="the board is gone"):
+        run_again()
+    errors.clear()
+    with pytest.raises(DeviceError, match="the board is gone"):
+        step()
+
+
 def test_a_failure_states_its_device_where_a_call_has_two() -> None:
     targets = tuple(Target("faulty", number) for number in range(2))
     stated = ["faulty:1"]
