@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextvars
 import signal
+import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -79,8 +80,18 @@ def _abandon_after(seconds: float, action: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     if not results:
-        raise TimeoutError(_text(seconds))
+        raise TimeoutError(_text(seconds)) from Overdue().with_traceback(_place_of(thread))
     return results[0]
+
+
+def _place_of(thread: threading.Thread) -> TracebackType | None:
+    """Return the place at which a thread is now, as the traceback of an error there."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    place: TracebackType | None = None
+    while frame is not None:
+        place = TracebackType(place, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return place
 
 
 def _text(seconds: float) -> str:

@@ -20,6 +20,7 @@ from ocannl_core.runtime.routine import Routine
 from ocannl_core.tensor.computations.computation import Computation
 from ocannl_core.tensor.computations.precision_report import precision_report
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.train.training_loop import Run
 
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
@@ -121,4 +122,4 @@ def _views_of(subject: object, *, has_cells: bool) -> tuple[str, ...]:
             return ("curves", "heatmap") if subject.ndim == 1 else ("heatmap",)
         case Mapping() | Sequence() if not isinstance(subject, str | bytes):
             return ("curves",)
-    return ("curves",) if hasattr(subject, "history") else ()
+    return ("curves",) if isinstance(subject, Run) else ()

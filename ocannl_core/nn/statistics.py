@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import einsum
@@ -38,7 +38,9 @@ def variance(spec: str, x: Tensor, center: Tensor) -> Tensor:
     return mean(spec, difference * difference)
 
 
-def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
+def softmax(
+    spec: str, x: Tensor | None = None, *, scale: float = 1.0, axis: object = None
+) -> Tensor:
     """Return `exp(scale * x)` divided by its sum along a specification, in the shape of `x`.
 
         softmax("...|... => ...|0", scores)                     # over the output axes
@@ -53,7 +55,14 @@ def softmax(spec: str, x: Tensor, *, scale: float = 1.0) -> Tensor:
     Args:
         spec: A reduction of one operand, with 0 in the result for the axes that are summed.
         scale: A factor; the inverse of the temperature.
+        axis: An argument of `oc.softmax`, refused with its name.
     """
+    if not isinstance(spec, str) or x is None:
+        raise UsageError.at_caller(
+            "oc.nn.softmax takes a specification; along axes by number softmax is oc.softmax.",
+            found="no specification" if axis is None else f"axis={axis!r}",
+            fix="oc.softmax(x, axis=-1)",
+        )
     return softmax_along(spec, x if scale == 1 else scale * x)
 
 

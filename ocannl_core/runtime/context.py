@@ -258,6 +258,12 @@ class Context:
             raise UsageError(
                 "Weights are inside of the C file or beside it.", found=f"weights={weights!r}"
             )
+        if not file.absolute().parent.is_dir():
+            raise UsageError(
+                "An export writes its files to a folder that exists.",
+                found=str(file.absolute().parent),
+                fix="create it before",
+            )
         for routine in named.values():
             if not isinstance(routine, Routine) or routine.context is not self:
                 raise UsageError(

@@ -348,20 +348,25 @@ class _Exporter:
         return IndexArgument(index, name, accepted.start, accepted.stop - 1)
 
     def _inputs(self) -> dict[TensorNode, None]:
-        """Return the placeholders."""
-        found = ((node, self._tensor(node)) for node in self._infos)
+        """Return the placeholders, in the order of their creation."""
+        found = ((node, self._tensor(node)) for node in self._in_order())
         return {node: None for node, each in found if each is not None and each.is_placeholder}
 
     def _outputs(self) -> dict[TensorNode, None]:
-        """Return the nodes that are computed anew by each call, gradients left out."""
+        """Return the nodes that are computed anew by each call, gradients left out, in the order of
+        their creation.
+        """
         usages = [each.linkable.usage for each in self._functions.values()]
         writes = set().union(*(each.writes for each in usages))
         kept = set().union(*(each.reads_first for each in usages))
         return {
             node: None
-            for node in self._infos
+            for node in self._in_order()
             if node in writes and node not in kept and node.gradient_of is None
         }
+
+    def _in_order(self) -> list[TensorNode]:
+        return sorted(self._infos, key=lambda node: node.id)
 
     def _stated(self, tensors: Sequence[Tensor], argument: str) -> dict[TensorNode, None]:
         """Return the nodes of tensors that a user names."""
@@ -470,4 +475,5 @@ def _check_identifier(name: str) -> None:
         raise UsageError(
             "The names of an exported file and of its functions are identifiers of C.",
             found=repr(name),
+            fix='ctx.export({"predict": routine}, "model.c")',
         )

@@ -129,7 +129,7 @@ class ExportedModel:
             wanted += [f"{each}=..." for each in names]
             raise ExportedError(f"{name} takes ({', '.join(wanted)})")
         tensors = [self._tensors[each] for each in function.tensors[: function.inputs]]
-        views = [memoryview(each) for each in inputs]
+        views = [_view_of(name, tensor, each) for tensor, each in zip(tensors, inputs, strict=True)]
         for tensor, view in zip(tensors, views, strict=True):
             _check_input(name, tensor, view, _dims(tensor, indices))
         given = [_cells_of(each) for each in views]
@@ -223,6 +223,16 @@ def _view(memory: Any, tensor: Any, dims: tuple[int, ...]) -> Any:
     nbytes = prod(dims) * size
     letter = _FORMATS.get(tensor.format.decode(), {1: "B", 2: "H", 4: "I", 8: "Q"}.get(size, "B"))
     return memory[:nbytes].cast(letter, dims) if dims else memory[:nbytes].cast(letter)
+
+
+def _view_of(function: str, tensor: Any, given: Any) -> memoryview:
+    try:
+        return memoryview(given)
+    except TypeError:
+        raise ExportedError(
+            f"{function} takes {tensor.name.decode()} as an object with the buffer "
+            f"protocol, such as a NumPy array or array.array; found {type(given).__name__}"
+        ) from None
 
 
 def _check_input(function: str, tensor: Any, view: memoryview, dims: tuple[int, ...]) -> None:

@@ -239,6 +239,14 @@ def fit(
         if given not in get_args(kinds):
             choices = ", ".join(map(repr, get_args(kinds)))
             raise UsageError.at_caller(f"{name}= is one of {choices}.", repr(given))
+    for each in callbacks:
+        if not isinstance(each, Callback):
+            raise UsageError.at_caller(
+                "callbacks= holds objects of subclasses of oc.train.Callback.",
+                repr(each),
+                "class Log(oc.train.Callback): def on_epoch(self, run): ...; for one function, "
+                "on_epoch= or on_step=",
+            )
     if not isinstance(first_step, Integral) or int(first_step) < 0:
         raise UsageError.at_caller("first_step= is a number of steps.", repr(first_step))
     is_parallel = isinstance(step, DataParallel)

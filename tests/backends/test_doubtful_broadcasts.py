@@ -143,3 +143,30 @@ def test_a_step_of_an_optimiser_gives_none_for_a_bias(
         update = optimizer(learning_rate=0.1).update(loss)
         oc.Context("interp").compile(oc.train.grad_update(loss) + update)
     assert [str(each.message) for each in found] == []
+
+
+PRODUCTS: dict[str, Build] = {
+    "an activation": lambda: oc.relu(data(4, 3, batch=1)) @ data(3, 2),
+    "a filled matrix": lambda: oc.eye(3) @ data(3),
+    "a hidden layer": lambda: oc.tanh(oc.param("w", output=[8]) @ data(4, 3, batch=1)) @ data(8, 2),
+}
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_a_left_operand_without_input_axes_gives_a_warning(case: str) -> None:
+    (text,) = warnings_of(PRODUCTS[case])
+    assert "its operands have no input axes" in text
+    assert "the matrix is the left operand, as in w @ x" in text
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: oc.eye(input=3, output=3) @ data(3),
+        lambda: (2 * oc.param("w", output=[2])) @ data(3),
+        lambda: oc.tanh(oc.param("w", output=[2]) - 1) @ data(4, 3, batch=1),
+        lambda: oc.tensor(np.ones((2, 3), np.float32), input_axes=1) @ data(3),
+    ],
+)
+def test_a_matrix_on_the_left_gives_no_warning(build: Build) -> None:
+    assert warnings_of(build) == []

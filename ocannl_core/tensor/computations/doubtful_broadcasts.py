@@ -1,8 +1,10 @@
 """Warnings about broadcasts that are probably mistakes, of computations with closed shapes.
 
-Two kinds pass silently otherwise, as in NumPy. A difference or product of a prediction, `8|1`, and
-a target whose numbers are along an output axis, `8`, has all pairs of the two, `8|8`. A parameter
-that starts as one number, without stated sizes, has as many numbers as the tensor that it scales.
+Three kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
+whose numbers are along an output axis, `8`, has all pairs of the two, `8|8`. A parameter that
+starts as one number, without stated sizes, has as many numbers as the tensor that it scales. In
+`relu(x) @ w`, with the matrix on the wrong side, `relu(x)` is broadcast along the axes that are
+summed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from math import prod
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.solving.derivations import Certainty
-from ocannl_core.shape.translation.logic import Pointwise
+from ocannl_core.shape.translation.logic import Compose, Pointwise
 from ocannl_core.shape.translation.unmatched import DoubtfulBroadcast
 from ocannl_core.tensor.graph.definitions import Applied, Declared, GradientOf, Parameter, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -35,9 +37,15 @@ def report_broadcasts(tensors: Iterable[Tensor]) -> None:
     learned: dict[Tensor, bool] = {}
     for tensor in tensors:
         definition = tensor.definition
-        if isinstance(definition, Applied) and isinstance(definition.logic, Pointwise):
+        if not isinstance(definition, Applied):
+            continue
+        if isinstance(definition.logic, Pointwise):
             for remark in _remarks(tensor, definition, learned):
                 tensor.session.environment.report(remark)
+        elif isinstance(definition.logic, Compose):
+            matrix, other = definition.operands
+            if _is_broadcast_along_input(matrix):
+                tensor.session.environment.report(_broadcast_matrix(tensor, matrix, other))
 
 
 def _remarks(
@@ -60,6 +68,28 @@ def _remarks(
             continue
         if not (is_sum and _is_learned(other, learned)):
             yield _grown(tensor, one, other, primitive)
+
+
+def _is_broadcast_along_input(tensor: Tensor) -> bool:
+    """Return True if a pointwise result has input axes, and none of its operands has any."""
+    definition = tensor.definition
+    return (
+        isinstance(definition, Applied)
+        and isinstance(definition.logic, Pointwise)
+        and prod(tensor.shape.input.sizes) > 1
+        and all(prod(each.shape.input.sizes) == 1 for each in definition.operands)
+    )
+
+
+def _broadcast_matrix(tensor: Tensor, matrix: Tensor, other: Tensor) -> DoubtfulBroadcast:
+    return DoubtfulBroadcast(
+        "The left operand of a product has the input axes that are summed.",
+        f"{matrix.describe()} of shape {matrix.shape}: its operands have no input axes, so that "
+        f"each of its numbers is multiplied by a sum of {other.describe()}, of shape {other.shape}",
+        "the matrix is the left operand, as in w @ x, with its columns along an input axis: "
+        "oc.tensor(array, input_axes=1), oc.param(name, output=[...])",
+        tensor.origin,
+    )
 
 
 def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:

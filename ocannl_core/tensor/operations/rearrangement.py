@@ -68,9 +68,9 @@ def transpose(x: Any, *axes: Any) -> Any:
     """
     if not axes:  # until version 0.3, when programs of 0.1 have changed
         warnings.warn(
-            "oc.transpose(x) reverses all axes, as NumPy's does; in version 0.1 it exchanged input "
-            "and output axes, which x.T does. State the axes, or write x.T: `ocannl migrate` "
-            "rewrites programs.",
+            "oc.transpose(x) reverses all axes, as NumPy's does. Where that is meant, state the "
+            "axes: oc.transpose(x, (1, 0)). In 0.1 it exchanged input and output axes, as x.T "
+            "does, which `ocannl migrate` writes.",
             DeprecationWarning,
             stacklevel=caller_depth(),
         )

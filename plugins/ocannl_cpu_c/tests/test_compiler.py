@@ -88,6 +88,7 @@ The chosen C compiler must be installed.
 
 def test_without_any_compiler_the_message_names_packages_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)  # no ziglang
     for variable in ("CC", "OCANNL_CPU_C__CC"):
         monkeypatch.delenv(variable, raising=False)
     assert failure() == snapshot("""\

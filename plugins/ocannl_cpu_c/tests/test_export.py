@@ -448,6 +448,8 @@ def test_calls_of_python_are_checked(tmp_path: Path) -> None:
         model.predict(normal(8, 11))
     with pytest.raises(ExportedError, match="found"):
         model.predict(np.zeros((8, 10), np.int32))
+    with pytest.raises(ExportedError, match="buffer protocol"):
+        model.predict([0.0] * 80)
     with pytest.raises(ExportedError, match="no tensor"):
         model.cells("nothing")
 
@@ -471,6 +473,8 @@ def test_refusals(tmp_path: Path) -> None:
     ctx.init_params(y)
     with pytest.raises(UsageError, match="to a C file or a WebAssembly"):
         ctx.export(run, tmp_path / "model.so")
+    with pytest.raises(UsageError, match="a folder that exists"):
+        ctx.export(run, tmp_path / "nowhere" / "model.c")
     with pytest.raises(UsageError, match="identifiers of C"):
         ctx.export({"int": run}, tmp_path / "model.c")
     with pytest.raises(UsageError, match="identifiers of C"):
