@@ -456,8 +456,8 @@ class Backend:
                     timed.wait()
                 return timed
         event: Event | None = self._call(hook, destination=destination, source=source)
-        if event is None:
-            return None
+        if event is None or type(event) is Done:
+            return event
         return self.checked_event(hook, event, *self._devices_of(destination, source))
 
     def synchronize(self, target: Target) -> None:
