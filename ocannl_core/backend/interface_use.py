@@ -52,18 +52,17 @@ def _text(version: tuple[int, ...]) -> str:
 
 
 def _newer_names(tree: ast.Module, stated: tuple[int, ...]) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a module that use names of a later version than the plugin states."""
+    """Yield the first line of a module that uses each name of a later version than stated."""
     later = {
         name: since for since, names in NAMES_SINCE.items() if since > stated for name in names
     }
-    for line, name in _interface_names(tree) if later else ():
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            since = later.get(".".join(parts[:end]))
+    for line, used in sorted(_interface_names(tree)) if later else ():
+        parts = used.split(".")
+        for name in (".".join(parts[: end + 1]) for end in range(len(parts))):
+            since = later.pop(name, None)
             if since is not None:
                 text = f"uses {name} (since {_text(since)}) but states {_text(stated)}"
                 yield line, f"{text}: OCANNL_API = {since}"
-                break
 
 
 def _interface_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
