@@ -37,6 +37,7 @@ from ocannl_core.backend_api.memory import (
     RoutineMemory,
     transfer,
 )
+from ocannl_core.backend_api.queues import HostQueue
 from ocannl_core.base.errors import HookError
 from ocannl_core.cli.new_backend import backend_text
 from ocannl_core.ir.numbers import dtypes
@@ -172,16 +173,42 @@ def test_other_pairs_are_not_copied() -> None:
     assert transfer(host, host) is None
 
 
-def island_backend() -> ModuleType:
-    """Return the backend of `ocannl new-backend`, with its memory replaced by an arena."""
-    module = ModuleType("island")
-    sys.modules["island"] = module  # for its dataclass
-    exec(compile(backend_text("island"), "<new backend>", "exec"), vars(module))
+class QueuedIsland:
+    """An island behind a queue: writes return when they are submitted."""
+
+    def __init__(self, island: Island, queue: HostQueue) -> None:
+        self._island = island
+        self._queue = queue
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        found: list[bytes] = []
+
+        def read() -> None:
+            found.append(self._island.read(address, nbytes))
+
+        self._queue.submit(read, "a read").wait()
+        return found[0]
+
+    def write(self, address: int, data: bytes | memoryview) -> None:
+        kept = bytes(data)
+        self._queue.submit(lambda: self._island.write(address, kept), "a write")
+
+
+def island_backend(name: str, queue: HostQueue | None = None) -> ModuleType:
+    """Return the backend of `ocannl new-backend`, with its memory replaced by an arena.
+
+    Args:
+        queue: The queue of its reads, writes and kernels, which are only submitted.
+    """
+    module = ModuleType(name)
+    sys.modules[name] = module  # for its dataclass
+    exec(compile(backend_text(name), "<new backend>", "exec"), vars(module))
     scaffold = SimpleNamespace(**vars(module))
     target = scaffold.ocannl_targets().targets[0]
     island = Island(1 << 24)
     base = island.cells.ctypes.data
-    memory = DeviceMemory(target, island, Arena(0, 1 << 24))
+    access = island if queue is None else QueuedIsland(island, queue)
+    memory = DeviceMemory(target, access, Arena(0, 1 << 24))
 
     @hookimpl
     def ocannl_allocate(info: NodeInfo, target: Target) -> DeviceBuffer:
@@ -194,13 +221,21 @@ def island_backend() -> ModuleType:
     @hookimpl
     def ocannl_compile(source: RoutineSource, target: Target) -> Executable:
         library = scaffold.ocannl_compile(source, target)._library
-        return Linked(memory, base, source, library)
+        return Linked(memory, base, source, library, queue)
 
     vars(module).update(
         ocannl_allocate=ocannl_allocate,
         ocannl_transfer=ocannl_transfer,
         ocannl_compile=ocannl_compile,
     )
+    if queue is not None:
+
+        @hookimpl
+        def ocannl_synchronize(target: Target) -> bool:
+            queue.synchronize()
+            return True
+
+        vars(module).update(ocannl_synchronize=ocannl_synchronize)
     return module
 
 
@@ -212,6 +247,7 @@ class Linked:
     base: int
     source: RoutineSource
     library: Any
+    queue: HostQueue | None
 
     def link(
         self,
@@ -223,18 +259,25 @@ class Linked:
 
     def _kernel(self, launch: Launch, addresses: tuple[int, ...]) -> Callable[[], object]:
         table = (ctypes.c_void_p * len(addresses))(*(self.base + each for each in addresses))
-        function = self.library[launch.text.symbol]
-        return lambda: function(table)
+        function, queue = self.library[launch.text.symbol], self.queue
+        if queue is None:
+            return lambda: function(table)
+        return lambda: queue.submit(lambda: function(table), launch.text.symbol)
 
 
-PLUGIN = island_backend()
+PLUGIN = island_backend("island")
 
 
 @pytest.fixture
 def target() -> str:
-    if "island" not in {entry.name for entry in manager.backend_entries()}:
-        manager.register("island", PLUGIN)
-    return "island"
+    return registered("island", PLUGIN)
+
+
+def registered(name: str, plugin: ModuleType) -> str:
+    """Return the name of a plugin, which is registered if it is not yet."""
+    if name not in {entry.name for entry in manager.backend_entries()}:
+        manager.register(name, plugin)
+    return name
 
 
 @pytest.mark.slow
@@ -244,6 +287,22 @@ class TestABackendOverAnAddressSpace(BackendConformance):
 
 class TestItsContexts(ContextConformance):
     pass
+
+
+QUEUED = island_backend("queued_island", HostQueue("queued_island:0"))
+
+
+class TestContextsOfADeviceThatOnlySubmits(ContextConformance):
+    @pytest.fixture
+    def target(self) -> str:
+        return registered("queued_island", QUEUED)
+
+
+@pytest.mark.slow
+class TestADeviceThatOnlySubmits(TestABackendOverAnAddressSpace):
+    @pytest.fixture
+    def target(self) -> str:
+        return registered("queued_island", QUEUED)
 
 
 def test_a_kernel_without_a_function_is_refused_in_link(target: str) -> None:
