@@ -6,10 +6,12 @@ import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pluggy
 
+from ocannl_core.backend.device_failures import DeviceFailures
 from ocannl_core.backend.host_staging import stage
 from ocannl_core.backend.plugins import describe, describe_hang
 from ocannl_core.backend.protocols import (
@@ -91,11 +93,6 @@ class WatchedEvent:
             self.raise_fault(f"{self.hook}, wait of its Event", error)
 
 
-def watched(event: Event, hook: str, raise_fault: RaiseFault) -> Event:
-    """Return an event whose errors name the plugin that made it."""
-    return event if type(event) is Done else WatchedEvent(event, hook, raise_fault)
-
-
 def unwatched(event: Event) -> Event:
     """Return the object of the plugin that made an event."""
     return event.event if isinstance(event, WatchedEvent) else event
@@ -117,6 +114,19 @@ _FAILURES = {
     errno.ETIMEDOUT: DeviceFailure.TIME_LIMIT,
 }
 """The failure of a device that an error of the system states."""
+_WORK = frozenset(
+    {
+        "ocannl_allocate",
+        "ocannl_import",
+        "ocannl_record_event",
+        "ocannl_share",
+        "ocannl_synchronize",
+        "ocannl_time_launch",
+        "ocannl_transfer",
+        "ocannl_wait_event",
+    }
+)
+"""Hooks that are not called for an unusable device."""
 _NEEDED = ("ocannl_generate", "ocannl_compile", "ocannl_allocate", "ocannl_transfer")
 """The hooks that running a program needs, beside `ocannl_targets`."""
 _PATIENCE = "repair the driver that it waits for, or raise the setting plugin_timeout"
@@ -147,6 +157,7 @@ class Backend:
         manager: The pluggy manager of its plugin, the fallbacks and the wrappers.
         key: The key in the registry: its name, followed by `@` and its distribution if another
             plugin of that name comes first.
+        failures: Its devices that are unusable.
     """
 
     name: str
@@ -154,6 +165,7 @@ class Backend:
     version: str
     manager: pluggy.PluginManager = field(repr=False)
     key: str
+    failures: DeviceFailures = field(default_factory=DeviceFailures, repr=False)
 
     @property
     def plugin(self) -> str:
@@ -328,7 +340,7 @@ class Backend:
         try:
             launcher: Launcher = executable.link(*buffers)
         except BaseException as error:
-            self.raise_fault(hook, error)
+            self.raise_fault(hook, error, *self._devices_of(*buffers[0].values()))
         return self._checked(hook, launcher, violation_of_launcher(launcher))
 
     def link_parts(
@@ -350,7 +362,7 @@ class Backend:
         try:
             parts = executable.link_parts(buffers, merge_buffers, ends)
         except BaseException as error:
-            self.raise_fault(hook, error)
+            self.raise_fault(hook, error, *self._devices_of(*buffers.values()))
         if not isinstance(parts, Sequence) or len(parts) != len(ends):
             raise self.fault(hook, f"it must return {len(ends)} launchers, not {shown(parts)}")
         return [self._checked(hook, each, violation_of_launcher(each)) for each in parts]
@@ -438,12 +450,15 @@ class Backend:
             name = f"{source.info.nbytes} bytes from {source.target} to {destination.target}"
             with timeline.span("transfer", name):
                 timed: Event | None = self._call(hook, destination=destination, source=source)
-                timed = None if timed is None else self.checked_event(hook, timed)
+                if timed is not None:
+                    timed = self.checked_event(hook, timed, *self._devices_of(destination, source))
                 if timed is not None:
                     timed.wait()
                 return timed
         event: Event | None = self._call(hook, destination=destination, source=source)
-        return None if event is None else self.checked_event(hook, event)
+        if event is None or type(event) is Done:
+            return event
+        return self.checked_event(hook, event, *self._devices_of(destination, source))
 
     def synchronize(self, target: Target) -> None:
         """Return when all work of the device has finished."""
@@ -458,7 +473,7 @@ class Backend:
         """
         hook = "ocannl_record_event"
         event: Event | None = self._call(hook, target=target)
-        return None if event is None else self.checked_event(hook, event)
+        return None if event is None else self.checked_event(hook, event, target)
 
     def wait_event(self, event: Event, target: Target) -> bool:
         """Let the work submitted to the device from now on begin after an event; return False if
@@ -470,13 +485,23 @@ class Backend:
             raise self.fault(hook, f"it must return True or None, and returned {shown(answer)}")
         return answer is True
 
-    def checked_event(self, hook: str, event: Event) -> Event:
-        """Return the event that a hook has returned; waiting for it names the plugin in errors."""
+    def checked_event(self, hook: str, event: Event, *targets: Target) -> Event:
+        """Return the event that a hook has returned; waiting for it names the plugin in errors.
+
+        Args:
+            targets: The devices whose work it is, the first one foremost.
+        """
         if type(event) is Done:
             return event
-        return watched(
-            self._checked(hook, event, violation_of_event(event)), hook, self.raise_fault
-        )
+        found = self._checked(hook, event, violation_of_event(event))
+        return WatchedEvent(found, hook, partial(self._raise_fault_of, targets))
+
+    def launch(self, launcher: Launcher, values: Sequence[int], target: Target) -> Event | None:
+        """Call a launcher of a device, outside of the routines of a context."""
+        try:
+            return launcher(values)
+        except Exception as error:
+            self.raise_fault("a launcher", error, target)
 
     def fault(self, hook: str, found: str) -> HookError:
         """Return the error of a hook that breaks its specification."""
@@ -487,23 +512,46 @@ class Backend:
             fix=self._defect_fix(),
         )
 
-    def raise_fault(self, hook: str, error: BaseException) -> NoReturn:
+    def raise_fault(self, hook: str, error: BaseException, *targets: Target) -> NoReturn:
         """Raise the error of a hook: errors of the project and of memory unchanged, failures of a
         device as a `DeviceError`, others as a `HookError` that names the plugin.
+
+        Args:
+            targets: The devices whose work it was. The first one is unusable after a failure that
+                states no other device, if it states that its device is unusable.
         """
         try:
             reraise_interruption(error)
-            if isinstance(error, DeviceError) and not error.where:
-                raise error.at(f"{hook}, backend {self.name}") from error
-            if isinstance(error, OcannlError | MemoryError):
+            failure = error if isinstance(error, DeviceError) else None
+            if failure is None:
+                if isinstance(error, OcannlError | MemoryError):
+                    raise error
+                failure = self._failure_of(error, hook)
+            if failure is None:
+                raise self.fault(hook, f"it raised {describe(error)}") from error
+            device = next((str(each) for each in targets if each.has_device), "")
+            placed = failure.at(f"{hook}, backend {self.name}", device)
+            if placed.device:
+                self.failures.record(placed)
+            if failure is error and failure.where and failure.device:
                 raise error
-            failure = self._failure_of(error, hook)
-            if failure is not None:
-                raise failure.at(f"{hook}, backend {self.name}") from error
-            raise self.fault(hook, f"it raised {describe(error)}") from error
+            raise placed from error
         finally:
             # in a cycle with its traceback it would keep memory of the device alive
             del error
+
+    def _raise_fault_of(
+        self, targets: Sequence[Target], hook: str, error: BaseException
+    ) -> NoReturn:
+        try:
+            self.raise_fault(hook, error, *targets)
+        finally:
+            del error
+
+    def _devices_of(self, *buffers: Buffer | None) -> tuple[Target, ...]:
+        """Return the devices of this backend among those of buffers, the destination's first."""
+        found = (each.target for each in buffers if each is not None)
+        return tuple(each for each in found if each.backend == self.name)
 
     def _failure_of(self, error: BaseException, hook: str) -> DeviceError | None:
         """Return the failure of a device that an exception of a plugin reports, or None."""
@@ -522,6 +570,7 @@ class Backend:
         if not isinstance(error, OSError) or hook in _WITHOUT_DEVICE:
             return None
         failure = _FAILURES.get(error.errno or 0)
+        failure = DeviceFailure.LOST if isinstance(error, ConnectionError) else failure
         failure = DeviceFailure.TIME_LIMIT if isinstance(error, TimeoutError) else failure
         return None if failure is None else DeviceError(failure, found=describe(error))
 
@@ -548,15 +597,24 @@ class Backend:
                     raise self.fault(hook, violation)
                 return found
         before = time.perf_counter()
-        launcher(values)
+        self.launch(launcher, values, target)
         self.synchronize(target)
         return time.perf_counter() - before
 
-    def _call(self, hook: str, **arguments: object) -> Any:
+    def _call(self, hook: str, **arguments: Any) -> Any:
+        if self.failures and hook in _WORK:
+            self.failures.check(*self._targets_of(arguments))
         try:
             return getattr(self.manager.hook, hook)(**arguments)
         except BaseException as error:
-            self.raise_fault(hook, error)
+            self.raise_fault(hook, error, *self._targets_of(arguments))
+
+    def _targets_of(self, arguments: Mapping[str, Any]) -> tuple[Target, ...]:
+        """Return the devices that a call of a hook is for."""
+        target = arguments.get("target")
+        if target is not None:
+            return (target,)
+        return self._devices_of(arguments.get("destination"), arguments.get("source"))
 
     def _checked(self, hook: str, result: T, violation: str) -> T:
         if violation:

@@ -27,6 +27,41 @@ new primitives and features. A plugin states the version that it needs as `OCANN
 and the period for which each is accepted are in `docs/reference/backend_versions.md`.
 """
 
+NAMES_SINCE = {
+    (1, 1): frozenset(
+        {
+            "DeviceError",
+            "DeviceFailure",
+            "MemoryStatistics",
+            "OCANNL_SETTINGS",
+            "Target.has_device",
+            "Target.primitives",
+            "UnsupportedError",
+            "arithmetic.EVERY_PRIMITIVE",
+            "arithmetic.Primitives",
+            "arithmetic.primitives_of",
+            "host_memory_statistics",
+            "launches.CompilerVectorization",
+            "libraries",
+            "memory",
+            "ocannl_described",
+            "ocannl_device_error",
+            "ocannl_library",
+            "ocannl_memory_statistics",
+            "ocannl_refuse",
+            "ocannl_share",
+            "ocannl_time_launch",
+            "rendering.NotVectorizedError",
+            "settings.of_plugin",
+            "settings.setting",
+        }
+    )
+}
+"""The names that each version after 1.0 has added: of `backend_api` and, with a point, of its
+modules, fields of `Target`, hooks, and constants of plugins. The name of a module stands for all of
+it.
+"""
+
 VERSIONS_PAGE = "docs/reference/backend_versions.md"
 """The page on versions of this boundary, for messages."""
 

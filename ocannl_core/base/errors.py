@@ -150,8 +150,8 @@ class DeviceFailure(Enum):
     """The kind of a failure of a device, with the rule that it violates."""
 
     LOST = "A device stays connected while a program uses it."
-    FAULT = "Kernels run to their end."
-    TIME_LIMIT = "Kernels end within the time limit of their device."
+    FAULT = "The work of a device runs to its end."
+    TIME_LIMIT = "The work of a device ends within its time limit."
 
 
 _STATES = {
@@ -175,6 +175,7 @@ class DeviceError(OcannlError):
         where: The device, and the work that failed.
         fix: A remedy, which stands before the one for the state of the device.
         is_usable: True if the device runs later work, and its memory is kept.
+        device: The device, as `str(target)`; by default the one that the failing call was for.
     """
 
     def __init__(
@@ -185,14 +186,16 @@ class DeviceError(OcannlError):
         where: str = "",
         fix: str = "",
         is_usable: bool = False,
+        device: str = "",
     ) -> None:
         self.failure = failure
+        self.device = device
         self.is_usable = is_usable
         self._report = found
         self._remedy = fix
         remedies = [fix, _REMEDIES[is_usable]]
         if failure is DeviceFailure.TIME_LIMIT:
-            remedies.insert(1, "shorten the kernels: smaller batches, or parts of an axis")
+            remedies.insert(1, "shorten the work: smaller batches, or parts of an axis")
         super().__init__(
             failure.value,
             found="\n".join(filter(None, (found, f"state: {_STATES[is_usable]}"))),
@@ -200,14 +203,15 @@ class DeviceError(OcannlError):
             fix="\n".join(filter(None, remedies)),
         )
 
-    def at(self, where: str) -> DeviceError:
-        """Return a copy of the error, at a place if it states none."""
+    def at(self, where: str, device: str = "") -> DeviceError:
+        """Return a copy of the error, with a place and a device where it states none."""
         return DeviceError(
             self.failure,
             found=self._report,
             where=self.where or where,
             fix=self._remedy,
             is_usable=self.is_usable,
+            device=self.device or device,
         )
 
 

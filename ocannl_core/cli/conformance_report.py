@@ -165,8 +165,9 @@ class Report:
 
     def _undeclared(self) -> Iterator[str]:
         """Yield lines about parts that work and are not declared."""
+        names = {each.value: str(each) for each in Capability}
         parts = dict.fromkeys(r.part for r in self.results if r.outcome is Outcome.UNDECLARED)
-        counts = {part: self._counts_of(part) for part in parts}
+        counts = {names.get(part, part): self._counts_of(part) for part in parts}
         whole = [part for part, each in counts.items() if Outcome.REFUSED not in each]
         if whole:
             yield f"works and is not declared by the Target: {', '.join(whole)}"

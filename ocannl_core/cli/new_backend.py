@@ -14,6 +14,7 @@ import argparse
 import keyword
 from pathlib import Path
 
+from ocannl_core.backend.protocols import BACKEND_API
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.new_files import write_new
 from ocannl_core.base.version import __version__
@@ -110,6 +111,7 @@ def _text(template: str, name: str) -> str:
     class_name = "".join(part.capitalize() for part in name.split("_"))
     device = name.upper() if name.upper() not in _TAKEN else f"{name.upper()}_DEVICE"
     marks = {"NAME": name, "CLASS": class_name, "DEVICE": device, "CORE": versions}
+    marks["API"] = str(BACKEND_API)
     for mark, value in marks.items():
         text = text.replace(f"@{mark}@", value)
     return text

@@ -321,10 +321,10 @@ class _Link:
             numbers = [values[index] for index in indices]
             if timeline.is_on():
                 with timeline.span("kernels", title):
-                    launch(numbers)
+                    backend.launch(launch, numbers, target)
                     wait()
             else:
-                launch(numbers)
+                backend.launch(launch, numbers, target)
                 wait()
 
         return run

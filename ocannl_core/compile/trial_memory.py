@@ -106,7 +106,7 @@ class TrialMemory:
         """Run code once on the initial cells; return the seconds."""
         self._restore(self._contents.initial)
         start = time.perf_counter()
-        trial.launch(trial.values)
+        self._backend.launch(trial.launch, trial.values, self._target)
         self._backend.synchronize(self._target)
         return time.perf_counter() - start
 

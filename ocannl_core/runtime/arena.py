@@ -29,7 +29,8 @@ class Arena:
     Args:
         start: The first address.
         nbytes: The number of bytes.
-        alignment: The alignment of blocks, a power of two; allocations may have a larger one.
+        alignment: The alignment of blocks, a power of two; allocations may have a larger one. If
+            the device adds a base to addresses, the base is a multiple of it, too.
         extend: Enlarges the memory behind the range by so many bytes at least, and returns the
             number that it added; 0 if there are none. Without it, the range keeps its size.
 

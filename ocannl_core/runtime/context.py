@@ -94,6 +94,7 @@ class Context:
             others = _fallbacks(fallback, chosen, target)
         has_queue = settings.current().asynchronous if asynchronous is None else asynchronous
         found = device_of(chosen, target)
+        found.check_usable()
         queue = found.queue if has_queue and chosen.is_synchronous else None
         self._store = BufferStore(found, queue=queue, fallbacks=others)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ocannl_core.backend.protocols import Buffer
 from ocannl_core.backend.queues import HostQueue
-from ocannl_core.base.errors import DeviceError
 from ocannl_core.ir.node import NodeInfo, NodeTable, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime.memory import Account
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
+    from ocannl_core.runtime.store import History
 
 
 class SharedCells:
@@ -31,16 +31,30 @@ class SharedDevice:
 
     Attributes:
         account: The memory of all contexts and routines on it.
-        failure: The failure that has made it unusable; None while it works.
+        histories: The histories of its contexts.
     """
 
     def __init__(self, backend: Backend, target: Target) -> None:
         self.backend = backend
         self.target = target
         self.account = Account()
-        self.failure: DeviceError | None = None
+        self.histories: weakref.WeakSet[History] = weakref.WeakSet()
         self._literals: NodeTable[weakref.ref[SharedCells]] = NodeTable()
         self._queue: HostQueue | None = None
+        backend.failures.observe(target, self)
+
+    def check_usable(self) -> None:
+        """Refuse work of an unusable device.
+
+        Raises:
+            DeviceError: the failure that made it unusable.
+        """
+        self.backend.failures.check(self.target)
+
+    def device_failed(self) -> None:
+        """Let the next call of each routine check the device."""
+        for each in list(self.histories):
+            each.last = None
 
     def literal(self, node: TensorNode, info: NodeInfo) -> SharedCells | None:
         """Return the cells of a literal in this layout, if a context has uploaded them."""

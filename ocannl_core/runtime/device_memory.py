@@ -23,7 +23,7 @@ import numpy as np
 from ocannl_core.backend.exclusive import make_exclusive
 from ocannl_core.backend.host_calls import host_call
 from ocannl_core.backend.protocols import Buffer, Done, HostBuffer
-from ocannl_core.base.errors import LinkError
+from ocannl_core.base.errors import HookError, LinkError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.text.routine_source import Launch, RunStep
 from ocannl_core.compile.memory_plan import memory_plan
@@ -39,22 +39,32 @@ _ZEROS = bytes(1 << 20)
 _VARIABLE_BYTES = 8
 """The size of a static index and of a failure flag."""
 
-Bytes = bytes | bytearray | memoryview
+Bytes = bytes | memoryview
+BytesLike = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 Run = Callable[[], object]
 
 
 class AddressableMemory(Protocol):
     """Access to the memory of a device by address.
 
-    Both methods are called after earlier work of the device, and return when they are finished.
+    Reads, writes and kernels take effect in the order in which they are called. A device with one
+    queue may return from `write`, and from a kernel, when the work is submitted; its backend has
+    the hook `ocannl_synchronize` then.
+
+    Addresses of blocks are multiples of `ALIGNMENT`, and must still be ones after the device has
+    added the base of its memory: compiled code loads whole vectors.
     """
 
-    def read(self, address: int, nbytes: int) -> Bytes:
-        """Return a copy of the bytes at an address, or a view that later work may change."""
+    def read(self, address: int, nbytes: int) -> BytesLike:
+        """Return the bytes at an address after all earlier work, as any object with the buffer
+        protocol: a copy, or a view that later work may change.
+        """
         ...
 
     def write(self, address: int, data: Bytes) -> None:
-        """Store bytes at an address."""
+        """Store bytes at an address. The data are not used after the return: work that is finished
+        later has a copy.
+        """
         ...
 
 
@@ -143,11 +153,34 @@ class DeviceMemory:
         self.access.write(block.address, data)
         return block
 
+    def load(self, address: int, nbytes: int) -> Bytes:
+        """Return the bytes at an address.
+
+        Raises:
+            HookError: if the device returns anything else.
+        """
+        data: object = self.access.read(address, nbytes) if nbytes else b""
+        try:
+            found = memoryview(data) if nbytes else memoryview(b"")  # type: ignore[arg-type]
+            found = found.cast("B") if found.nbytes else found
+        except TypeError:
+            returned = f"{type(data).__name__}, not bytes in one piece"
+        else:
+            if found.nbytes == nbytes:
+                return found
+            returned = f"{found.nbytes} bytes"
+        raise HookError(
+            "A read of a device's memory returns as many bytes as it is for.",
+            found=f"{type(self.access).__name__}.read({address:#x}, {nbytes}) returned {returned}",
+            where=str(self.target),
+            fix="return bytes, a bytearray, a memoryview or an array",
+        )
+
     def read(self, buffer: DeviceBuffer) -> np.ndarray[Any, Any]:
         """Return a copy of the memory of a node, as `HostBuffer` has it."""
         info = buffer.info
         found = np.empty(info.memory_dims, info.memory_numpy)
-        data = self.access.read(buffer.address, info.nbytes)
+        data = self.load(buffer.address, info.nbytes)
         found.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
         return found
 
@@ -165,7 +198,7 @@ def transfer(destination: Buffer, source: Buffer) -> Done | None:
     """
     match destination, source:
         case DeviceBuffer(), DeviceBuffer():
-            data = source.memory.access.read(source.address, source.info.nbytes)
+            data = source.memory.load(source.address, source.info.nbytes)
             destination.memory.access.write(destination.address, data)
         case DeviceBuffer(), HostBuffer():
             destination.memory.write(destination, source.array)
@@ -233,8 +266,12 @@ class RoutineMemory:
 
         Args:
             steps: The steps of the routine, such as `RoutineSource.steps`.
-            kernel: Returns a function that runs a kernel with the addresses of its arguments, and
-                returns when the kernel has finished.
+            kernel: Returns a function that runs a kernel with the addresses of its arguments. It
+                returns when the kernel has finished; or when it is submitted, if reads and writes
+                of the memory take effect after it.
+
+        Raises:
+            HookError: if `kernel` returns no function.
         """
         for launch in _launches(steps):
             self.arguments(launch)  # private memory gets its final place
@@ -269,6 +306,8 @@ class RoutineMemory:
         match step:
             case Launch():
                 run_kernel = kernel(step, self.arguments(step))
+                if not callable(run_kernel):
+                    raise _no_function(kernel, step, run_kernel)
                 if not step.checks:
                     return run_kernel
 
@@ -305,10 +344,10 @@ class RoutineMemory:
 
     def _raise_failures(self, checks: Iterable[CheckPositions]) -> None:
         """Raise the error of a check that has failed."""
-        access, flag = self._memory.access, self._flag.address
-        if not any(access.read(flag, _VARIABLE_BYTES)):
+        flag = self._flag.address
+        if not any(self._memory.load(flag, _VARIABLE_BYTES)):
             return
-        access.write(flag, bytes(_VARIABLE_BYTES))
+        self._memory.access.write(flag, bytes(_VARIABLE_BYTES))
         for check in checks:
             buffer = self._buffers[check.node]
             cells = cells_in(self._memory.read(buffer), buffer.info)
@@ -319,6 +358,17 @@ class RoutineMemory:
 
 def _word(number: int) -> bytes:
     return (number & (1 << 64) - 1).to_bytes(_VARIABLE_BYTES, "little")
+
+
+def _no_function(kernel: object, launch: Launch, returned: object) -> HookError:
+    name = getattr(kernel, "__name__", type(kernel).__name__)
+    shown = "None" if returned is None else f"a {type(returned).__name__}"
+    return HookError(
+        "A kernel with its addresses is a function without arguments, which runs it.",
+        found=f"{name}({launch.text.symbol}, ...) returned {shown}, not a function",
+        where="RoutineMemory.launcher, called by link",
+        fix="return functools.partial(run, symbol, addresses), or a nested function",
+    )
 
 
 def _launches(steps: Iterable[RunStep | RepeatedSteps[RunStep]]) -> Iterable[Launch]:

@@ -15,7 +15,7 @@ from typing import NoReturn
 from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.backend.queues import HostQueue
 from ocannl_core.base import settings
-from ocannl_core.base.errors import DeviceError, LaunchLimitError, LinkError, VerifyError
+from ocannl_core.base.errors import LaunchLimitError, LinkError, VerifyError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.check_program import check_merge_buffer, check_presence, missing_nodes
 from ocannl_core.compile.compile_generated import compile_generated
@@ -116,19 +116,13 @@ def raise_launch_fault(built: Build, store: BufferStore, error: BaseException) -
 
     Raises:
         LinkError: for a lack of memory, with the largest nodes.
-        DeviceError: for a failure of the device. One that makes it unusable is raised again when
-            cells of its contexts are read.
+        DeviceError: for a failure of the device.
         HookError: for an exception of the plugin.
     """
     try:
         if isinstance(error, MemoryError):
             raise store.device.account.exhausted_by_run(built.plan, str(store.target)) from error
-        try:
-            built.backend.raise_fault(f"the launcher of {built.plan.name}", error)
-        except DeviceError as failure:
-            if not failure.is_usable:
-                store.device.failure = failure.at("")
-            raise
+        built.backend.raise_fault(f"the launcher of {built.plan.name}", error, store.target)
     finally:
         del error  # no cycle with its traceback
 
@@ -145,6 +139,7 @@ def _queued(
             raise_launch_fault(built, store, error)
 
     def submit(values: Sequence[int]) -> None:
+        store.device.check_usable()  # the thread of the queue may have recorded a failure
         run.event = queue.submit(partial(work, tuple(values)), run.routine)
 
     return submit
@@ -153,10 +148,11 @@ def _queued(
 def _observed(launch: Launcher, run: RunRecord, built: Build) -> Launcher:
     """Return a launcher that records the event that the backend's own returns, if any."""
     hook, checked = f"the launcher of {built.plan.name}", built.backend.checked_event
+    target = built.target
 
     def start(values: Sequence[int]) -> None:
         event = launch(values)
-        run.event = None if event is None else checked(hook, event)
+        run.event = None if event is None else checked(hook, event, target)
 
     return start
 

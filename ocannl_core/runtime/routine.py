@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from typing import TYPE_CHECKING, Any, Never, NoReturn, SupportsIndex
 
 from ocannl_core.backend.protocols import Buffer, Launcher
@@ -378,7 +377,17 @@ class Routine:
         calls return before the code has run.
         """
         is_plain = self._is_ready and not self.bindings and self.merged is None
-        return partial(self._launch, ()) if is_plain and self._run.event is None else None
+        if not is_plain or self._run.event is not None:
+            return None
+        launch = self._launch
+
+        def run() -> None:
+            try:
+                launch(())
+            except Exception as error:
+                self._raise_fault(error)
+
+        return run
 
     def pause(self, results: Sequence[AbstractSet[TensorNode]], action: Action) -> None:
         """Let calls run an action of the host between steps, from the step on that completes the
@@ -405,6 +414,7 @@ class Routine:
         if self._history.last is self._run and extents == self._run.values:
             self._run_launcher(values)
             return
+        self._store.device.check_usable()
         sizes = dict(zip(self._extents, extents, strict=True))
         if self._sized:
             checks.check_sizes(self._sized, sizes, self.name)

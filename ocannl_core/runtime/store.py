@@ -128,7 +128,7 @@ class History:
         merge_memory: The memory of the merge buffer in each layout that it has had.
     """
 
-    __slots__ = ("last", "merge_memory", "merged", "ordinals", "routines")
+    __slots__ = ("__weakref__", "last", "merge_memory", "merged", "ordinals", "routines")
 
     def __init__(self) -> None:
         self.last: RunRecord | None = None
@@ -336,6 +336,7 @@ class BufferStore:
         self.fallbacks = fallbacks
         self._parent = parent
         self.history: History = History() if parent is None else parent.history
+        device.histories.add(self.history)
         self._stored: NodeTable[NodeMemory] = NodeTable()
         self._unstored: NodeTable[tuple[Unstored, RunRecord]] = NodeTable()
 
@@ -363,8 +364,7 @@ class BufferStore:
         Raises:
             DeviceError: if the device is unusable.
         """
-        if self.device.failure is not None:
-            raise self.device.failure.at("")
+        self.device.check_usable()
         event = stored.write_event()
         if event is not None:
             event.wait()

@@ -165,7 +165,7 @@ def test_a_race_in_generated_code_is_an_error_with_the_kernel(tmp_path: Path) ->
         for choice in (False, True)
     )
     assert (right.output, right.errors, right.code) == ("", "", 0)
-    assert "Kernels run to their end." in wrong.output
+    assert "The work of a device runs to its end." in wrong.output
     assert "emulated device 0, kernel k_" in wrong.errors
     assert "race on shared " in wrong.errors
 

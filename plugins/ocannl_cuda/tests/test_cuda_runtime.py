@@ -348,7 +348,7 @@ def test_a_launch_that_fails_names_kernel_and_title(tmp_path: Path) -> None:
         CUDA_EMULATOR_FAIL="cuLaunchKernel:1",
     )
     assert outcome.code == 0, outcome.errors
-    assert "Kernels run to their end." in outcome.output
+    assert "The work of a device runs to its end." in outcome.output
     assert "kernel k_" in outcome.output
     assert "unspecified launch failure" in outcome.output
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from ocannl_core.backend_api import c_family, launches
+from ocannl_core.backend_api import Capability, c_family, launches
 
 ROOT = Path(__file__).resolve().parents[3]
 FRONT = "ocannl_core.backend_api"
@@ -77,3 +77,12 @@ def test_names_that_have_moved_are_found_with_a_warning() -> None:
     assert found is launches.KernelText
     with pytest.raises(AttributeError, match="has no attribute 'Kernel'"):
         c_family.Kernel  # noqa: B018
+
+
+def test_every_capability_is_documented() -> None:
+    page = (ROOT / "docs" / "howto" / "declare_limits.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| `capabilities`"))
+    for each in Capability:
+        assert each.value in row
+    guide = (ROOT / "docs" / "howto" / "write_a_backend.md").read_text(encoding="utf-8")
+    assert str(Capability.SEVERAL_DEVICES) in guide

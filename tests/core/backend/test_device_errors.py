@@ -13,8 +13,11 @@ from inline_snapshot import snapshot
 import ocannl_core as oc
 from ocannl_core.backend import manager
 from ocannl_core.backend.device_statistics import host_memory_statistics
-from ocannl_core.backend.protocols import MemoryStatistics
+from ocannl_core.backend.protocols import HostBuffer, MemoryStatistics, TargetReport
 from ocannl_core.base.errors import DeviceError, DeviceFailure, HookError, LinkError
+from ocannl_core.ir.node import NodeInfo
+from ocannl_core.ir.numbers import dtypes
+from ocannl_core.ir.target import Target
 from tests.support.faulty_backend import faulty, run
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
@@ -66,6 +69,8 @@ def failure() -> DeviceError:
         (OSError(errno.EIO, "bus error"), DeviceFailure.FAULT),
         (OSError(errno.ETIMEDOUT, "late"), DeviceFailure.TIME_LIMIT),
         (TimeoutError("late"), DeviceFailure.TIME_LIMIT),
+        (BrokenPipeError(errno.EPIPE, "closed"), DeviceFailure.LOST),
+        (ConnectionResetError("the board is gone"), DeviceFailure.LOST),
         (DeviceError(DeviceFailure.LOST, found="unplugged"), DeviceFailure.LOST),
     ],
 )
@@ -84,12 +89,12 @@ def test_errors_of_launchers_become_failures_of_the_device(
 def test_the_message_has_the_state_and_the_remedy() -> None:
     with_launcher(DeviceError(DeviceFailure.TIME_LIMIT, found="watchdog", fix="raise TdrDelay"))
     assert str(failure()) == snapshot("""\
-Kernels end within the time limit of their device.
+The work of a device ends within its time limit.
   found  watchdog
          state: contexts on the device are unusable, and the values of their tensors are lost
   where  the launcher of forward, backend faulty
   try    raise TdrDelay
-         shorten the kernels: smaller batches, or parts of an axis
+         shorten the work: smaller batches, or parts of an axis
          start a new process, and load the last checkpoint; `ocannl doctor` checks devices\
 """)
 
@@ -155,6 +160,228 @@ def test_values_on_an_unusable_device_are_not_read(is_usable: bool, asynchronous
     else:
         with pytest.raises(DeviceError, match="fault"):
             _ = ctx[y]
+
+
+class Board:
+    """The faults of a device, which a test switches on: the name of a path, and an error."""
+
+    def __init__(self) -> None:
+        self.failing = ""
+        self.error: BaseException = DeviceError(DeviceFailure.FAULT, found="cosmic ray")
+
+        def ocannl_allocate(info: Any, target: Any) -> Any:
+            self.pass_by("allocation")
+            return ocannl_interp.ocannl_allocate(info, target)
+
+        def ocannl_transfer(destination: Any, source: Any) -> Any:
+            self.pass_by("read" if isinstance(destination, HostBuffer) else "write")
+            done = ocannl_interp.ocannl_transfer(destination, source)
+            return None if done is None else Late(self, "event of a copy")
+
+        def ocannl_compile(source: Any, target: Any) -> Any:
+            return Launching(self, ocannl_interp.ocannl_compile(source, target))
+
+        def ocannl_synchronize(target: Any) -> bool:
+            self.pass_by("synchronisation")
+            return True
+
+        hooks = (ocannl_allocate, ocannl_transfer, ocannl_compile, ocannl_synchronize)
+        faulty(**{each.__name__: each for each in hooks})
+
+    def pass_by(self, path: str) -> None:
+        if path == self.failing:
+            raise self.error
+
+
+class Late:
+    """An event of a board."""
+
+    def __init__(self, board: Board, path: str) -> None:
+        self._board = board
+        self._path = path
+
+    def wait(self) -> None:
+        self._board.pass_by(self._path)
+
+
+class Launching:
+    """An executable of a board, whose launchers return events."""
+
+    def __init__(self, board: Board, executable: Any) -> None:
+        self._board = board
+        self._executable = executable
+
+    def link(self, *buffers: Any) -> Callable[[Sequence[int]], Late]:
+        self._board.pass_by("link")
+        launch = self._executable.link(*buffers)
+
+        def launch_late(values: Sequence[int]) -> Late:
+            self._board.pass_by("launch")
+            launch(values)
+            return Late(self._board, "event of a launch")
+
+        return launch_late
+
+
+@pytest.mark.parametrize("is_usable", [False, True])
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "allocation",
+        "read",
+        "write",
+        "launch",
+        "link",
+        "event of a copy",
+        "event of a launch",
+        "synchronisation",
+    ],
+)
+def test_a_failure_on_any_path_refuses_all_work(path: str, repeated: bool, is_usable: bool) -> None:
+    board = Board()
+    x = oc.placeholder("x", output=[2])
+    y = x * 2.0
+    ctx, other = oc.Context("faulty"), oc.Context("faulty")
+    steps = []
+    for each in (ctx, other):
+        each[x] = [1.0, 2.0]
+        steps.append(each.compile(oc.train.forward(y)))
+        for _ in range(1 + repeated):  # the second call checks nothing
+            steps[-1]()
+        assert each[y].tolist() == [2.0, 4.0]
+        steps[-1]()
+    fresh = oc.tensor([5.0, 6.0]) * 3.0
+    causes: dict[str, Callable[[], object]] = {
+        "allocation": lambda: ctx.compile(oc.train.forward(fresh)),
+        "link": lambda: ctx.compile(oc.train.forward(y + 1.0)),
+        "write": lambda: ctx.__setitem__(x, [3.0, 4.0]),
+        "launch": steps[0],
+        "synchronisation": ctx.synchronize,
+    }
+    board.failing = path
+    board.error = DeviceError(DeviceFailure.FAULT, found="cosmic ray", is_usable=is_usable)
+    with pytest.raises(DeviceError) as caught:
+        causes.get(path, lambda: ctx[y])()
+    assert caught.value.rule == "The work of a device runs to its end."
+    assert caught.value.device == "faulty:0"
+    board.failing = ""
+    later: list[Callable[[], object]] = [
+        *steps,
+        lambda: ctx[y],
+        lambda: ctx.__setitem__(x, [5.0, 6.0]),
+        lambda: other.__setitem__(x, [5.0, 6.0]),
+        ctx.synchronize,
+        lambda: oc.Context("faulty"),
+        lambda: ctx.compile(oc.train.forward(fresh)),
+        *steps,
+        lambda: other[y],
+    ]
+    for work in later:
+        if is_usable:
+            work()
+            continue
+        with pytest.raises(DeviceError, match="cosmic ray") as again:
+            work()
+        assert again.value.where == caught.value.where
+    if is_usable:
+        assert other[y].tolist() == [10.0, 12.0]
+    assert run("interp") == [9.0, 18.0, 18.0, 36.0]
+
+
+def test_a_queue_refuses_runs_after_its_error_was_raised() -> None:
+    error = DeviceError(DeviceFailure.FAULT, found="cosmic ray")
+    with_launcher(error)
+    ctx = oc.Context("faulty", asynchronous=True)
+    step = ctx.compile(oc.train.forward(oc.tensor([1.0, 2.0]) * 2.0))
+    for _ in range(3):
+        with pytest.raises(DeviceError, match="cosmic ray"):
+            call(step, ctx)
+    with pytest.raises(DeviceError, match="cosmic ray"):
+        step()
+
+
+def test_a_run_without_checks_has_the_errors_of_a_run() -> None:
+    errors: list[BaseException] = []
+
+    class Counting:
+        def __init__(self, executable: Any) -> None:
+            self._executable = executable
+
+        def link(self, *buffers: Any) -> Callable[[Sequence[int]], None]:
+            launch = self._executable.link(*buffers)
+
+            def launch_or_fail(values: Sequence[int]) -> None:
+                if errors:
+                    raise errors[0]
+                launch(values)
+
+            return launch_or_fail
+
+    def ocannl_compile(source: Any, target: Any) -> Counting:
+        return Counting(ocannl_interp.ocannl_compile(source, target))
+
+    faulty(ocannl_compile=ocannl_compile)
+    ctx = oc.Context("faulty")
+    step = ctx.compile(oc.train.forward(oc.tensor([1.0, 2.0]) * 2.0))
+    step()
+    run_again = step.unchecked()
+    assert run_again is not None
+    run_again()
+    errors.append(ConnectionResetError("the board is gone"))
+    with pytest.raises(DeviceError, match="the board is gone"):
+        run_again()
+    errors.clear()
+    with pytest.raises(DeviceError, match="the board is gone"):
+        step()
+
+
+def test_a_failure_states_its_device_where_a_call_has_two() -> None:
+    targets = tuple(Target("faulty", number) for number in range(2))
+    stated = ["faulty:1"]
+
+    def ocannl_transfer(destination: Any, source: Any) -> Any:
+        if not isinstance(destination, HostBuffer) and not isinstance(source, HostBuffer):
+            raise DeviceError(DeviceFailure.LOST, found="unplugged", device=stated[0])
+        return ocannl_interp.ocannl_transfer(destination, source)
+
+    faulty(ocannl_targets=lambda: TargetReport(targets), ocannl_transfer=ocannl_transfer)
+    backend, _ = manager.select("faulty")
+    info = NodeInfo(dtypes.float32, (2,))
+    first, second = (backend.allocate(info, each) for each in targets)
+    with pytest.raises(DeviceError, match="unplugged"):
+        backend.transfer(first, second)
+    backend.allocate(info, targets[0])
+    with pytest.raises(DeviceError, match="unplugged"):
+        backend.allocate(info, targets[1])
+    manager.refresh()
+    faulty(ocannl_targets=lambda: TargetReport(targets), ocannl_transfer=ocannl_transfer)
+    backend, _ = manager.select("faulty")
+    stated[0] = ""
+    first, second = (backend.allocate(info, each) for each in targets)
+    with pytest.raises(DeviceError, match="unplugged"):
+        backend.transfer(first, second)
+    backend.allocate(info, targets[1])
+    with pytest.raises(DeviceError, match="unplugged"):
+        backend.allocate(info, targets[0])
+
+
+def test_a_failure_of_a_fallback_leaves_the_device_usable() -> None:
+    with_launcher(DeviceError(DeviceFailure.LOST, found="unplugged"))
+    backend, target = manager.select("faulty")
+    interp, other = manager.select("interp")
+    with pytest.raises(DeviceError, match="unplugged") as caught:
+        backend.launch(lambda values: _raise(OSError(errno.ENODEV, "unplugged")), (), target)
+    with pytest.raises(DeviceError) as again:
+        interp.raise_fault("the launcher of a routine", caught.value, other)
+    assert again.value is caught.value
+    interp.failures.check(other)
+    with pytest.raises(DeviceError):
+        backend.failures.check(target)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

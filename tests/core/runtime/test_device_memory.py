@@ -37,6 +37,8 @@ from ocannl_core.backend_api.memory import (
     RoutineMemory,
     transfer,
 )
+from ocannl_core.backend_api.queues import HostQueue
+from ocannl_core.base.errors import HookError
 from ocannl_core.cli.new_backend import backend_text
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.testing import programs
@@ -52,13 +54,15 @@ class Island:
     """An array of bytes behind addresses of its own."""
 
     def __init__(self, nbytes: int) -> None:
-        self.cells = np.full(nbytes, 0xA5, np.uint8)
+        room = np.full(nbytes + ALIGNMENT, 0xA5, np.uint8)
+        self.cells = room[-room.ctypes.data % ALIGNMENT :][:nbytes]
 
     def read(self, address: int, nbytes: int) -> bytes:
         assert 0 <= address <= address + nbytes <= self.cells.size
         return self.cells[address : address + nbytes].tobytes()
 
-    def write(self, address: int, data: Any) -> None:
+    def write(self, address: int, data: bytes | memoryview) -> None:
+        assert isinstance(data, bytes | memoryview)
         assert 0 <= address <= address + len(data) <= self.cells.size
         self.cells[address : address + len(data)] = np.frombuffer(data, np.uint8)
 
@@ -112,22 +116,99 @@ def test_a_full_arena_is_a_memory_error() -> None:
     memory.allocate(NodeInfo(dtypes.uint8, (NBYTES // 2,)))
 
 
+@pytest.mark.parametrize(
+    "view", [bytes, bytearray, memoryview, lambda found: np.frombuffer(found, np.uint8)]
+)
+def test_reads_return_any_object_with_the_buffer_protocol(view: Callable[[bytes], Any]) -> None:
+    class Viewed(Island):
+        def read(self, address: int, nbytes: int) -> Any:
+            return view(super().read(address, nbytes))
+
+    memory = DeviceMemory(TARGET, Viewed(NBYTES), Arena(64, NBYTES - 64))
+    info = NodeInfo(dtypes.int16, (3,))
+    first, second = memory.allocate(info), memory.allocate(info)
+    memory.write(first, np.array([1, -2, 3], np.int16))
+    transfer(second, first)
+    assert memory.read(second).tolist() == [1, -2, 3]
+
+
+@pytest.mark.parametrize(
+    ("result", "returned"),
+    [
+        (b"", "0 bytes"),
+        (bytes(13), "13 bytes"),
+        (None, "NoneType, not bytes in one piece"),
+        (np.zeros((6, 4), np.uint8)[:, :2], "ndarray, not bytes in one piece"),
+    ],
+)
+def test_a_wrong_read_names_the_function_of_the_author(result: Any, returned: str) -> None:
+    class Faulty(Island):
+        def read(self, address: int, nbytes: int) -> Any:
+            return result
+
+    memory = DeviceMemory(TARGET, Faulty(NBYTES), Arena(64, NBYTES - 64))
+    info = NodeInfo(dtypes.float32, (3,))
+    buffer = memory.allocate(info)
+    copies: list[Callable[[], object]] = [
+        lambda: memory.read(buffer),
+        lambda: transfer(HostBuffer(np.zeros(3, np.float32), info), buffer),
+        lambda: transfer(memory.allocate(info), buffer),
+    ]
+    for copy in copies:
+        with pytest.raises(HookError) as caught:
+            copy()
+        assert caught.value.found == f"Faulty.read(0x40, 12) returned {returned}"
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=20))
+def test_blocks_are_aligned(sizes: list[int]) -> None:
+    memory = new_memory()
+    blocks = [memory.reserve(each) for each in sizes]
+    assert all(each.address % ALIGNMENT == 0 for each in blocks)
+
+
 def test_other_pairs_are_not_copied() -> None:
     info = NodeInfo(dtypes.float32, (2,))
     host = HostBuffer(np.zeros(2, np.float32), info)
     assert transfer(host, host) is None
 
 
-def island_backend() -> ModuleType:
-    """Return the backend of `ocannl new-backend`, with its memory replaced by an arena."""
-    module = ModuleType("island")
-    sys.modules["island"] = module  # for its dataclass
-    exec(compile(backend_text("island"), "<new backend>", "exec"), vars(module))
+class QueuedIsland:
+    """An island behind a queue: writes return when they are submitted."""
+
+    def __init__(self, island: Island, queue: HostQueue) -> None:
+        self._island = island
+        self._queue = queue
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        found: list[bytes] = []
+
+        def read() -> None:
+            found.append(self._island.read(address, nbytes))
+
+        self._queue.submit(read, "a read").wait()
+        return found[0]
+
+    def write(self, address: int, data: bytes | memoryview) -> None:
+        kept = bytes(data)
+        self._queue.submit(lambda: self._island.write(address, kept), "a write")
+
+
+def island_backend(name: str, queue: HostQueue | None = None) -> ModuleType:
+    """Return the backend of `ocannl new-backend`, with its memory replaced by an arena.
+
+    Args:
+        queue: The queue of its reads, writes and kernels, which are only submitted.
+    """
+    module = ModuleType(name)
+    sys.modules[name] = module  # for its dataclass
+    exec(compile(backend_text(name), "<new backend>", "exec"), vars(module))
     scaffold = SimpleNamespace(**vars(module))
     target = scaffold.ocannl_targets().targets[0]
     island = Island(1 << 24)
     base = island.cells.ctypes.data
-    memory = DeviceMemory(target, island, Arena(-base % ALIGNMENT, (1 << 24) - ALIGNMENT))
+    access = island if queue is None else QueuedIsland(island, queue)
+    memory = DeviceMemory(target, access, Arena(0, 1 << 24))
 
     @hookimpl
     def ocannl_allocate(info: NodeInfo, target: Target) -> DeviceBuffer:
@@ -140,13 +221,21 @@ def island_backend() -> ModuleType:
     @hookimpl
     def ocannl_compile(source: RoutineSource, target: Target) -> Executable:
         library = scaffold.ocannl_compile(source, target)._library
-        return Linked(memory, base, source, library)
+        return Linked(memory, base, source, library, queue)
 
     vars(module).update(
         ocannl_allocate=ocannl_allocate,
         ocannl_transfer=ocannl_transfer,
         ocannl_compile=ocannl_compile,
     )
+    if queue is not None:
+
+        @hookimpl
+        def ocannl_synchronize(target: Target) -> bool:
+            queue.synchronize()
+            return True
+
+        vars(module).update(ocannl_synchronize=ocannl_synchronize)
     return module
 
 
@@ -158,6 +247,7 @@ class Linked:
     base: int
     source: RoutineSource
     library: Any
+    queue: HostQueue | None
 
     def link(
         self,
@@ -169,18 +259,25 @@ class Linked:
 
     def _kernel(self, launch: Launch, addresses: tuple[int, ...]) -> Callable[[], object]:
         table = (ctypes.c_void_p * len(addresses))(*(self.base + each for each in addresses))
-        function = self.library[launch.text.symbol]
-        return lambda: function(table)
+        function, queue = self.library[launch.text.symbol], self.queue
+        if queue is None:
+            return lambda: function(table)
+        return lambda: queue.submit(lambda: function(table), launch.text.symbol)
 
 
-PLUGIN = island_backend()
+PLUGIN = island_backend("island")
 
 
 @pytest.fixture
 def target() -> str:
-    if "island" not in {entry.name for entry in manager.backend_entries()}:
-        manager.register("island", PLUGIN)
-    return "island"
+    return registered("island", PLUGIN)
+
+
+def registered(name: str, plugin: ModuleType) -> str:
+    """Return the name of a plugin, which is registered if it is not yet."""
+    if name not in {entry.name for entry in manager.backend_entries()}:
+        manager.register(name, plugin)
+    return name
 
 
 @pytest.mark.slow
@@ -190,6 +287,37 @@ class TestABackendOverAnAddressSpace(BackendConformance):
 
 class TestItsContexts(ContextConformance):
     pass
+
+
+QUEUED = island_backend("queued_island", HostQueue("queued_island:0"))
+
+
+class TestContextsOfADeviceThatOnlySubmits(ContextConformance):
+    @pytest.fixture
+    def target(self) -> str:
+        return registered("queued_island", QUEUED)
+
+
+@pytest.mark.slow
+class TestADeviceThatOnlySubmits(TestABackendOverAnAddressSpace):
+    @pytest.fixture
+    def target(self) -> str:
+        return registered("queued_island", QUEUED)
+
+
+def test_a_kernel_without_a_function_is_refused_in_link(target: str) -> None:
+    subject, example = subject_named(target), programs.matrix_product()
+    linked = subject.compile(example.program)
+    assert isinstance(linked, Linked)
+
+    def kernel(launch: Launch, addresses: tuple[int, ...]) -> Any:
+        return None
+
+    nodes = example.program.nodes
+    buffers = {node: linked.memory.allocate(nodes[node]) for node in example.program.params}
+    routine = RoutineMemory(linked.memory, linked.source.plan, buffers)
+    with pytest.raises(HookError, match=r"kernel\(k_\w+, \.\.\.\) returned None, not a function"):
+        routine.launcher(linked.source.steps, kernel)
 
 
 def test_buffers_of_other_memory_are_refused(target: str) -> None:

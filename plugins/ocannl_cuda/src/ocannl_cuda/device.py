@@ -188,7 +188,9 @@ class CudaDevice:
         kind = failure_in(str(error)) or (DeviceFailure.FAULT if is_lost else None)
         fix = "CUDA_LAUNCH_BLOCKING=1 waits for every kernel, and so names the one that fails"
         if kind is None:
-            return LinkError("Kernels run to their end.", found=found, where=where, fix=fix)
+            return LinkError(
+                "The work of a device runs to its end.", found=found, where=where, fix=fix
+            )
         return DeviceError(
             kind,
             found=found,

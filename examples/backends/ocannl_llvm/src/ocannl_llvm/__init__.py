@@ -44,7 +44,7 @@ from ocannl_core.backend_api import (
 )
 from ocannl_core.backend_api.launches import KernelText, Launch, RoutineSource
 
-OCANNL_API = (1, 0)
+OCANNL_API = (1, 1)
 OCANNL_SOURCE = RoutineSource
 INTEGERS = (bool_, int4, uint4, int8, uint8, int16, uint16, int32, uint32, int64, uint64, uint4x32)
 DEVICE = Target(

@@ -26,7 +26,7 @@ from ocannl_core.backend_api import (
 from ocannl_core.backend_api.c_family import UNFUSED, Dialect, render_step, render_steps
 from ocannl_core.backend_api.launches import RoutineSource
 
-OCANNL_API = (1, 0)
+OCANNL_API = (1, 1)
 OCANNL_SOURCE = RoutineSource
 DEVICE = Target(
     "wasm",

@@ -1,0 +1,53 @@
+"""Failures that have made devices unusable: one record for all their contexts."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Protocol
+
+from ocannl_core.base.errors import DeviceError
+from ocannl_core.ir.target import Target
+
+
+class FailureObserver(Protocol):
+    """An object that depends on a device."""
+
+    def device_failed(self) -> None:
+        """Do what follows from the failure; any thread may call it."""
+        ...
+
+
+class DeviceFailures:
+    """The devices of a backend that are unusable, each with its first failure."""
+
+    __slots__ = ("_found", "_observers")
+
+    def __init__(self) -> None:
+        self._found: dict[str, DeviceError] = {}
+        self._observers: dict[str, weakref.WeakSet[FailureObserver]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def record(self, failure: DeviceError) -> None:
+        """Record that the device of a failure is unusable, unless the failure states otherwise."""
+        if failure.is_usable or failure.device in self._found:
+            return
+        self._found[failure.device] = failure.at("")  # without a traceback, which keeps memory
+        for each in list(self._observers.get(failure.device, ())):
+            each.device_failed()
+
+    def observe(self, target: Target, observer: FailureObserver) -> None:
+        """Notify an object, as long as it exists, when a device becomes unusable."""
+        self._observers.setdefault(str(target), weakref.WeakSet()).add(observer)
+
+    def check(self, *targets: Target) -> None:
+        """Refuse work of unusable devices.
+
+        Raises:
+            DeviceError: the failure that made one of the devices unusable.
+        """
+        for target in targets:
+            found = self._found.get(str(target)) if self._found and target.has_device else None
+            if found is not None:
+                raise found.at("")
