@@ -8,9 +8,10 @@ from html import escape
 from math import prod
 from typing import Any, assert_never
 
+from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.identity import ById
-from ocannl_core.display.cells import check_tensor, compile_aside
+from ocannl_core.display.cells import compile_aside
 from ocannl_core.ir.assignments import nodes as assignments
 from ocannl_core.ir.assignments.nodes import Sequence as AssignSequence
 from ocannl_core.ir.indexing import traversals
@@ -135,7 +136,12 @@ def summary(tensor: Tensor) -> Summary:
         UsageError: if it is no tensor.
         ShapeError: if shapes contradict each other, or leave a parameter's size open.
     """
-    tensor = check_tensor(tensor)
+    if not isinstance(tensor, Tensor):
+        raise UsageError.at_caller(
+            "oc.summary counts the parameters behind a tensor.",
+            found=f"{type(tensor).__name__}: {tensor!r}",
+            fix="oc.summary(net(x)), where x is a placeholder",
+        )
     with compile_aside(tensor.session):
         code = forward(tensor)
         program = code.resolve()

@@ -80,8 +80,8 @@ def show(
     series are curves.
 
     Args:
-        subject: A tensor, a routine, a computation, an array, a series of numbers, several by
-            name, or the result of `oc.train.fit`.
+        subject: A tensor, a routine, a computation, an array, a series of numbers, several series
+            by name, or the result of `oc.train.fit`.
         ctx: The context that holds the cells of a tensor.
         view: The name of another view: explain, tree, table, summary, graph, curves, heatmap or
             precision_report.
@@ -95,6 +95,12 @@ def show(
             fix="oc.show(x), oc.show(step), oc.show(losses)",
         )
     chosen = views[0] if view is None else view
+    if isinstance(subject, Tensor) and chosen == "table" and ctx is None:
+        raise UsageError.at_caller(
+            "A table shows the cells of a tensor, which live in a context.",
+            found="view='table' without a context",
+            fix="oc.show(x, ctx, view='table')",
+        )
     if chosen not in views:
         raise UsageError.at_caller(
             f"A {type(subject).__name__} has the views {', '.join(views)}.",
@@ -112,7 +118,7 @@ def _views_of(subject: object, *, has_cells: bool) -> tuple[str, ...]:
     """Return the names of the views of a thing, the usual one first."""
     match subject:
         case Tensor():
-            first = ("table", "tree") if has_cells else ("tree", "table")
+            first = ("table", "tree") if has_cells else ("tree",)
             return (*first, "summary", "explain", "graph", "precision_report")
         case Routine():
             return ("explain", "graph")

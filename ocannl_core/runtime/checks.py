@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.runtime.store import NodeMemory, RunRecord
+from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.graph.tensor import Tensor
@@ -62,7 +62,7 @@ def refuse_positional(given: Sequence[object], names: Sequence[str], routine: st
     )
 
 
-def check_values(needed: Sequence[NodeMemory], routine: str) -> None:
+def check_values(needed: Sequence[NodeMemory], routine: str, store: BufferStore) -> None:
     """Raise LinkError unless every node that a routine reads before writing it has a value."""
     missing = [stored for stored in needed if not stored.has_value]
     if not missing:
@@ -70,6 +70,11 @@ def check_values(needed: Sequence[NodeMemory], routine: str) -> None:
     fixes: dict[str, None] = {}  # a set that keeps its order
     for stored in missing:
         fixes[fix_for_missing_value(stored)] = None
+    if scope := _scope_with_values(missing, store):
+        fixes[
+            f"another application of {scope} has values here; each call of a function with @oc.op "
+            f"makes new parameters: model = {scope}() once, and model(x) for each application"
+        ] = None
     raise LinkError(
         "A routine runs when every node that it reads has a value.",
         found="\n".join(
@@ -78,6 +83,25 @@ def check_values(needed: Sequence[NodeMemory], routine: str) -> None:
         where=f"running {routine}",
         fix="\n".join(fixes),
     )
+
+
+def _scope_with_values(missing: Sequence[NodeMemory], store: BufferStore) -> str:
+    """Return the block of parameters without values, if parameters of the same names and sizes
+    have values in the context.
+    """
+    known = {_path(each) for each in store.memories() if each.has_value}
+    for stored in missing:
+        if (path := _path(stored)) is not None and path in known and stored.tensor is not None:
+            return stored.tensor.scopes[0].name
+    return ""
+
+
+def _path(stored: NodeMemory) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
+    """Return the names and the sizes of a parameter of a block."""
+    tensor = stored.tensor
+    if tensor is None or not tensor.is_parameter or not tensor.scopes:
+        return None
+    return (*(scope.title for scope in tensor.scopes), tensor.label[0]), tuple(stored.info.dims)
 
 
 def check_sizes(

@@ -189,7 +189,7 @@ class Routine:
         from ocannl_core.compile.profile import profile
 
         values, _ = self._values(indices)
-        checks.check_values(self._needed, self.name)
+        checks.check_values(self._needed, self.name, self._store)
         self._store.synchronize()
         memory = {node: stored.buffer for node, stored in self._memory.items()}
         build = self._build
@@ -423,7 +423,7 @@ class Routine:
         if self._carried:
             checks.check_gradients(self._carried, self._run)
         if not self._is_ready:
-            checks.check_values(self._needed, self.name)
+            checks.check_values(self._needed, self.name, self._store)
         content = None
         if self.merged is not None:
             content = merge.check_at_run(self.merged, self._store, self.name)

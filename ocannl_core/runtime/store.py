@@ -354,6 +354,11 @@ class BufferStore:
                 return found
         return None
 
+    def memories(self) -> Iterator[NodeMemory]:
+        """Return the memory of the nodes of the lineage, the nearest context first."""
+        for store in self._lineage():
+            yield from (memory for _, memory in store._stored.items())
+
     def owns(self, node: TensorNode) -> bool:
         """Return True if this context, not one that it descends from, has the node's memory."""
         return node in self._stored

@@ -168,7 +168,9 @@ def require_tensor(value: object, call: str, name: object = "") -> None:
     raise UsageError.at_caller(
         "Code computes tensors, one for each call.",
         found=f"{name if isinstance(value, Tensor) else value!r} in {call}(...)",
-        fix=f"{call}(y), where y is a tensor, such as the result of a block",
+        fix=f"{call}(a) + {call}(b)"
+        if isinstance(value, Tensor) and isinstance(name, Tensor)
+        else f"{call}(y), where y is a tensor, such as the result of a block",
     )
 
 

@@ -229,7 +229,9 @@ class TensorMethods(Expression):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        near = get_close_matches(name, [each for each in dir(type(self)) if each[0] != "_"], 1)
+        near = get_close_matches(
+            name, [each for each in dir(type(self)) if each[0] != "_"], 1, 0.75
+        )
         advice = f"x.{near[0]} is similar" if near else "dir(x) lists what a tensor has"
         raise MissingAttributeError.at_caller(
             f"A tensor has no attribute {name}.",

@@ -59,7 +59,8 @@ def selected_rows(key: object) -> tuple[Any, int] | None:
         raise UsageError.at_caller(
             "A tensor of positions selects along one axis, beside `:` and `...` for the others.",
             found=f"x[{key_text(key)}]",
-            fix="select along one axis after the other: oc.take(oc.take(x, i, axis=0), j, axis=1)",
+            fix="oc.take_along(x, ids[..., None], axis=-1) selects one cell of each row; "
+            "oc.take(oc.take(x, i, axis=0), j, axis=1) selects rows and columns",
         )
     (place,) = places
     is_from_end = bool(around) and around[0] < place

@@ -25,22 +25,37 @@ from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.origin import is_inside
 from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
 
-_NAMES = {
-    "dim": "axis",
-    "dims": "axis",
-    "keepdim": "keepdims",
-    "correction": "ddof",
-    "lr": "learning_rate",
-    "p": "rate",
-    "label_smoothing": "smoothing",
-    "ignore_index": "ignore",
-    "kernel_size": "window",
-    "low": "min",
-    "high": "max",
-    "a_min": "min",
-    "a_max": "max",
+_NAMES: dict[str, tuple[str, ...]] = {
+    "dim": ("axis",),
+    "dims": ("axis",),
+    "keepdim": ("keepdims",),
+    "correction": ("ddof",),
+    "unbiased": ("ddof=0 or 1",),
+    "lr": ("learning_rate",),
+    "p": ("rate",),
+    "label_smoothing": ("smoothing",),
+    "ignore_index": ("ignore",),
+    "kernel_size": ("kernel", "window"),
+    "pool_size": ("window",),
+    "padding": ("padded=True or False",),
+    "strides": ("stride",),
+    "filters": ("channels",),
+    "out_channels": ("channels",),
+    "units": ("output=[...]",),
+    "out_features": ("output=[...]",),
+    "batch_size": ("batch", "loader=oc.data.Loader(x, y, batch=32)"),
+    "drop_last": ('last="drop" or "short"',),
+    "validation_data": ("evaluation=oc.train.Evaluation(judge, loader, [x, y], accuracy)",),
+    "verbose": ("progress=True or False",),
+    "clipnorm": ("clip_norm",),
+    "low": ("min",),
+    "high": ("max",),
+    "a_min": ("min",),
+    "a_max": ("max",),
 }
-"""Names of arguments in PyTorch and NumPy, and their names here."""
+"""Names of arguments in PyTorch, Keras and NumPy, and their names here, with values where a value
+has another form.
+"""
 
 _CALLS = {
     "oc.placeholder": 'oc.placeholder("x", batch=[32], output=[64])',
@@ -49,12 +64,22 @@ _CALLS = {
     "oc.static_index": 'oc.static_index("i", range=10)',
     "oc.static_extent": 'oc.static_extent("n", max=256)',
     "oc.tensor": "oc.tensor(array, batch_axes=1)",
+    "oc.zeros": "oc.zeros((2, 3))",
+    "oc.ones": "oc.ones((2, 3))",
+    "dense": "oc.nn.dense(x, output=[64])",
+    "conv": "oc.nn.conv(x, axes=1, kernel=3, channels=16)",
+    "conv2d": "oc.nn.conv2d(x, kernel=3, channels=16)",
+    "max_pool2d": "oc.nn.max_pool2d(x, window=2)",
+    "avg_pool": "oc.nn.avg_pool(x, window=2)",
+    "embedding": "oc.nn.embedding(ids, entries=100, width=64)",
+    "dropout": "oc.nn.dropout(x, rate=0.1)",
     "oc.nn.dropout": "oc.nn.dropout(x, rate=0.1)",
 }
 """Examples of calls, for functions whose arguments have no counterpart in another library."""
 
 
 _BOUNDARY = "_ocannl_boundary"
+_UNSTATED = frozenset({"capture", "label", "self"})
 _METHODS = frozenset({"__init__", "__call__", "__getitem__", "__setitem__", "__contains__"})
 
 
@@ -128,7 +153,7 @@ def refuse(
     try:
         bound = parameters.bind(*args, **kwargs)
     except TypeError as mismatch:
-        raise _mismatch(title, parameters, kwargs, mismatch) from None
+        raise _mismatch(title, parameters, args, kwargs, mismatch) from None
     _check(title, function, bound.arguments, type(args[0]) if args else None)
 
 
@@ -172,23 +197,57 @@ def _left_the_package(traceback: TracebackType | None) -> bool:
 
 
 def _mismatch(
-    title: str, parameters: Signature, kwargs: dict[str, Any], mismatch: TypeError
+    title: str,
+    parameters: Signature,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mismatch: TypeError,
 ) -> UsageError:
-    others = [
-        f"{_NAMES[each]}= for {each}="
-        for each in kwargs
-        if _NAMES.get(each) in parameters.parameters
-    ]
+    advice = (
+        renamed_arguments(kwargs, parameters)
+        or example_of(title)
+        or _named_argument(args, kwargs, parameters)
+    )
     listed = [
         each.replace(annotation=Parameter.empty)
         for each in parameters.parameters.values()
-        if each.name not in ("capture", "label", "self")
+        if each.name not in _UNSTATED
     ]
     return UsageError.at_caller(
-        f"{title} takes the arguments {Signature(listed)}.",
-        found=str(mismatch),
-        fix=f"write {', '.join(others)}" if others else _CALLS.get(title, ""),
+        f"{title} takes the arguments {Signature(listed)}.", found=str(mismatch), fix=advice
     )
+
+
+def renamed_arguments(given: Iterable[str], parameters: Signature) -> str:
+    """Return the names here of arguments in other libraries, as advice, or nothing."""
+    found = [
+        f"{name if '=' in name else name + '='} for {each}="
+        for each in given
+        for name in _NAMES.get(each, ())
+        if name.partition("=")[0] in parameters.parameters
+    ]
+    return f"write {', '.join(found)}" if found else ""
+
+
+def example_of(title: str) -> str:
+    """Return a call of a function, if its arguments differ from those of other libraries."""
+    return _CALLS.get(title, "")
+
+
+def _named_argument(args: tuple[Any, ...], kwargs: dict[str, Any], parameters: Signature) -> str:
+    """Return the keyword for a single surplus positional argument, as advice, or nothing."""
+    kinds = {each.name: each.kind for each in parameters.parameters.values()}
+    if Parameter.VAR_POSITIONAL in kinds.values():
+        return ""
+    named = [name for name, kind in kinds.items() if kind is Parameter.KEYWORD_ONLY]
+    places = sum(
+        kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        for kind in kinds.values()
+    )
+    surplus = args[places:]
+    if len(surplus) != 1 or not named or named[0] in kwargs or named[0] in _UNSTATED:
+        return ""
+    return f"write {named[0]}={_written(surplus[0])}"
 
 
 def _written(value: object) -> str:

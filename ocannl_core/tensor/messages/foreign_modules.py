@@ -21,8 +21,25 @@ FOREIGN: dict[str, str] = {
     "identity": "oc.eye(3) is a matrix; oc.primitives.identity copies cells",
     "rand": "oc.uniform()",
     "randn": "oc.normal()",
-    **dict.fromkeys(["manual_seed", "seed"], _SEED),
+    **dict.fromkeys(["randint", "integers"], "oc.cast(10 * oc.uniform(), 'int32') is below 10"),
+    **dict.fromkeys(["manual_seed", "seed", "key", "PRNGKey", "default_rng"], _SEED),
     "grad": "(g,) = oc.gradients(loss, [w])",
+    "value_and_grad": "oc.train.grad_update(loss) computes loss and w.grad; "
+    "(g,) = oc.gradients(loss, [w]) is an expression",
+    "vmap": "an operation applies to all batch axes: oc.placeholder('x', batch=[32], output=[8])",
+    **dict.fromkeys(["absolute", "fabs"], "oc.abs(x)"),
+    "outer": "oc.einsum('i; j => i,j', x, y)",
+    **dict.fromkeys(["allclose", "isclose"], "np.allclose(ctx[x], ctx[y]), after a routine"),
+    "cond": "oc.where(c, a, b)",
+    "view": "oc.reshape(x, 6, 4), or x.reshape(6, 4)",
+    "nan": "math.nan: Python numbers are operands",
+    "inf": "math.inf: Python numbers are operands",
+    "pi": "math.pi: Python numbers are operands",
+    **dict.fromkeys(
+        ["nonzero", "argwhere", "unique", "masked_select"],
+        "the number of results would depend on cells: read them with ctx[x] on the host",
+    ),
+    **dict.fromkeys(["swish", "SiLU"], "oc.silu(x)"),
     "no_grad": "gradients are computed by oc.train.grad_update alone; oc.evaluation() switches "
     "dropout off",
     **dict.fromkeys(["jit", "compile"], "ctx.compile(oc.train.forward(y)) compiles"),
@@ -56,6 +73,9 @@ FOREIGN: dict[str, str] = {
     "utils": "oc.data has loaders, oc.save and oc.load checkpoints",
     **dict.fromkeys(["Module", "Sequential"], _MODULE),
     "Parameter": "oc.param('w', output=[8])",
+    "linear": "oc.nn.dense(x, output=[8])",
+    "conv1d": "oc.nn.conv(x, axes=1, kernel=3, channels=8)",
+    "conv3d": "oc.nn.conv(x, axes=3, kernel=3, channels=8)",
     "Linear": _EXACT.format("dense(x, output=[8])"),
     "Embedding": _EXACT.format("embedding(ids, entries=100, width=8)"),
     "Conv1d": _EXACT.format("conv(x, axes=1, kernel=3, channels=8)"),
@@ -74,6 +94,20 @@ FOREIGN: dict[str, str] = {
     "CrossEntropyLoss": "oc.nn.cross_entropy(scores, class_ids)",
     "MSELoss": "oc.nn.mean_squared_error(prediction, target)",
     "DataLoader": "oc.data.Loader(images, labels, batch=32, shuffle=True)",
+    "EarlyStopping": "oc.train.fit(..., evaluation=..., patience=3) stops early",
+    "ModelCheckpoint": "oc.train.fit(..., checkpoint=oc.train.Checkpoint(path, loss, opt))",
+    **dict.fromkeys(
+        ["StepLR", "ExponentialLR", "LRScheduler", "LearningRateScheduler"],
+        "oc.train.Adam(learning_rate=oc.train.exponential(...)): a schedule is a rate",
+    ),
+    "CosineAnnealingLR": "oc.train.Adam(learning_rate=oc.train.cosine(1e-3, steps=1000))",
+    "ReduceLROnPlateau": "schedules depend on steps alone, such as "
+    "learning_rate=oc.train.exponential(...); oc.train.fit(..., patience=3) stops early",
+    **dict.fromkeys(
+        ["clip_grad_norm_", "clip_grad_norm", "clip_by_global_norm"],
+        "oc.train.Adam(..., clip_norm=1.0)",
+    ),
+    **dict.fromkeys(["clip_grad_value_", "clip_grad_value"], "oc.train.Adam(..., clip_value=1.0)"),
     "Optimizer": "oc.train.AdamW, and the other classes of oc.train",
 }
 """Names of modules and classes elsewhere, and what to write in their place."""
@@ -86,7 +120,7 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
     """Return the error about a name that a module lacks."""
     if name.startswith("_"):
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    near = get_close_matches(name, list(known), 1)
+    near = get_close_matches(name, list(known), 1, cutoff=0.75)
     if elsewhere := [each for each in _MODULES if name in _public_names(each)]:
         advice = f"{elsewhere[0]}.{name}"
     else:

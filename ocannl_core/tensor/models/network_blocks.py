@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FunctionType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
-from ocannl_core.base.errors import UsageError
+from ocannl_core.base.errors import MissingAttributeError, UsageError
 from ocannl_core.base.origin import caller_depth, caller_location, returns_of
 from ocannl_core.base.renamed import with_new_keywords
 from ocannl_core.tensor.graph import session as sessions
@@ -24,7 +24,7 @@ from ocannl_core.tensor.graph.definitions import Applied, Filled, Parameter, che
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.structures import leaves_of
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import refuse
+from ocannl_core.tensor.messages.call_errors import example_of, refuse, renamed_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,14 +105,46 @@ class NetworkBlock(Generic[R]):
             raise UsageError.at_caller(
                 f"The positional parameters of {self.name} are the tensors that it is applied to.",
                 found=f"{error}; {len(args) + len(named)} given",
-                fix=f"{self.name}{signature}",
+                fix=example_of(self.name) or f"{self.name}{signature}",
             ) from None
         bound.apply_defaults()
         return bound.args
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _missing_attribute(self, name)
+
     def __repr__(self) -> str:
         config = ", ".join(f"{key}={value!r}" for key, value in self.config.items())
         return f"<block {self.name}({config}){' ' + self.label if self.label else ''}>"
+
+
+_ATTRIBUTES = {
+    **dict.fromkeys(
+        ["params", "trainable_weights", "weights", "named_parameters", "state_dict"],
+        "loss.params are the trained parameters of a loss: the result of net(x), or made of it",
+    ),
+    "fit": "oc.train.fit(step, loader, [x, y], loss=loss)",
+    "compile": "step = ctx.compile(opt.minimize(loss))",
+    "summary": "oc.summary(net(x))",
+    "evaluate": "oc.train.evaluate(routine, loader, [x, y], accuracy)",
+    "predict": "routine = ctx.compile(oc.train.forward(net(x))), then routine() and ctx[y]",
+    "forward": "net(x)",
+    **dict.fromkeys(["eval", "train"], "with oc.evaluation(): net(x)"),
+    **dict.fromkeys(["save", "save_weights"], "oc.save('net.safetensors', ctx, loss)"),
+    **dict.fromkeys(["load", "load_weights", "load_state_dict"], "oc.load(path, ctx, loss)"),
+    "to": "oc.Context('cuda') is a device, where ctx.compile makes routines",
+}
+"""Attributes of models in other libraries, and their counterparts."""
+
+
+def _missing_attribute(block: object, name: str) -> AttributeError:
+    if name not in _ATTRIBUTES and name != "parameters":
+        return AttributeError(f"{type(block).__name__!r} object has no attribute {name!r}")
+    return MissingAttributeError.at_caller(
+        f"A block is a function of tensors and has no attribute {name}.",
+        found=f"{name} of {block!r}",
+        fix=_ATTRIBUTES.get(name, _ATTRIBUTES["params"]),
+    )
 
 
 class BlockApplication:
@@ -149,6 +181,9 @@ class BlockFunction(Generic[P, R]):
         if instance is None:
             return self
         return BlockFunction(self._function.__get__(instance, owner))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _missing_attribute(self, name)
 
     def __repr__(self) -> str:
         return f"<block function {self._function.__name__}{self._signature}>"
@@ -206,7 +241,8 @@ class BlockFunction(Generic[P, R]):
                 [f"unknown {', '.join(unknown)}"] * bool(unknown)
                 + [f"missing {', '.join(missing)}"] * bool(missing)
             ),
-            fix="pass " + (", ".join(f"{name}=..." for name in keywords) or "tensors only"),
+            fix=renamed_arguments(unknown, self._signature)
+            or "pass " + (", ".join(f"{name}=..." for name in keywords) or "tensors only"),
         )
 
 

@@ -31,6 +31,7 @@ from ocannl_core.tensor.graph.definitions import (
     ResultOfLoop,
     ancestors,
 )
+from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.loop_gradients import LoopGradient
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity
@@ -80,6 +81,12 @@ def gradients(
     return tuple(found[each] if each in found else filled_like(each, 0.0) for each in xs)
 
 
+def _advice(found: object) -> str:
+    if found is None:
+        return "x.grad is not computed from x: give x itself"
+    return "list(loss.params) is a list of tensors" if isinstance(found, Parameters) else ""
+
+
 def _tensors(given: Any, name: str) -> list[Tensor]:
     found = list(given) if isinstance(given, list | tuple) else [given]
     for each in found:
@@ -87,7 +94,7 @@ def _tensors(given: Any, name: str) -> list[Tensor]:
             raise UsageError.at_caller(
                 "oc.gradients(y, [x]) differentiates tensors with respect to tensors.",
                 found=f"{name} is {each!r}",
-                fix="x.grad is not computed from x: give x itself" if each is None else "",
+                fix=_advice(each),
             )
     return found
 

@@ -45,6 +45,7 @@ class ToyTensor:
     literal: np.ndarray[Any, Any] | None = None
     initial_value: float = 0.0
     needs: tuple[ToyTensor, ...] = ()
+    scopes: tuple[()] = ()
 
     @property
     def shape(self) -> str:

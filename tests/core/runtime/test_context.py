@@ -497,3 +497,21 @@ def test_the_parameters_of_recorded_code_get_initial_values() -> None:
 def test_parameters_of_a_block_are_those_of_its_results() -> None:
     with oc.Session(), pytest.raises(oc.UsageError, match="a NetworkBlock"):
         oc.Context("interp").init_params(oc.nn.dense(output=[2]))  # type: ignore[arg-type]
+
+
+def test_a_second_block_of_one_function_is_named_where_its_parameters_have_no_values() -> None:
+    @oc.op
+    def network(x: oc.Tensor) -> oc.Tensor:
+        return oc.nn.dense(x, output=[4])
+
+    with oc.Session():
+        x = oc.tensor(np.ones((2, 3)), batch_axes=1)
+        trained, other = network(x), network(x)
+        ctx = oc.Context("interp")
+        routine = ctx.compile(oc.train.forward(other))
+        with pytest.raises(oc.LinkError) as before:
+            routine()
+        ctx.init_params(trained)
+        with pytest.raises(oc.LinkError, match=r"model = network\(\) once"):
+            routine()
+        assert "network()" not in str(before.value)

@@ -134,3 +134,50 @@ def test_values_fit_annotations(
     assert all(fits(each, note) for each in good)
     assert not any(fits(each, note) for each in bad)
     assert in_words(note) == text
+
+
+def pictures() -> oc.Tensor:
+    return oc.placeholder("x", batch=[2], output=[8, 8, 3])
+
+
+@oc.op
+def small(x: oc.Tensor) -> oc.Tensor:
+    return oc.nn.dense(x, output=[4])
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda: oc.nn.conv2d(pictures(), kernel_size=3, channels=8), "kernel= for kernel_size="),
+        (
+            lambda: oc.nn.conv2d(pictures(), channels=8, padding=1),
+            "padded=True or False for padding=",
+        ),
+        (lambda: oc.nn.max_pool2d(pictures(), kernel_size=2), "window= for kernel_size="),  # type: ignore[call-arg]
+        (lambda: oc.nn.dense(pictures(), 64), r"oc\.nn\.dense\(x, output=\[64\]\)"),
+        (lambda: oc.zeros(2, 3), r"oc\.zeros\(\(2, 3\)\)"),  # type: ignore[misc]
+        (lambda: oc.train.Adam(1e-3), r"learning_rate=0\.001"),  # type: ignore[misc, call-arg]
+        (lambda: oc.var(pictures(), unbiased=True), "ddof=0 or 1 for unbiased="),  # type: ignore[call-arg]
+        (
+            lambda: oc.data.Loader([1.0], batch_size=1),  # type: ignore[call-arg]
+            "batch= for batch_size=",
+        ),
+        (
+            lambda: oc.train.forward(pictures(), pictures()),  # type: ignore[arg-type]
+            r"oc\.train\.forward\(a\) \+ oc\.train\.forward\(b\)",
+        ),
+        (lambda: oc.summary(small), r"oc\.summary\(net\(x\)\)"),  # type: ignore[arg-type]
+        (lambda: oc.gradients(pictures(), small(pictures()).params), r"list\(loss\.params\)"),
+    ],
+)
+def test_habits_of_other_libraries_have_advice(call: Callable[[], object], advice: str) -> None:
+    with pytest.raises(oc.UsageError, match=advice):
+        call()
+
+
+@pytest.mark.parametrize("name", ["params", "fit", "summary", "eval"])
+def test_blocks_advise_on_attributes_of_models(name: str) -> None:
+    for block in (small, small()):
+        with pytest.raises(AttributeError, match=f"no attribute {name}"):
+            getattr(block, name)
+        assert not hasattr(block, "nonsense")
