@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir.kernels.nodes import HostCall, Kernel, LeafStep, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
@@ -119,7 +120,7 @@ class Requirements:
         """Yield the parts that nodes in preorder need and the target lacks."""
         origin: Origin | None = None
         written: TensorNode | None = None
-        executed: set[int] = set()
+        executed: IdentityMap[Node, None] = IdentityMap()
         for node in inside:
             match node:
                 case ir.Remark():
@@ -133,11 +134,12 @@ class Requirements:
                 case ir.CallExternal(outputs=outputs) | ir.Repeat(outputs=outputs):
                     written = next(iter(outputs), None)
                 case ir.For(kind=ir.AxisKind.TILE | ir.AxisKind.PAIR):
-                    executed.update(map(id, walk(node)))  # by an instruction, without primitives
+                    for each in walk(node):  # by an instruction, without primitives
+                        executed[each] = None
                 case _:
                     pass
             for part in _parts_of(node):
-                if part in self._missing and not (id(node) in executed and _is_primitive(part)):
+                if part in self._missing and not (node in executed and _is_primitive(part)):
                     yield Lack(part, written, origin)
             dtype = getattr(node, "dtype", None)
             if self._formats is not None and dtype is not None and dtype not in self._formats:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import assert_never, cast
 
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement, StepRule
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children, rewrite, walk
@@ -64,7 +65,10 @@ def decompose(
     if not isinstance(step, Kernel):
         return step
     executed = filter(_is_one_instruction, walk(step.body))
-    kept = {id(each) for loop in executed for each in walk(loop)}
+    kept: IdentityMap[Node, None] = IdentityMap()
+    for loop in executed:
+        for each in walk(loop):
+            kept[each] = None
     rules = _Rules(expanded, formats, fresh_locals(step.body), kept)
     body = rewrite(step.body, on_expr=rules.decomposed)
     return step if body is step.body else replace(step, body=body)
@@ -82,7 +86,7 @@ class _Rules:
         expanded: frozenset[Op],
         formats: tuple[DType, ...] | None,
         fresh: Fresh,
-        kept: set[int],
+        kept: IdentityMap[Node, None],
     ) -> None:
         self._expanded = expanded
         self._formats = formats
@@ -92,7 +96,7 @@ class _Rules:
     def decomposed(self, expr: ir.Expr) -> ir.Expr:
         if not isinstance(expr, ir.Unary | ir.Binary | ir.Ternary) or expr.op not in self._expanded:
             return expr
-        if id(expr) in self._kept:
+        if expr in self._kept:
             return expr
         if expr.op is BinaryOp.SUB and expr.dtype.kind is Kind.BOOL:
             return expr  # a negated bool is the same bool

@@ -244,11 +244,11 @@ def test_a_file_that_the_user_copied_names_no_compiler(world: World) -> None:
     script = command(world, world.shared)
     path = world.home / "project" / "ocannl.toml"
     path.parent.mkdir()
-    path.write_text(f"cc = '{script}'\nseed = 3\n")
+    path.write_text(f"seed = 3\n[plugins.cpu_c]\ncc = '{script}'\n")
     for each in (path.parent, path):
         os.chown(each, VICTIM, VICTIM)
     output = world.victim(path.parent)
-    assert "The setting cc of" in output
+    assert "The setting plugins.cpu_c.cc of" in output
     assert not world.trap.exists()
     world.victim(path.parent, OCANNL_TRUSTED_DIRECTORIES=str(path.parent))
     assert world.trap.exists()
