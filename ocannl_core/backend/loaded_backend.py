@@ -520,6 +520,8 @@ class Backend:
             targets: The devices whose work it was. The first one is unusable after a failure that
                 states no other device, if it states that its device is unusable.
         """
+        failure: DeviceError | None = None
+        placed: DeviceError | None = None
         try:
             reraise_interruption(error)
             failure = error if isinstance(error, DeviceError) else None
@@ -537,8 +539,8 @@ class Backend:
                 raise error
             raise placed from error
         finally:
-            # in a cycle with its traceback it would keep memory of the device alive
-            del error
+            # in a cycle with its traceback an error would keep memory of the device alive
+            del error, failure, placed
 
     def _raise_fault_of(
         self, targets: Sequence[Target], hook: str, error: BaseException

@@ -160,14 +160,15 @@ def test_distributions_with_one_module_are_refused(install: Install, only: Only)
 
 def test_an_import_that_hangs_costs_seconds(install: Install, only: Only) -> None:
     assert settings.Settings().plugin_timeout <= 10
-    install("hangs", "import time\ntime.sleep(60)\n")
-    only("hangs")
+    # no other test imports a module of this name, whose lock a thread may still hold
+    install("hangs_for_seconds", "import time\ntime.sleep(60)\n")
+    only("hangs_for_seconds")
     before = time.monotonic()
     with settings.overrides(plugin_timeout=2.0):
-        error = refused("hangs")
+        error = refused("hangs_for_seconds")
     assert time.monotonic() - before < 30
-    assert "(plugin_hangs.py:2)" in error.found
-    assert "dist-hangs 1.0" in error.where
+    assert "(plugin_hangs_for_seconds.py:2)" in error.found
+    assert "dist-hangs_for_seconds 1.0" in error.where
 
 
 @pytest.mark.parametrize("name", ["nope", "gpu", "x", "opencl2000", "interpretation"])
