@@ -148,9 +148,12 @@ BEYOND_TOLERANCE = {"test_dft_inverse", "test_dft_inverse_opset19"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["interp", "cpu_c"])
-def test_all_node_cases_agree_or_are_refused_by_name(cases: dict[str, Any], backend: str) -> None:
+def test_every_sixth_node_case_agrees_or_is_refused_by_name(
+    cases: dict[str, Any], backend: str
+) -> None:
+    """`make onnx-table` runs all of them, in minutes."""
     unexpected = []
-    for name, case in cases.items():
+    for name, case in list(cases.items())[::6]:
         found = run_case(case, backend)
         if found.status == "agrees" or name in BEYOND_TOLERANCE:
             continue
