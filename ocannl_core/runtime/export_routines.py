@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ocannl_core.base.errors import CodegenError, LinkError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.files.digests import text_digest
+from ocannl_core.base.files.new_files import replacement
 from ocannl_core.codegen.c_family import render_step
 from ocannl_core.codegen.export import c_file, web
-from ocannl_core.codegen.export.exported_dialect import exported_dialect
+from ocannl_core.codegen.export.exported_dialect import INSTRUCTION_FUNCTIONS, exported_dialect
 from ocannl_core.codegen.export.model import (
     ALIGNMENT,
     ExportedFunction,
-    ExportedModel,
     ExportedTensor,
+    FileContent,
     IndexArgument,
     Role,
     aligned,
@@ -31,7 +32,7 @@ from ocannl_core.ir.kernels.nodes import HostCall, LeafStep, Plan, nodes_written
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import IndexBound
 from ocannl_core.ir.matrix_units import TileProduct
-from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32, uint8, uint32, uint64
 from ocannl_core.ir.serialization.safetensors import StoredArray, header_bytes, layout
 from ocannl_core.ir.target import Target
@@ -45,63 +46,26 @@ if TYPE_CHECKING:
     from ocannl_core.tensor.graph.tensor import Tensor
 
 _RESERVED = frozenset(
-    [
-        "auto",
-        "break",
-        "case",
-        "char",
-        "const",
-        "continue",
-        "default",
-        "do",
-        "double",
-        "else",
-        "enum",
-        "extern",
-        "float",
-        "for",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "register",
-        "restrict",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "struct",
-        "switch",
-        "typedef",
-        "union",
-        "unsigned",
-        "void",
-        "volatile",
-        "while",
-        "bool",
-        "true",
-        "false",
-        "class",
-        "new",
-        "delete",
-        "this",
-        "template",
-        "namespace",
-        "s",
-        "state",
-        "head",
-        "failed",
-        "dims",
-        "strides",
-        "weights",
-        "state_bytes",
-        "weights_bytes",
-        "fingerprint",
-    ]
+    re.findall(
+        r"\w+",
+        """
+        auto break case char const continue default do double else enum extern float for goto if
+        inline int long register restrict return short signed sizeof static struct switch typedef
+        union unsigned void volatile while bool true false class new delete this template namespace
+        int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t size_t
+        s state head failed dims strides weights state_bytes weights_bytes fingerprint memcpy memset
+        """,
+    )
 )
-"""Words of C and C++, and names inside of functions."""
+"""Words of C and C++, and names in exported files, for which no tensor is named."""
+
+_OWN_FUNCTIONS = frozenset(
+    (
+        *("init", "call", "cells", "status", "status_text", "facts"),
+        *("tensor", "tensors", "function", "functions", "arguments"),
+    )
+)
+"""The names behind the prefix that every file has, or the fronts of exported models."""
 
 _METADATA = {"format": "ocannl export"}
 
@@ -169,24 +133,27 @@ def export(
     if is_web and target is None:
         target = "wasm32"
     exporter = _Exporter(functions, path.stem, store, target)
-    model, entries = exporter.model(inputs, outputs, are_inside=weights == "inside")
+    content, entries = exporter.content(inputs, outputs, are_inside=weights == "inside")
     dialect = exported_dialect(exporter.target)
     source, header = path.with_suffix(".c"), path.with_suffix(".h")
-    texts = {source: c_file.c_file(model, dialect), header: c_file.header(model, dialect)}
+    files = {
+        source: c_file.c_file(content, dialect).encode(),
+        header: c_file.header(content, dialect).encode(),
+    }
     module: tuple[Path, ...] = ()
     if is_web:
-        front, types = path.with_suffix(".mjs"), path.with_suffix(".d.ts")
-        texts |= {front: web.javascript(model), types: web.declarations(model)}
-        module = path, front, types
-    for file, text in texts.items():
-        file.write_text(text, encoding="utf-8")
-    beside = None
-    if not model.are_inside:
-        beside = path.with_suffix(".safetensors")
-        beside.write_bytes(header_bytes(entries, _METADATA) + model.weights)
-    if is_web:
-        compile_wasm(source, web.exported_symbols(model), path)
-    return ExportedFiles(source, header, beside, model.state_bytes, len(model.weights), module)
+        module = path, path.with_suffix(".mjs"), path.with_suffix(".d.ts")
+        texts = web.javascript(content), web.declarations(content)
+        compiled = compile_wasm(files[source], files[header], path.stem, web.symbols(content))
+        parts = (compiled, *(text.encode() for text in texts))
+        files |= zip(module, parts, strict=True)
+    beside = None if content.are_inside else path.with_suffix(".safetensors")
+    if beside is not None:
+        files[beside] = header_bytes(entries, _METADATA) + content.weights
+    for file, written in files.items():
+        with replacement(file) as new:
+            new.write(written)
+    return ExportedFiles(source, header, beside, content.state_bytes, len(content.weights), module)
 
 
 class _Exporter:
@@ -201,6 +168,12 @@ class _Exporter:
     ) -> None:
         for name in (prefix, *functions):
             _check_identifier(name)
+        if taken := sorted(_OWN_FUNCTIONS & functions.keys()):
+            raise UsageError(
+                "An exported file has functions of its own: init, call, cells and others.",
+                found=f"a routine of the name {', '.join(taken)}",
+                fix='another name: ctx.export({"predict": routine}, "model.c")',
+            )
         self._functions, self._prefix, self._store = functions, prefix, store
         built = next(iter(functions.values())).linkable.built
         if built.source.language != "c":
@@ -219,70 +192,100 @@ class _Exporter:
             node: plan.nodes[node] for plan in self._plans.values() for node in plan.params
         }
 
-    def model(
+    def content(
         self, inputs: Sequence[Tensor] | None, outputs: Sequence[Tensor] | None, *, are_inside: bool
-    ) -> tuple[ExportedModel, tuple[StoredArray, ...]]:
-        """Return the model, and the entries of its file of weights."""
+    ) -> tuple[FileContent, tuple[StoredArray, ...]]:
+        """Return the content of the file, and the entries of the file of weights."""
         given = self._inputs() if inputs is None else self._stated(inputs, "inputs")
         computed = self._outputs() if outputs is None else self._stated(outputs, "outputs")
-        steps = (step for plan in self._plans.values() for step in plan.steps)
-        written = {node for step in steps for node in nodes_written(step)}
         names = _Names(self._prefix)
-        tensors: dict[TensorNode, ExportedTensor] = {}
-        cells: dict[str, bytes] = {}
-        at = ALIGNMENT  # behind the head
-        for node, info in self._infos.items():
-            is_constant = node not in given and node not in written
-            offset = None
-            if not is_constant:
-                offset, at = at, at + aligned(info.nbytes)
-            name = names.unique(node.name)
-            content = b"" if node in given else self._cells(node, info)
-            if is_constant or any(content):
-                cells[name] = content
-            role = (
-                Role.INPUT
-                if node in given
-                else Role.CONSTANT
-                if is_constant
-                else Role.OUTPUT
-                if node in computed
-                else Role.STATE
-            )
-            tensors[node] = ExportedTensor(node, name, node.name, info, role, offset, None)
-        functions, end = [], at
-        for name in self._plans:
-            made, last = self._function(name, tensors, given, computed, at)
-            functions.append(made)
-            end = max(end, last)
-        texts = (each.source.text for each in functions)
-        fingerprint = int(text_digest(self._prefix, *texts, str(end))[:16], 16)
-        entries, weights = _laid_out(tensors.values(), cells, fingerprint)
+        bindings = (each.linkable.bindings for each in self._functions.values())
+        every = dict.fromkeys(index for indices in bindings for index in indices)
+        indices = {index: names.unique(index.name) for index in every}
+        called = {node: names.unique(node.name) for node in self._in_order()}
+        roles = self._roles(given, computed)
+        contents = self._initial_cells(roles, called)
+        shapes: list[tuple[str, DType, tuple[int, ...]]] = [(_FINGERPRINT, uint64, (1,))]
+        stored = ((node, name) for node, name in called.items() if name in contents)
+        shapes += [(name, *_stored_as(self._infos[node])) for node, name in stored]
+        entries = layout(shapes)
         places = {entry.name: entry.begin for entry in entries}
-        placed = {
-            node: replace(each, weights_offset=places.get(each.name))
-            for node, each in tensors.items()
-        }
-        functions = [
-            replace(
-                each,
-                inputs=tuple(placed[tensor.node] for tensor in each.inputs),
-                outputs=tuple(placed[tensor.node] for tensor in each.outputs),
-            )
-            for each in functions
+        tensors: dict[TensorNode, ExportedTensor] = {}
+        end = ALIGNMENT  # behind the head
+        for node, info in self._infos.items():
+            offset = None if roles[node] is Role.CONSTANT else end
+            end += 0 if offset is None else aligned(info.nbytes)
+            name, sizes = called[node], _sizes(info, indices)
+            place = places.get(name)
+            tensors[node] = ExportedTensor(node, name, sizes, info, roles[node], offset, place)
+        made = [
+            self._function(name, tensors, given, computed, indices, end) for name in self._plans
         ]
-        model = ExportedModel(
+        functions, ends = zip(*made, strict=True)
+        texts = (each.source.text for each in functions)
+        fingerprint = int(text_digest(self._prefix, *texts, str(max(ends)))[:16], 16)
+        contents[_FINGERPRINT] = fingerprint.to_bytes(8, "little")
+        content = FileContent(
             self._prefix,
-            tuple(functions),
-            tuple(placed.values()),
-            end,
-            weights,
+            functions,
+            tuple(tensors.values()),
+            max(ends),
+            b"".join(contents[entry.name] for entry in entries),
             are_inside,
             len(header_bytes(entries, _METADATA)),
             tuple(self._remarks()),
             fingerprint,
         )
-        return model, entries
+        return content, entries
+
+    def _roles(
+        self, given: Mapping[TensorNode, None], computed: Mapping[TensorNode, None]
+    ) -> dict[TensorNode, Role]:
+        """Return the use of each tensor."""
+        steps = (step for plan in self._plans.values() for step in plan.steps)
+        written = {node for step in steps for node in nodes_written(step)}
+
+        def role(node: TensorNode) -> Role:
+            if node in given:
+                return Role.INPUT
+            if node not in written:
+                return Role.CONSTANT
+            return Role.OUTPUT if node in computed else Role.STATE
+
+        return {node: role(node) for node in self._infos}
+
+    def _initial_cells(
+        self, roles: Mapping[TensorNode, Role], called: Mapping[TensorNode, str]
+    ) -> dict[str, bytes]:
+        """Return the memory, margins included, of constants and of the nodes that functions read
+        before they write them, by name. States without an entry begin with zeros.
+        """
+        usages = [each.linkable.usage for each in self._functions.values()]
+        read = set().union(*(each.reads_first for each in usages))
+        found: dict[str, bytes] = {}
+        for node, role in roles.items():
+            if role is Role.INPUT or not (role is Role.CONSTANT or node in read):
+                continue
+            cells = self._cells(node)
+            if role is Role.CONSTANT or any(cells):
+                found[called[node]] = cells
+        return found
+
+    def _cells(self, node: TensorNode) -> bytes:
+        """Return the memory of a node; zeros if it has no value and needs none."""
+        stored = self._store.find(node)
+        if stored is not None and stored.has_value:
+            cells = values.download(self._store.backend, stored.buffer)
+            return host_arrays.memory_of(cells, stored.info).tobytes()
+        for name, routine in self._functions.items():
+            if node in routine.needed:
+                raise LinkError(
+                    "The tensors that exported functions read have values, or are inputs.",
+                    found=f"{node.name}, which {name} reads, has none",
+                    where=f"exporting {name}",
+                    fix="ctx.init_params(loss) before, or inputs=[...] with this tensor",
+                )
+        return bytes(self._infos[node].nbytes)
 
     def _plan(self, routine: ExportedRoutine) -> Plan:
         """Return the plan of a routine for the target."""
@@ -309,6 +312,7 @@ class _Exporter:
         tensors: Mapping[TensorNode, ExportedTensor],
         given: Mapping[TensorNode, None],
         computed: Mapping[TensorNode, None],
+        indices: Mapping[StaticIndex, str],
         start: int,
     ) -> tuple[ExportedFunction, int]:
         """Return a function, and the end of the memory that it needs in the state.
@@ -318,6 +322,8 @@ class _Exporter:
         """
         routine, plan = self._functions[name], self._plans[name]
         dialect = exported_dialect(self.target)
+        for tensor in (*given, *computed):
+            _check_argument(tensor, plan)
         rendered = [render_step(step, plan.nodes, dialect) for step in plan.kernels]
         source = RoutineSource.of(plan, rendered, dialect)
         arena = memory_plan(plan)
@@ -329,12 +335,14 @@ class _Exporter:
         outputs = tuple(
             tensors[node] for node in computed if node in plan.params and node in writes
         )
-        names = _Names(self._prefix, (each.name for each in (*inputs, *outputs)))
-        indices = tuple(
-            self._index(index, routine, names.unique(index.name)) for index in plan.indices
+        stated = {size for each in (*inputs, *outputs) for size in each.sizes}
+        arguments = tuple(
+            self._index(index, routine, indices[index])
+            for index in routine.linkable.bindings
+            if index in plan.indices or indices[index] in stated
         )
         limits = routine.limits
-        made = ExportedFunction(name, source, inputs, outputs, indices, limits, scratch, private)
+        made = ExportedFunction(name, source, inputs, outputs, arguments, limits, scratch, private)
         return made, private + room
 
     def _index(self, index: StaticIndex, routine: ExportedRoutine, name: str) -> IndexArgument:
@@ -349,8 +357,17 @@ class _Exporter:
 
     def _inputs(self) -> dict[TensorNode, None]:
         """Return the placeholders, in the order of their creation."""
-        found = ((node, self._tensor(node)) for node in self._in_order())
-        return {node: None for node, each in found if each is not None and each.is_placeholder}
+        linkables = [each.linkable for each in self._functions.values()]
+        return {
+            node: None
+            for node in self._in_order()
+            if any(
+                node in each.kept
+                and each.kept[node].reason is Reason.HOST_DATA
+                and node not in each.code.literals
+                for each in linkables
+            )
+        }
 
     def _outputs(self) -> dict[TensorNode, None]:
         """Return the nodes that are computed anew by each call, gradients left out, in the order of
@@ -370,6 +387,7 @@ class _Exporter:
 
     def _stated(self, tensors: Sequence[Tensor], argument: str) -> dict[TensorNode, None]:
         """Return the nodes of tensors that a user names."""
+        writes = set().union(*(each.linkable.usage.writes for each in self._functions.values()))
         for each in tensors:
             if each.node not in self._infos:
                 raise UsageError(
@@ -378,30 +396,11 @@ class _Exporter:
                     fix="compile the routines with keep=[...]; they keep "
                     + ", ".join(node.name for node in self._infos),
                 )
-        return {each.node: None for each in tensors}
-
-    def _tensor(self, node: TensorNode) -> Tensor | None:
-        codes = (each.linkable.code for each in self._functions.values())
-        found = (code.tensors.get(node) for code in codes)
-        return next((each for each in found if each is not None), None)
-
-    def _cells(self, node: TensorNode, info: NodeInfo) -> bytes:
-        """Return the memory of a node, margins included; zeros if it has no value yet and needs
-        none.
-        """
-        stored = self._store.find(node)
-        if stored is not None and stored.has_value:
-            cells = values.download(self._store.backend, stored.buffer)
-            return host_arrays.memory_of(cells, stored.info).tobytes()
-        for name, routine in self._functions.items():
-            if node in routine.needed:
-                raise LinkError(
-                    "The tensors that exported functions read have values, or are inputs.",
-                    found=f"{node.name}, which {name} reads, has none",
-                    where=f"exporting {name}",
-                    fix="ctx.init_params(loss) before, or inputs=[...] with this tensor",
+            if argument == "outputs" and each.node not in writes:
+                raise UsageError(
+                    "outputs= names tensors that some routine writes.", found=each.describe()
                 )
-        return bytes(info.nbytes)
+        return {each.node: None for each in tensors}
 
     def _remarks(self) -> Iterator[str]:
         target = self.target
@@ -415,15 +414,13 @@ class _Exporter:
             )
 
 
-def _laid_out(
-    tensors: Iterable[ExportedTensor], cells: Mapping[str, bytes], fingerprint: int
-) -> tuple[tuple[StoredArray, ...], bytes]:
-    """Return the entries of a file of weights, and its data: the number of the model first."""
-    shapes: list[tuple[str, DType, tuple[int, ...]]] = [(_FINGERPRINT, uint64, (1,))]
-    shapes += [(each.name, *_stored_as(each.info)) for each in tensors if each.name in cells]
-    entries = layout(shapes)
-    contents = {_FINGERPRINT: fingerprint.to_bytes(8, "little"), **cells}
-    return entries, b"".join(contents[entry.name] for entry in entries)
+def _sizes(info: NodeInfo, indices: Mapping[StaticIndex, str]) -> tuple[int | str, ...]:
+    """Return the cells along each axis, or the argument that states them."""
+    extents = info.extents or (None,) * len(info.dims)
+    return tuple(
+        dim if extent is None else indices[extent]
+        for dim, extent in zip(info.dims, extents, strict=True)
+    )
 
 
 def _stored_as(info: NodeInfo) -> tuple[DType, tuple[int, ...]]:
@@ -453,20 +450,34 @@ def _check_step(step: LeafStep, name: str) -> None:
         )
 
 
+def _check_argument(node: TensorNode, plan: Plan) -> None:
+    """Check that the cells of an argument can be copied as bytes."""
+    info = plan.nodes.get(node)
+    if info is None or not info.dtype.is_packed:
+        return
+    if info.extents or info.dims != info.buffer_dims:
+        raise CodegenError(
+            "An argument with two cells in a byte has neither margins nor an extent at run time.",
+            found=f"{node.name} in {info.dtype}",
+            where=f"exporting {plan.name}",
+            fix="compute it from a tensor in int8",
+        )
+
+
 class _Names:
     """Identifiers of C, each given once."""
 
-    def __init__(self, prefix: str, given: Iterable[str] = ()) -> None:
-        self._given = {*_RESERVED, prefix, *given}
+    def __init__(self, prefix: str) -> None:
+        self._given = {*_RESERVED, *INSTRUCTION_FUNCTIONS, prefix.lower()}
 
     def unique(self, name: str) -> str:
-        """Return a name, with a number behind it if others have it."""
+        """Return a name, with a number behind it if another one differs in case at most."""
         wanted = re.sub(r"\W", "_", name, flags=re.ASCII)
         found, number = wanted, 1
-        while found in self._given:
+        while found.lower() in self._given:
             number += 1
             found = f"{wanted}_{number}"
-        self._given.add(found)
+        self._given.add(found.lower())
         return found
 
 

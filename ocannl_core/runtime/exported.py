@@ -81,6 +81,8 @@ class ExportedModel:
         if weights_bytes:
             self._weights = _mapped(weights)
             start = 8 + int.from_bytes(self._weights[:8], "little")
+            if len(self._weights) < start + weights_bytes:
+                raise ExportedError(f"{weights} is no file of weights of {prefix}: it is too short")
             address = ctypes.addressof(ctypes.c_char.from_buffer(self._weights)) + start
             given += [ctypes.c_void_p(address), ctypes.c_size_t(len(self._weights) - start)]
         self._check(getattr(library, f"{prefix}_init")(*given))
@@ -123,10 +125,7 @@ class ExportedModel:
         name = self.functions[number]
         names = [function.index_names[k].decode() for k in range(function.indices)]
         if len(inputs) != function.inputs or indices.keys() != set(names):
-            wanted = [
-                self._tensors[function.tensors[k]].name.decode() for k in range(function.inputs)
-            ]
-            wanted += [f"{each}=..." for each in names]
+            wanted = [*self.arguments(name)[0], *(f"{each}=..." for each in names)]
             raise ExportedError(f"{name} takes ({', '.join(wanted)})")
         tensors = [self._tensors[each] for each in function.tensors[: function.inputs]]
         views = [_view_of(name, tensor, each) for tensor, each in zip(tensors, inputs, strict=True)]
@@ -188,6 +187,8 @@ def load_exported(
 
 def _mapped(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise ExportedError(f"{path} is empty")
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ocannl_core.base.errors import CompileError
 
@@ -24,10 +25,11 @@ _FLAGS = (
 )
 
 
-def compile_wasm(source: Path, symbols: Sequence[str], path: Path) -> None:
-    """Compile a C file without a library.
+def compile_wasm(source: bytes, header: bytes, stem: str, symbols: Sequence[str]) -> bytes:
+    """Return a C file, compiled without a library.
 
     Args:
+        stem: The name of the C file and of its header.
         symbols: The names that the module exports.
 
     Raises:
@@ -40,14 +42,23 @@ def compile_wasm(source: Path, symbols: Sequence[str], path: Path) -> None:
             fix='pip install ziglang, or export to a ".c" file for another compiler',
         )
     exports = [f"-Wl,--export={each}" for each in symbols]
-    command = [sys.executable, "-m", "ziglang", "cc", *_FLAGS, *exports]
-    result = subprocess.run(
-        [*command, "-o", str(path), str(source)], capture_output=True, text=True, check=False
-    )
-    if result.returncode:
-        raise CompileError(
-            "Exported code compiles for WebAssembly if it needs no library.",
-            found=result.stderr.strip()[-2000:],
-            where=str(source),
-            fix="float64 functions such as exp are in a library: compute them in float32",
+    # -P: never a `ziglang.py` in the working directory
+    command = [sys.executable, "-P", "-m", "ziglang", "cc", *_FLAGS, *exports]
+    with TemporaryDirectory(prefix="ocannl-") as name:
+        folder = Path(name)
+        (folder / f"{stem}.c").write_bytes(source)
+        (folder / f"{stem}.h").write_bytes(header)
+        result = subprocess.run(
+            [*command, "-o", str(folder / "module"), str(folder / f"{stem}.c")],
+            capture_output=True,
+            text=True,
+            check=False,
         )
+        if result.returncode:
+            raise CompileError(
+                "Exported code compiles for WebAssembly if it needs no library.",
+                found=result.stderr.strip()[-2000:],
+                where=f"{stem}.c",
+                fix="float64 functions such as exp are in a library: compute them in float32",
+            )
+        return (folder / "module").read_bytes()

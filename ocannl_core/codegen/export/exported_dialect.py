@@ -30,7 +30,11 @@ class ExportedC(Dialect):
         return ["}"]
 
 
-_BUILTINS = "ceil copysign fabs floor fma fmax fmin rint round roundeven sqrt trunc"
+_INSTRUCTIONS = (
+    *("ceil", "copysign", "fabs", "floor", "fma", "fmax"),
+    *("fmin", "rint", "round", "roundeven", "sqrt", "trunc"),
+)
+INSTRUCTION_FUNCTIONS = (*_INSTRUCTIONS, *(f"{name}f" for name in _INSTRUCTIONS))
 """Functions of <math.h> that processors have instructions for."""
 
 _WITHOUT_LIBRARY = "\n".join(
@@ -38,11 +42,7 @@ _WITHOUT_LIBRARY = "\n".join(
         "#if !__STDC_HOSTED__",
         '#define NAN __builtin_nanf("")',
         "#define INFINITY __builtin_inff()",
-        *(
-            f"#define {function} __builtin_{function}"
-            for name in _BUILTINS.split()
-            for function in (name, f"{name}f")
-        ),
+        *(f"#define {each} __builtin_{each}" for each in INSTRUCTION_FUNCTIONS),
         "#define memcpy __builtin_memcpy",
         "#define memset __builtin_memset",
         "#else",

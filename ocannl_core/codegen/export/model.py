@@ -23,7 +23,7 @@ ABI = 1
 """The version of the interface of exported files."""
 
 ALIGNMENT = 64
-"""Bytes: the alignment of the state, of the weights, and of each tensor in them."""
+"""Bytes: the alignment of a state, and of each tensor in it."""
 
 
 def aligned(nbytes: int) -> int:
@@ -50,14 +50,14 @@ class ExportedTensor:
 
     Attributes:
         name: Its name in C, unique in the file.
-        label: Its name in the program.
+        sizes: The cells along each axis, or the name of the integer argument that states them.
         offset: The first byte of its memory in the state; None for a constant.
         weights_offset: The first byte of its initial cells among the weights; None without any.
     """
 
     node: TensorNode
     name: str
-    label: str
+    sizes: tuple[int | str, ...]
     info: NodeInfo
     role: Role
     offset: int | None
@@ -104,7 +104,7 @@ class ExportedFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedModel:
+class FileContent:
     """Everything that an exported file consists of.
 
     Attributes:

@@ -13,34 +13,34 @@ from importlib.resources import files
 from math import prod
 
 from ocannl_core.codegen.export.c_file import STATUS
-from ocannl_core.codegen.export.model import ALIGNMENT, ExportedModel, ExportedTensor
+from ocannl_core.codegen.export.model import ALIGNMENT, ExportedTensor, FileContent
 
 EXPORTS = ("init", "cells")
 """The functions of every module, beside its own."""
 
-_ARRAYS: Mapping[str, tuple[str, int]] = {
-    "float32": ("Float32Array", 4),
-    "float64": ("Float64Array", 8),
-    "int8": ("Int8Array", 1),
-    "int16": ("Int16Array", 2),
-    "int32": ("Int32Array", 4),
-    "int64": ("BigInt64Array", 8),
-    "uint16": ("Uint16Array", 2),
-    "uint32": ("Uint32Array", 4),
-    "uint64": ("BigUint64Array", 8),
-    "float16": ("Uint16Array", 2),
-    "bfloat16": ("Uint16Array", 2),
+_ARRAYS: Mapping[str, str] = {
+    "float32": "Float32Array",
+    "float64": "Float64Array",
+    "int8": "Int8Array",
+    "int16": "Int16Array",
+    "int32": "Int32Array",
+    "int64": "BigInt64Array",
+    "uint16": "Uint16Array",
+    "uint32": "Uint32Array",
+    "uint64": "BigUint64Array",
+    "float16": "Uint16Array",
+    "bfloat16": "Uint16Array",
 }
-"""The typed arrays of number formats; those of 8 bits and packed ones are `Uint8Array`."""
+"""The typed arrays of number formats; other formats of 8 bits, and packed ones, are bytes."""
 
 
-def exported_symbols(model: ExportedModel) -> tuple[str, ...]:
+def symbols(model: FileContent) -> tuple[str, ...]:
     """Return the names that the WebAssembly module exports."""
     names = (*EXPORTS, *(each.name for each in model.functions))
     return (*(f"{model.prefix}_{name}" for name in names), "__heap_base")
 
 
-def javascript(model: ExportedModel) -> str:
+def javascript(model: FileContent) -> str:
     """Return the JavaScript module."""
     functions = {
         each.name: {
@@ -67,7 +67,7 @@ def javascript(model: ExportedModel) -> str:
     return _template("model.mjs.in").replace("$FACTS", text).replace("$PREFIX", model.prefix)
 
 
-def declarations(model: ExportedModel) -> str:
+def declarations(model: FileContent) -> str:
     """Return the types of the JavaScript module."""
     lines = []
     for each in model.functions:
@@ -82,7 +82,7 @@ def declarations(model: ExportedModel) -> str:
 
 
 def _array_of(tensor: ExportedTensor) -> str:
-    return _ARRAYS.get(str(tensor.info.dtype), ("Uint8Array", 1))[0]
+    return _ARRAYS.get(str(tensor.info.dtype), "Uint8Array")
 
 
 def _argument(tensor: ExportedTensor) -> list[object]:
@@ -90,10 +90,9 @@ def _argument(tensor: ExportedTensor) -> list[object]:
     info = tensor.info
     if info.dtype.is_packed:
         return [tensor.name, "Uint8Array", [info.nbytes]]
-    extents = info.extents or (None,) * len(info.dims)
     dims = [
-        dim if extent is None else [extent.name, dim]
-        for dim, extent in zip(info.dims, extents, strict=True)
+        size if isinstance(size, int) else [size, dim]
+        for size, dim in zip(tensor.sizes, info.dims, strict=True)
     ]
     return [tensor.name, _array_of(tensor), dims]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -477,6 +478,10 @@ def test_refusals(tmp_path: Path) -> None:
         ctx.export(run, tmp_path / "nowhere" / "model.c")
     with pytest.raises(UsageError, match="identifiers of C"):
         ctx.export({"int": run}, tmp_path / "model.c")
+    with pytest.raises(UsageError, match="functions of its own"):
+        ctx.export({"init": run}, tmp_path / "model.c")
+    with pytest.raises(UsageError, match="some routine writes"):
+        ctx.export(run, tmp_path / "model.c", outputs=[x])
     with pytest.raises(UsageError, match="identifiers of C"):
         ctx.export(run, tmp_path / "my-model.c")
     with pytest.raises(oc.BackendNotFoundError, match="a name that its backend knows"):
@@ -486,6 +491,54 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="that it has compiled"):
         oc.Context("cpu_c").export(run, tmp_path / "model.c")
     assert not list(tmp_path.iterdir())
+
+
+def test_placeholders_are_inputs_when_nothing_refers_to_them(tmp_path: Path) -> None:
+    def made() -> tuple[oc.Context, Routine]:
+        x = oc.placeholder("x", output=[3])
+        y = oc.tanh(2 * x)
+        ctx = oc.Context("cpu_c")
+        ctx[x] = np.ones(3, np.float32)
+        return ctx, ctx.compile(oc.train.forward(y), name="run")
+
+    ctx, run = made()
+    gc.collect()
+    files = ctx.export(run, tmp_path / "model.c")
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    assert model.arguments("run") == (("x",), ("tanh",))
+
+
+def test_names_that_differ_in_case_and_names_of_functions(tmp_path: Path) -> None:
+    first, second = oc.placeholder("a", output=[2]), oc.placeholder("A", output=[2])
+    third = oc.placeholder("memcpy", output=[2])
+    y = oc.sqrt(first + second * third)
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(y), name="run")
+    files = ctx.export(run, tmp_path / "model.c")
+    model = load_exported(built(files.source, compilers()[0], ["-O1", "-ffreestanding"]), "model")
+    assert model.arguments("run") == (("a", "A_2", "memcpy_2"), ("sqrt_2",))
+    pair = np.array([4.0, 9.0], np.float32)
+    assert np.asarray(model.run(pair, 0 * pair, pair)[0]).tolist() == [2.0, 3.0]
+
+
+def test_results_of_earlier_calls_are_no_weights(tmp_path: Path) -> None:
+    program = perceptron()
+    before = program.context.export(program.routines, tmp_path / "model.c", weights="beside")
+    program.results()
+    after = program.context.export(program.routines, tmp_path / "model.c", weights="beside")
+    assert after.weights_bytes == before.weights_bytes
+
+
+def test_a_short_file_of_weights_is_refused(tmp_path: Path) -> None:
+    program = perceptron()
+    files = program.context.export(program.routines, tmp_path / "model.c", weights="beside")
+    assert files.weights is not None
+    library = built(files.source, compilers()[0], ["-O1"])
+    content = files.weights.read_bytes()
+    for length in (0, 4, len(content) - 1):
+        files.weights.write_bytes(content[:length])
+        with pytest.raises(ExportedError, match=r"too short|empty"):
+            load_exported(library, "model", files.weights)
 
 
 def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
