@@ -83,7 +83,7 @@ def signature(name: str, value: Any) -> str:
 
 
 def _parameters(found: inspect.Signature, value: Any) -> list[inspect.Parameter]:
-    """Return the parameters of a call; those of an operation are its operands first."""
+    """Return the parameters of a call; an operation has its operands in front."""
     parameters = list(found.parameters.values())
     if _is_operation(value):
         operands = "abc"[: value.operands]

@@ -190,7 +190,7 @@ class Environment:
         self.install(wheels, extras, locked)
 
     def install(self, wheels: Path, extras: Sequence[str], locked: Path | None = None) -> None:
-        """Install the wheels of a folder over those that are there."""
+        """Install the wheels of a folder in place of the installed ones."""
         (core,) = wheels.glob("ocannl_core-*.whl")
         plugins = [each for each in wheels.glob("*.whl") if each != core]
         pip = [self.python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]

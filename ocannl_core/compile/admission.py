@@ -35,7 +35,7 @@ def admitted(
     backend does not support.
 
     Args:
-        optimised: The program of the kernels.
+        optimized: The program of the kernels.
         lowered: The program as it was written, for lines of the user in errors.
 
     Raises:

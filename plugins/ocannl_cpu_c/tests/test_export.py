@@ -528,7 +528,7 @@ def test_results_of_earlier_calls_are_no_weights(tmp_path: Path) -> None:
     files = program.context.export(program.routines, tmp_path / "model.c", weights="beside")
     assert files.weights is not None
     names = set(parse_header(memoryview(files.weights.read_bytes()), "").entries)
-    assert {"weight_hidden", "bias_last"} <= names
+    assert {"weight_hidden", "weight_last"} <= names
     assert not {program.tensors[0].node.name, program.tensors[1].node.name} & names
     assert not any("grad" in name for name in names)
 

@@ -26,7 +26,7 @@ def _broken() -> object:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Install three commands, and return the names of those that are loaded."""
+    """Install three commands, and return the names of the loaded ones."""
     loaded: list[str] = []
 
     def entry(name: str, load: Callable[[], object]) -> tuple[PluginEntry, Callable[[], object]]:
