@@ -1,12 +1,35 @@
-"""Failures that have made devices unusable: one record for all their contexts."""
+"""Failures of devices: in errors of the system, and one record of unusable devices for all of their
+contexts.
+"""
 
 from __future__ import annotations
 
+import errno
 import weakref
 from typing import Protocol
 
-from ocannl_core.base.errors import DeviceError
+from ocannl_core.base.errors import DeviceError, DeviceFailure
 from ocannl_core.ir.target import Target
+
+_FAILURES = {
+    errno.ENODEV: DeviceFailure.LOST,
+    errno.ENXIO: DeviceFailure.LOST,
+    errno.EIO: DeviceFailure.FAULT,
+    errno.ETIMEDOUT: DeviceFailure.TIME_LIMIT,
+}
+
+
+def failure_in(error: BaseException) -> DeviceFailure | None:
+    """Return the failure of a device that an error of the system states, or None."""
+    match error:
+        case ConnectionError():
+            return DeviceFailure.LOST
+        case TimeoutError():
+            return DeviceFailure.TIME_LIMIT
+        case OSError():
+            return _FAILURES.get(error.errno or 0)
+        case _:
+            return None
 
 
 class FailureObserver(Protocol):

@@ -1,17 +1,16 @@
-"""A loaded backend: one typed method for each hook. Errors of its events name the plugin, too."""
+"""A loaded backend: one typed method for each hook."""
 
 from __future__ import annotations
 
-import errno
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pluggy
 
-from ocannl_core.backend.device_failures import DeviceFailures
+from ocannl_core.backend.device_failures import DeviceFailures, failure_in
 from ocannl_core.backend.host_staging import stage
 from ocannl_core.backend.plugins import describe, describe_hang
 from ocannl_core.backend.protocols import (
@@ -43,12 +42,12 @@ from ocannl_core.backend.results import (
     violation_of_statistics,
 )
 from ocannl_core.backend.time_limit import call_within
+from ocannl_core.backend.watched_event import WatchedEvent, unwatched
 from ocannl_core.base import settings, timeline
 from ocannl_core.base.errors import (
     CodegenError,
     CompileError,
     DeviceError,
-    DeviceFailure,
     HookError,
     LinkError,
     OcannlError,
@@ -64,40 +63,6 @@ from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Rea
 from ocannl_core.ir.numbers.primitives import EVERY_PRIMITIVE, primitives_of
 from ocannl_core.ir.target import Capability, Target
 
-RaiseFault = Callable[[str, BaseException], NoReturn]
-"""A function that raises the error of a hook, with the plugin that it belongs to."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WatchedEvent:
-    """An event of a plugin."""
-
-    event: Event
-    hook: str
-    raise_fault: RaiseFault
-
-    @property
-    def is_done(self) -> bool:
-        """True if the work before it is certain to be over, and has not failed."""
-        return getattr(self.event, "is_done", False) is True
-
-    def wait(self) -> None:
-        """Return when all work before it has finished.
-
-        Raises:
-            HookError: if the plugin raises anything but an error of the project.
-        """
-        try:
-            self.event.wait()
-        except BaseException as error:
-            self.raise_fault(f"{self.hook}, wait of its Event", error)
-
-
-def unwatched(event: Event) -> Event:
-    """Return the object of the plugin that made an event."""
-    return event.event if isinstance(event, WatchedEvent) else event
-
-
 if TYPE_CHECKING:
     from ocannl_core.passes.loops.pipeline import NamedPass
 
@@ -107,13 +72,6 @@ _WITHOUT_DEVICE = frozenset(
     {"ocannl_targets", "ocannl_generate", "ocannl_compile", "ocannl_passes", "ocannl_resolve_mode"}
 )
 """Hooks whose errors of the system are about files and compilers."""
-_FAILURES = {
-    errno.ENODEV: DeviceFailure.LOST,
-    errno.ENXIO: DeviceFailure.LOST,
-    errno.EIO: DeviceFailure.FAULT,
-    errno.ETIMEDOUT: DeviceFailure.TIME_LIMIT,
-}
-"""The failure of a device that an error of the system states."""
 _WORK = frozenset(
     {
         "ocannl_allocate",
@@ -569,11 +527,7 @@ class Backend:
             if found is not None:
                 violation = f"it must return a DeviceError or None, and returned {shown(found)}"
                 raise self.fault(name, violation) from error
-        if not isinstance(error, OSError) or hook in _WITHOUT_DEVICE:
-            return None
-        failure = _FAILURES.get(error.errno or 0)
-        failure = DeviceFailure.LOST if isinstance(error, ConnectionError) else failure
-        failure = DeviceFailure.TIME_LIMIT if isinstance(error, TimeoutError) else failure
+        failure = None if hook in _WITHOUT_DEVICE else failure_in(error)
         return None if failure is None else DeviceError(failure, found=describe(error))
 
     def memory_statistics(self, target: Target) -> MemoryStatistics | None:
