@@ -170,7 +170,7 @@ class DeviceMemory:
                 return found
             returned = f"{found.nbytes} bytes"
         raise HookError(
-            "A read of a device's memory returns as many bytes as it is for.",
+            "A read of n bytes of a device's memory returns n bytes.",
             found=f"{type(self.access).__name__}.read({address:#x}, {nbytes}) returned {returned}",
             where=str(self.target),
             fix="return bytes, a bytearray, a memoryview or an array",

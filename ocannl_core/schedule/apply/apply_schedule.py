@@ -62,7 +62,7 @@ class ScheduledNest:
         initial_stores: Stores of initial values, if stores to memory hold partial results.
         packing: The loops that fill the buffers that are filled once.
         loops: The other loops, after these.
-        shared: Those of the nodes that the threads of a block share.
+        shared: The nodes that the threads of a block share.
     """
 
     initial_stores: tuple[ir.Stmt, ...]

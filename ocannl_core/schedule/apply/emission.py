@@ -50,7 +50,7 @@ class Emission:
 
     Attributes:
         vectors: The accesses of a vectorised part, on thread blocks; None if there are none.
-        shared: Those of the arrays that the threads of a block share.
+        shared: The arrays that the threads of a block share.
     """
 
     state: NestState
