@@ -209,8 +209,8 @@ class Context:
         routines: Routine | Mapping[str, Routine],
         path: str | PathLike[str],
         *,
-        inputs: Sequence[Tensor] | None = None,
-        outputs: Sequence[Tensor] | None = None,
+        inputs: Sequence[Tensor] | Mapping[str, Tensor] | None = None,
+        outputs: Sequence[Tensor] | Mapping[str, Tensor] | None = None,
         weights: Literal["inside", "beside"] = "inside",
         target: Target | str | None = None,
     ) -> ExportedFiles:
@@ -227,9 +227,10 @@ class Context:
             path: The C file, such as `model.c`. Names in C begin with `model`; the header is
                 `model.h`. With `model.wasm`, the C file is compiled by the package `ziglang`, and
                 `model.mjs` and `model.d.ts` are the front for browsers and Node.js.
-            inputs: The tensors whose cells callers pass; by default the placeholders.
-            outputs: The tensors whose cells functions return; by default those that the routines
-                compute and keep, but for gradients and updated parameters.
+            inputs: The tensors whose cells callers pass, in the order of arguments, or by the names
+                of arguments; by default the placeholders.
+            outputs: The tensors whose cells functions return, likewise; by default the tensors that
+                each call computes anew and keeps, but for gradients.
             weights: "inside" to write the values into the C file, "beside" to write them into
                 `model.safetensors`, which programs map or read.
             target: The processor: "portable", "x86-64", "x86-64-v3", "x86-64-v4", "aarch64" or

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from ocannl_core.compile.stages import Linkable
     from ocannl_core.tensor.graph.tensor import Tensor
 
+Arguments = Sequence["Tensor"] | Mapping[str, "Tensor"]
+"""Tensors in the order of arguments; with their names in C, or under their own."""
+
 _RESERVED = frozenset(
     re.findall(
         r"\w+",
@@ -115,8 +118,8 @@ def export(
     path: Path,
     store: BufferStore,
     *,
-    inputs: Sequence[Tensor] | None,
-    outputs: Sequence[Tensor] | None,
+    inputs: Arguments | None,
+    outputs: Arguments | None,
     weights: Literal["inside", "beside"],
     target: Target | str | None,
 ) -> ExportedFiles:
@@ -193,7 +196,7 @@ class _Exporter:
         }
 
     def content(
-        self, inputs: Sequence[Tensor] | None, outputs: Sequence[Tensor] | None, *, are_inside: bool
+        self, inputs: Arguments | None, outputs: Arguments | None, *, are_inside: bool
     ) -> tuple[FileContent, tuple[StoredArray, ...]]:
         """Return the content of the file, and the entries of the file of weights."""
         given = self._inputs() if inputs is None else self._stated(inputs, "inputs")
@@ -202,7 +205,13 @@ class _Exporter:
         bindings = (each.linkable.bindings for each in self._functions.values())
         every = dict.fromkeys(index for indices in bindings for index in indices)
         indices = {index: names.unique(index.name) for index in every}
-        called = {node: names.unique(node.name) for node in self._in_order()}
+        stated = [each for each in (inputs, outputs) if isinstance(each, Mapping)]
+        called = {
+            tensor.node: _own_name(name, names) for each in stated for name, tensor in each.items()
+        }
+        for node in self._in_order():
+            if node not in called:
+                called[node] = names.unique(node.name)
         roles = self._roles(given, computed)
         contents = self._initial_cells(roles, called)
         shapes: list[tuple[str, DType, tuple[int, ...]]] = [(_FINGERPRINT, uint64, (1,))]
@@ -385,8 +394,9 @@ class _Exporter:
     def _in_order(self) -> list[TensorNode]:
         return sorted(self._infos, key=lambda node: node.id)
 
-    def _stated(self, tensors: Sequence[Tensor], argument: str) -> dict[TensorNode, None]:
+    def _stated(self, arguments: Arguments, argument: str) -> dict[TensorNode, None]:
         """Return the nodes of tensors that a user names."""
+        tensors = arguments.values() if isinstance(arguments, Mapping) else arguments
         writes = set().union(*(each.linkable.usage.writes for each in self._functions.values()))
         for each in tensors:
             if each.node not in self._infos:
@@ -481,10 +491,24 @@ class _Names:
         return found
 
 
+def _own_name(name: str, names: _Names) -> str:
+    """Return the name that a user gives to an argument.
+
+    Raises:
+        UsageError: if it is no identifier, or another argument has it.
+    """
+    _check_identifier(name)
+    if names.unique(name) != name:
+        raise UsageError(
+            "The arguments of exported functions have different names.", found=repr(name)
+        )
+    return name
+
+
 def _check_identifier(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in _RESERVED:
         raise UsageError(
-            "The names of an exported file and of its functions are identifiers of C.",
+            "The names of an exported file, of its functions and arguments are identifiers of C.",
             found=repr(name),
             fix='ctx.export({"predict": routine}, "model.c")',
         )

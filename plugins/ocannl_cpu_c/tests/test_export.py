@@ -551,6 +551,14 @@ def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
     y = w @ x
     ctx = oc.Context("cpu_c")
     run = ctx.compile(oc.train.forward(y), name="run")
+    for wrong in ({"int": y}, {"x": y}):
+        with pytest.raises(UsageError, match="names"):
+            ctx.export(run, tmp_path / "model.c", inputs={"x": x, "w": w}, outputs=wrong)
+    named = ctx.export(
+        run, tmp_path / "named.c", inputs={"right": x, "left": w}, outputs={"product": y}
+    )
+    model = load_exported(built(named.source, compilers()[0], ["-O1"]), "named")
+    assert model.arguments("run") == (("right", "left"), ("product",))
     files = ctx.export(run, tmp_path / "model.c", inputs=[w, x], outputs=[y])
     model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
     assert model.arguments("run") == (("w", "x"), ("matmul",))
