@@ -1,0 +1,59 @@
+"""The C compiler of the Python package `ziglang`: clang and a linker, in one wheel."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.files.directory import private_directory
+
+PACKAGE = "ziglang"
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedCompiler:
+    """The compiler of an installed package.
+
+    Attributes:
+        command: The program and its first argument. version: The version of the package.
+    """
+
+    command: tuple[str, ...]
+    version: str
+
+
+def find() -> PackagedCompiler | None:
+    """Return the compiler of the package; None if it is not installed.
+
+    A package in the working directory, which others may have put there, is none.
+    """
+    here = Path.cwd()
+    spec = PathFinder.find_spec(PACKAGE, [each for each in sys.path if here != here / each])
+    if spec is None or spec.origin is None:
+        return None
+    for name in ("zig", "zig.exe"):
+        program = Path(spec.origin).with_name(name)
+        if program.is_file() and os.access(program, os.X_OK):
+            from importlib.metadata import version  # only for those who use it
+
+            return PackagedCompiler((str(program), "cc"), version(PACKAGE))
+    return None
+
+
+def cache_variables(temporary: str) -> dict[str, str]:
+    """Return the environment variables by which Zig keeps its files in directories of the user.
+
+    By default it keeps compiled libraries, which it does not verify, in the home directory.
+
+    Args:
+        temporary: The directory for files that are not kept.
+    """
+    variables = {"ZIG_LOCAL_CACHE_DIR": temporary}
+    if "ZIG_GLOBAL_CACHE_DIR" not in os.environ:
+        kept = private_directory(settings.cache_directory(), "zig")
+        variables["ZIG_GLOBAL_CACHE_DIR"] = str(kept.path)
+    return variables
