@@ -40,7 +40,7 @@ def compile_wasm(source: bytes, header: bytes, stem: str, symbols: Sequence[str]
         raise CompileError(
             "WebAssembly is compiled by the package ziglang.",
             found="it is not installed",
-            fix='pip install ziglang, or export to a ".c" file for another compiler',
+            fix="pip install 'ocannl-core[compiler]', or export to a `.c` file for another one",
         )
     exports = [f"-Wl,--export={each}" for each in symbols]
     command = [*compiler.command, *_FLAGS, *exports]

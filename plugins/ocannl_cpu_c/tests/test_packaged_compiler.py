@@ -58,9 +58,10 @@ def test_the_package_is_the_last_choice_and_can_be_the_first(
     assert found.origin == "the package ziglang 0.99"
     assert found.is_zig
     assert found.adds_nothing
-    with_flags = choose("ziglang -DA=1", "gcc")
-    assert with_flags.words == (program, "cc", "-DA=1")
-    assert not with_flags.adds_nothing
+    with_flags = choose("ziglang -DA=1 -O1", "gcc")
+    assert with_flags.words == (program, "cc", "-DA=1", "-O1")
+    assert with_flags.adds_nothing
+    assert not choose("ziglang -fsanitize=address", None).adds_nothing
     (tmp_path / "cc").write_text("#!/bin/sh\n")
     (tmp_path / "cc").chmod(0o755)
     assert choose(None, None) == CompilerCommand(("cc",), "the path", ("cc",))
@@ -114,7 +115,7 @@ def test_any_spelling_of_zig_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path:
     for text, adds_nothing in (
         ("zig cc", True),
         (f"{zig} cc", True),
-        ("zig cc -g", False),
+        ("zig cc -pg", False),
         (f"{sys.executable} -m ziglang cc", False),
     ):
         found = choose(text, None)
@@ -229,7 +230,7 @@ def test_processors_have_the_names_that_other_compilers_know(arch: str) -> None:
     assert found.has_fma
     with (
         settings.overrides(cpu_c__cc="ziglang", cpu_c__arch="no-such-processor"),
-        pytest.raises(CompileError, match="unknown CPU|no_such_processor"),
+        pytest.raises(CompileError, match="no_such_processor"),
     ):
         compiler.find()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ WITHOUT_COMPILER = (
 )
 
 _CANDIDATES = ("cc", "gcc", "clang")
+_WITHOUT_LIBRARY = re.compile("-[DUIOm]|-g$|-pipe$|-fno-")
 _PACKAGE = "ziglang"
 """The name of the package, and of its compiler in settings."""
 
@@ -43,11 +45,11 @@ class CompilerCommand:
 
     @property
     def adds_nothing(self) -> bool:
-        """True for a program without flags that is no script. A script may add flags, such as the
-        flags of sanitizers, which need libraries for all code.
+        """True for a program that is no script, if its flags need no library. A script may add
+        others, such as the flags of sanitizers, which need libraries for all code.
         """
         path = shutil.which(self.words[0])
-        if path is None or len(self.words) > self.program:
+        if path is None or not all(map(_WITHOUT_LIBRARY.match, self.words[self.program :])):
             return False
         try:
             with open(path, "rb") as file:
