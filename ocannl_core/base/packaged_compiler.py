@@ -44,16 +44,17 @@ def find() -> PackagedCompiler | None:
     return None
 
 
-def cache_variables(temporary: str) -> dict[str, str]:
+def cache_variables(temporary: str, *, keep_libraries: bool) -> dict[str, str]:
     """Return the environment variables by which Zig keeps its files in directories of the user.
 
     By default it keeps compiled libraries, which it does not verify, in the home directory.
 
     Args:
         temporary: The directory for files that are not kept.
+        keep_libraries: True to keep libraries that it compiles; False if it compiles none.
     """
-    variables = {"ZIG_LOCAL_CACHE_DIR": temporary}
-    if "ZIG_GLOBAL_CACHE_DIR" not in os.environ:
-        kept = private_directory(settings.cache_directory(), "zig")
-        variables["ZIG_GLOBAL_CACHE_DIR"] = str(kept.path)
-    return variables
+    if not keep_libraries:
+        return {"ZIG_LOCAL_CACHE_DIR": temporary, "ZIG_GLOBAL_CACHE_DIR": temporary}
+    kept = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
+    kept = kept or str(private_directory(settings.cache_directory(), "zig").path)
+    return {"ZIG_LOCAL_CACHE_DIR": temporary, "ZIG_GLOBAL_CACHE_DIR": kept}

@@ -50,7 +50,7 @@ def compile_wasm(source: bytes, header: bytes, stem: str, symbols: Sequence[str]
         (folder / f"{stem}.h").write_bytes(header)
         result = subprocess.run(
             [*command, "-o", str(folder / "module"), str(folder / f"{stem}.c")],
-            env={**os.environ, **packaged_compiler.cache_variables(name)},
+            env={**os.environ, **packaged_compiler.cache_variables(name, keep_libraries=True)},
             capture_output=True,
             text=True,
             check=False,

@@ -207,7 +207,7 @@ def test_a_machine_without_a_compiler_gets_the_bits_of_one_with_gcc(tmp_path: Pa
     (tmp_path / "empty").mkdir()
     alone = run_alone(tmp_path / "alone", PROGRAM, PATH=str(tmp_path / "empty"))
     if ON_LINUX:  # no library was compiled, and nothing left anywhere else
-        assert list((tmp_path / "alone" / "cache" / "zig").iterdir()) == []
+        assert not (tmp_path / "alone" / "cache" / "zig").exists()
         assert [each for each in (tmp_path / "alone" / "home").rglob("*") if each.is_file()] == []
         objects = list((tmp_path / "alone" / "cache").rglob("*.so"))
         assert objects

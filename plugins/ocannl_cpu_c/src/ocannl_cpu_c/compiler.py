@@ -149,7 +149,8 @@ class Compiler:
         if directory is not None:
             source, target = directory.place / source, directory.place / target
             descriptors = [directory.descriptor]
-            variables = _variables(self.command, directory)
+            is_default = self.linking[libraries] == self.linking[Libraries.DEFAULT]
+            variables = _variables(self.command, directory, keep_libraries=is_default)
         files = ("-o", str(target), str(source))
         command = (*self.command, *level, *self.flags, *files, *self.linking[libraries])
         return Compilation(command, source, target, Process(command, variables, descriptors))
@@ -334,7 +335,9 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] 
     return macros
 
 
-def _variables(command: Sequence[str], directory: PrivateDirectory) -> dict[str, str]:
+def _variables(
+    command: Sequence[str], directory: PrivateDirectory, *, keep_libraries: bool
+) -> dict[str, str]:
     """Return the environment variables that keep the files of a compiler private.
 
     Others could exchange its assembly in a TMPDIR that is open to them.
@@ -342,13 +345,14 @@ def _variables(command: Sequence[str], directory: PrivateDirectory) -> dict[str,
     place = str(directory.place)
     if not any("zig" in part for part in command):
         return {"TMPDIR": place}
-    return {"TMPDIR": place, **cache_variables(place)}
+    return {"TMPDIR": place, **cache_variables(place, keep_libraries=keep_libraries)}
 
 
 def _query(command: list[str]) -> tuple[int, str]:
     """Return the exit status of a compiler and its output."""
     with unfinished_directory(settings.cache_directory(), "cpu_c") as directory:
-        variables, descriptors = _variables(command, directory), [directory.descriptor]
+        variables = _variables(command, directory, keep_libraries=False)
+        descriptors = [directory.descriptor]
         try:
             process = Process(command, variables, descriptors, is_watched=False)
         except OSError as error:  # not executable, or for another machine

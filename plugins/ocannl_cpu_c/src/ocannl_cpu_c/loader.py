@@ -270,14 +270,14 @@ def _compile(
 ) -> dict[str, CachedKernel]:
     """Compile files, and return the locations of their kernels, which can be loaded.
 
-    A file whose compiler was killed or wrote an incomplete object is compiled again. If an object
+    A file whose compiler was killed or wrote an incomplete object is compiled again, and one that
+    calls other functions than those of its libraries is linked with all of them. If an object
     cannot be written or loaded, it is compiled in a temporary directory.
 
     Raises:
         CompileError: if the compiler rejects it, or none of this helps.
     """
-    every = [replace(each, libraries=Libraries.DEFAULT) for each in files]
-    every += [replace(each.unit, libraries=Libraries.DEFAULT) for each in early]
+    every = [*files, *(each.unit for each in early)]
     problem = ""
     for _ in range(_ATTEMPTS):
         try:
@@ -289,7 +289,9 @@ def _compile(
             problem = str(error)
         except OSError as error:  # a full disk, a file system that runs no code, odd entries
             problem = str(error)
-            if not _UNRESOLVED.search(problem):
+            if _UNRESOLVED.search(problem):
+                every = [replace(each, libraries=Libraries.DEFAULT) for each in every]
+            else:
                 cache.move(error)
         except (KeyboardInterrupt, SystemExit):  # no caller waits for the others either
             background_compilation.stop()

@@ -56,7 +56,7 @@ def _compiled(compiler: PackagedCompiler, text: str, exports: list[str]) -> byte
         done = subprocess.run(
             command,
             cwd=folder.path,
-            env={**os.environ, **cache_variables(str(folder.path / "zig"))},
+            env={**os.environ, **cache_variables(str(folder.path / "zig"), keep_libraries=True)},
             capture_output=True,
             text=True,
         )
