@@ -31,8 +31,9 @@ def find() -> PackagedCompiler | None:
 
     A package in the working directory, which others may have put there, is none.
     """
-    here = Path.cwd()
-    spec = PathFinder.find_spec(PACKAGE, [each for each in sys.path if here != here / each])
+    here = os.path.realpath("")
+    places = [each for each in sys.path if os.path.realpath(each) != here]
+    spec = PathFinder.find_spec(PACKAGE, places)
     if spec is None or spec.origin is None:
         return None
     for name in ("zig", "zig.exe"):

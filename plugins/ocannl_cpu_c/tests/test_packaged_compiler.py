@@ -35,15 +35,14 @@ def empty_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-def package(folder: Path, *, program: bool = True) -> Path:
+def package(folder: Path) -> Path:
     """Make a package like `ziglang` in a folder."""
     (folder / "ziglang").mkdir(parents=True)
     (folder / "ziglang" / "__init__.py").touch()
     (folder / "ziglang-0.99.dist-info").mkdir()
     (folder / "ziglang-0.99.dist-info" / "METADATA").write_text("Name: ziglang\nVersion: 0.99\n")
-    if program:
-        (folder / "ziglang" / "zig").write_bytes(b"\x7fELF")
-        (folder / "ziglang" / "zig").chmod(0o755)
+    (folder / "ziglang" / "zig").write_bytes(b"\x7fELF")
+    (folder / "ziglang" / "zig").chmod(0o755)
     return folder
 
 
@@ -78,20 +77,6 @@ def test_the_same_version_has_the_same_identity_in_each_environment(
             found.append(choose("ziglang -O1", None))
     assert found[0].words != found[1].words
     assert found[0].identity == found[1].identity == ("ziglang", "0.99", "-O1")
-
-
-def test_a_package_in_the_working_directory_or_without_its_program_is_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    package(tmp_path / "here")
-    package(tmp_path / "broken", program=False)
-    monkeypatch.chdir(tmp_path / "here")
-    for each in ("", ".", str(tmp_path / "here"), str(tmp_path / "broken")):
-        monkeypatch.setattr(sys, "path", [each])
-        assert packaged_compiler.find() is None
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "here")])
-    assert packaged_compiler.find() is not None
 
 
 def test_a_package_that_is_chosen_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ parts of it at the first link, for fifteen seconds. Calls that compilers insert,
 resolved in the process that loads the object.
 """
 
+_MAPS = Path("/proc/self/maps")  # linux: other systems have none
 _C_LIBRARY = re.compile(r"lib(c|m|pthread)\.so\.\d+|(ld-|libc\.)musl-[\w-]+\.so\.1")
 
 
@@ -42,15 +43,17 @@ def linking(command: CompilerCommand, macros: Mapping[str, str], *, is_gcc: bool
         macros: The macros that it predefines.
         is_gcc: True for GCC, False for clang.
     """
-    alone = c_library = _DEFAULT
+    alone: tuple[str, ...] = _DEFAULT
+    c_library: tuple[str, ...] = _DEFAULT
     if "__linux__" in macros and command.adds_nothing:
         alone = (_ALONE, "-lgcc") if is_gcc else (_ALONE,)
         if command.is_zig:
-            c_library = (_ALONE, *loaded_c_library()) if loaded_c_library() else _DEFAULT
+            loaded = loaded_c_library()
+            c_library = (_ALONE, *loaded) if loaded else _DEFAULT
     return alone, c_library, _DEFAULT
 
 
-def loaded_c_library(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
+def loaded_c_library(maps: Path = _MAPS) -> tuple[str, ...]:
     """Return the files of the C library that this process has loaded, which will load the objects;
     none where they are not known.
 
@@ -59,7 +62,7 @@ def loaded_c_library(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
     """
     try:
         lines = maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:  # no linux
+    except OSError:  # elsewhere
         return ()
     # sorted: their addresses have another order in each process
     paths = sorted({Path(line[line.index("/") :]) for line in lines if "/" in line})
