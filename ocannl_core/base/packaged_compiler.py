@@ -39,10 +39,17 @@ def find() -> PackagedCompiler | None:
     for name in ("zig", "zig.exe"):
         program = Path(spec.origin).with_name(name)
         if program.is_file() and os.access(program, os.X_OK):
-            from importlib.metadata import version  # only for those who use it
-
-            return PackagedCompiler((str(program), "cc"), version(PACKAGE))
+            return PackagedCompiler((str(program), "cc"), _version(program.parents[1]))
     return None
+
+
+def _version(folder: Path) -> str:
+    """Return the version of the package that is installed in a folder; empty if it has no record.
+
+    The name of the record has it. Reading the record takes longer than running the compiler.
+    """
+    records = sorted(folder.glob(f"{PACKAGE}-*.dist-info"))
+    return records[-1].name.split("-")[1].removesuffix(".dist") if records else ""
 
 
 def cache_variables(temporary: str, *, keep_libraries: bool) -> dict[str, str]:
