@@ -17,7 +17,7 @@ from ocannl_core.backend.results import reraise_interruption
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
-from ocannl_core.cli.conformance_report import Report
+from ocannl_core.cli.conformance_report import ConformanceReport
 from ocannl_core.testing.allowances import Allowances, allowances_of
 from ocannl_core.testing.corpora import opinfo, primitive_edges, reference_cases
 from ocannl_core.testing.corpora.reference_cases import ReferenceCase
@@ -51,7 +51,7 @@ def check(arguments: argparse.Namespace) -> int:
         raise UsageError("The suite has a test that matches.", found=f"-k {arguments.k}")
     results = [allowances.apply(each) for each in results]
     stale = allowances.stale(results, is_complete=arguments.k is None)
-    report = Report(
+    report = ConformanceReport(
         backend, target, oracle.target, corpora, tuple(results), tuple(stale), tracebacks
     )
     print("\n".join(report.lines(is_verbose=arguments.verbose)))

@@ -12,7 +12,7 @@ import onnx
 
 import ocannl_core as oc
 from ocannl_onnx.backend import PreparedModel
-from ocannl_onnx.errors import UnsupportedError
+from ocannl_onnx.errors import UnsupportedOperatorError
 from ocannl_onnx.formats import format_numbered
 from ocannl_onnx.model import load
 
@@ -54,7 +54,7 @@ def _computed(model: onnx.ModelProto, inputs: Sequence[Any], device: str) -> Seq
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return PreparedModel(load(model), device).run(inputs)
-    except UnsupportedError as error:
+    except UnsupportedOperatorError as error:
         raise oc.testing.CaseSkipped(str(error).splitlines()[0]) from error
 
 
