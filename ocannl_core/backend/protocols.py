@@ -44,6 +44,7 @@ NAMES_SINCE = {
             "files.cache_variables",
             "files.packaged_compiler",
             "host_memory_statistics",
+            "instructions",
             "launches.CompilerVectorization",
             "libraries",
             "memory",
