@@ -11,14 +11,16 @@ are linear: a microsecond for each record. Values are records of plain data (`re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-from ocannl_core.base.identity import IdentityMap
+from ocannl_core.base.identity import ById, IdentityMap
 from ocannl_core.ir.indexing import LoopVar, StaticExtent, StaticIndex, fresh_var
-from ocannl_core.ir.loops.nodes import Local
+from ocannl_core.ir.loops.nodes import Local, Remark
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.serialization.forms import NotDataError
@@ -34,14 +36,36 @@ class CanonicalForm(NamedTuple):
     Attributes:
         key: Equal for values that are equal up to names.
         names: The nodes and index variables of the value, in the order of first use.
+        scalars: The numbers of its scalars.
     """
 
     key: Key
     names: tuple[Any, ...]
+    scalars: tuple[int, ...]
+
+
+_shares: ContextVar[bool] = ContextVar("_shares", default=True)
+
+
+def shares_forms() -> bool:
+    """Return True if code that is equal up to names is compiled once."""
+    return _shares.get()
+
+
+@contextmanager
+def separate_forms() -> Iterator[None]:
+    """Compile each piece of code by itself, for tests: results are the same."""
+    token = _shares.set(False)
+    try:
+        yield
+    finally:
+        _shares.reset(token)
 
 
 _NAMES = frozenset({TensorNode, LoopVar, StaticIndex, StaticExtent})
-_RECORD, _FIELD, _TUPLE, _NAME, _PLAIN, _FLOAT, _SYMBOL, _LOCAL, _SET, _MAP, _BOOL = range(11)
+_RECORD, _FIELD, _TUPLE, _NAME, _PLAIN, _FLOAT, _SYMBOL, _LOCAL, _SET, _MAP, _BOOL, _REMARK = range(
+    12
+)
 """The walks over values of a class: records of several fields and of one, ..."""
 _Walk = tuple[int, Callable[[Any], Any]]
 
@@ -59,6 +83,7 @@ _walks: dict[type, _Walk] = {
     frozenset: (_SET, _nothing),
     dict: (_MAP, _nothing),
     Local: (_LOCAL, _nothing),
+    Remark: (_REMARK, attrgetter("text", "origin")),
 }
 
 
@@ -81,12 +106,15 @@ def _walk_of(kind: type) -> _Walk:
     return found
 
 
-def canonical_form(value: object, facts: Mapping[Any, object]) -> CanonicalForm:
+def canonical_form(
+    value: object, facts: Mapping[Any, object], *, names_remarks: bool = False
+) -> CanonicalForm:
     """Return the canonical form of a record or of a tuple of records.
 
     Args:
         facts: Part of the form: the formats and extents of nodes. The extents of static indices are
             part of it, too.
+        names_remarks: True if remarks are names; they have or do not have an origin.
 
     Raises:
         NotDataError: if the value contains more than data.
@@ -129,6 +157,12 @@ def canonical_form(value: object, facts: Mapping[Any, object]) -> CanonicalForm:
             elif walk == _BOOL:
                 emit(kind)
                 emit(each)
+            elif walk == _REMARK and names_remarks:
+                remark = ById(each)
+                emit(numbers.get(remark) or numbers.setdefault(remark, (len(numbers), None)))
+            elif walk == _REMARK:
+                emit(kind)
+                pending += inside(each)
             elif walk == _SET:
                 emit(kind)
                 members = sorted(each, key=lambda one: _place(one, numbers))
@@ -140,14 +174,21 @@ def canonical_form(value: object, facts: Mapping[Any, object]) -> CanonicalForm:
                 for item in each.items():
                     pending += item
         # the facts about names, which may mention further names
-        names = tuple(numbers)
-        if len(names) == checked:
-            return CanonicalForm(tuple(key), tuple(n for n in names if n.__class__ in _NAMES))
-        for name in names[checked:]:
+        found = tuple(numbers)
+        if len(found) == checked:
+            break
+        for name in found[checked:]:
             if name.__class__ in _NAMES:
                 emit(name.__class__)
                 pending.append(name.extent if isinstance(name, StaticIndex) else facts.get(name))
-        checked = len(names)
+            elif name.__class__ is ById:
+                emit(name.value.origin is None)
+        checked = len(found)
+    scalars = tuple([name[1] for name in found if name.__class__ is tuple])
+    if names_remarks:
+        found = tuple([name.value if name.__class__ is ById else name for name in found])
+    names = tuple([name for name in found if name.__class__ is not tuple])
+    return CanonicalForm(tuple(key), names, scalars)
 
 
 def _place(name: Any, numbers: Mapping[object, tuple[int, None]]) -> tuple[int, str]:
@@ -258,9 +299,9 @@ class _Writer:
     """The calls that make a value, operands first."""
 
     def __init__(self, names: Sequence[object]) -> None:
-        self.names: dict[object, _Reference] = {
-            name: (_REPLACED, at) for at, name in enumerate(names)
-        }
+        self.names: IdentityMap[object, _Reference] = IdentityMap()
+        for at, name in enumerate(names):
+            self.names[name] = _REPLACED, at
         self.ids: dict[int, _Reference] = {}
         self.constants: list[object] = []
         self.calls: list[tuple[_Make | None, list[_Reference]]] = []
@@ -286,17 +327,15 @@ class _Writer:
         return found
 
     def known(self, value: object) -> _Reference | None:
-        if value.__class__ in _NAMES and (found := self.names.get(value)) is not None:
-            return found
         if isinstance(value, _Number):
             return self.ids.setdefault(value.id, (_NUMBERS, len(self.ids)))
-        return self.written.find(value)
+        return self.names.find(value) or self.written.find(value)
 
     def parts(self, value: Any) -> tuple[_Make | None, Sequence[object]]:
         """Return a function that makes a value, and its arguments; none for a constant."""
         kind = value.__class__
         walk, inside = _walks.get(kind) or _walk_of(kind)
-        if walk == _RECORD:
+        if walk in (_RECORD, _REMARK):
             return kind, inside(value)
         if walk == _FIELD:
             return kind, (inside(value),)

@@ -15,7 +15,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos, StepReplacement
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.serialization.forms import NotDataError
-from ocannl_core.ir.templates import Key, Label, Template, canonical_form
+from ocannl_core.ir.templates import Key, Label, Template, canonical_form, shares_forms
 
 
 @dataclass(slots=True)
@@ -77,8 +77,10 @@ class KernelMemo:
         Args:
             kernel: Everything that it depends on beside `nodes`; records.
         """
+        if not shares_forms():
+            return make()
         try:
-            key, names = canonical_form(kernel, nodes)
+            key, names, _ = canonical_form(kernel, nodes)
             first, other = self._first.get(key), self._shared.get(key)
             if (found := first or other) is not None:
                 found.write()

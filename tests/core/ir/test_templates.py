@@ -120,13 +120,17 @@ def test_operations_in_python_have_no_form_but_a_text() -> None:
 @given(loop_programs())
 def test_a_template_with_its_own_names_is_the_program(example: Example) -> None:
     program = example.program
-    key, names = canonical_form(program, program.nodes)
+    key, names, _ = canonical_form(program, program.nodes)
     template = Template(program, names)
     assert template.bind(names) == program
     assert to_text(template.bind(names, first_scalar=100)) == to_text(program)
     others = [replaced(name) for name in names]
     copy: LoopProgram = template.bind(others, first_scalar=7)
-    assert canonical_form(copy, copy.nodes) == (key, tuple(others))
+    assert canonical_form(copy, copy.nodes) == (
+        key,
+        tuple(others),
+        tuple(range(7, 7 + template.scalars)),
+    )
 
 
 def replaced(name: Any) -> Any:
@@ -142,7 +146,7 @@ def replaced(name: Any) -> Any:
 
 def test_names_that_are_not_replaced_are_new() -> None:
     stmt = scaled("a")
-    _, names = canonical_form(stmt, {})
+    _, names, _ = canonical_form(stmt, {})
     kept = tuple(name for name in names if isinstance(name, StaticIndex))
     template = Template(stmt, kept)
     copies = [template.bind(kept, lambda label: ("b", *label[1:])) for _ in range(2)]
@@ -186,7 +190,7 @@ def test_long_expressions_need_no_stack() -> None:
     store = Store(x, (), value)
     form = canonical_form(store, {})
     other = (TensorNode(1, ("z",)),)
-    assert canonical_form(Template(store, form.names).bind(other), {}) == (form.key, other)
+    assert canonical_form(Template(store, form.names).bind(other), {}) == (form.key, other, ())
 
 
 @pytest.mark.parametrize(
