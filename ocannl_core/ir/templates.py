@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
+from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -87,7 +88,7 @@ _walks: dict[type, _Walk] = {
 }
 
 
-def _walk_of(kind: type) -> _Walk:
+def _walk_of(kind: type[Any]) -> _Walk:
     """Return the walk over values of a class, and keep it."""
     found: _Walk
     if issubclass(kind, Enum):
@@ -174,7 +175,7 @@ def canonical_form(
                 for item in each.items():
                     pending += item
         # the facts about names, which may mention further names
-        found = tuple(numbers)
+        found: tuple[Any, ...] = tuple(numbers)
         if len(found) == checked:
             break
         for name in found[checked:]:
@@ -221,8 +222,8 @@ class Template:
     def __init__(self, value: object, names: Sequence[object]) -> None:
         writer = _Writer(names)
         result = writer.write(value)
-        starts = (0, len(names), len(names) + len(writer.ids))
-        starts = (*starts, starts[2] + len(writer.constants))
+        groups = (names, writer.ids, writer.constants)
+        starts = [0, *accumulate(map(len, groups))]
         self._names = len(names)
         self._ids = tuple(writer.ids)
         self._constants = tuple(writer.constants)

@@ -24,6 +24,8 @@ from ocannl_core.ir.templates import CanonicalForm, Template, canonical_form, sh
 Run = Callable[[ir.LoopProgram], ir.LoopProgram]
 
 _LOOP_FREE = (ir.Store, ir.StoreVector, ir.SetLocal, ir.DeclareLocal, ir.Remark)
+_KEPT = (ir.Allocate, ir.CallExternal, ir.CheckPositions, ir.Repeat)
+"""Statements that local passes leave as they are: each is a group of its own."""
 _END = ir.Remark("")
 """A statement behind a group: passes treat the last block of a program differently."""
 _MOST_FORMS = 10_000
@@ -86,10 +88,14 @@ def run_local(program: ir.LoopProgram, passes: Sequence[LocalPass]) -> ir.LoopPr
             program = each.run(program)
         return program
     settings = tuple((each.name, each.options) for each in passes)
-    scalar = 1 + max((number for form in forms for number in form.scalars), default=-1)
+    scalar = 1 + max((number for form in forms if form for number in form.scalars), default=-1)
     stmts: list[ir.Stmt] = []
     used: set[TensorNode] = set()
     for position, (group, form) in enumerate(zip(groups, forms, strict=True)):
+        if form is None:
+            stmts += group
+            used.update(nodes_of(group[0]))
+            continue
         is_last = position == len(groups) - 1
         key = settings, is_last, form.key
         known = _known.get(key) if shares_forms() else None
@@ -97,7 +103,7 @@ def run_local(program: ir.LoopProgram, passes: Sequence[LocalPass]) -> ir.LoopPr
             known = _run_on(group, form, program, passes, is_last=is_last)
             if len(_known) >= _MOST_FORMS:
                 _known.clear()
-            _known[key] = known
+            _known.setdefault(key, known)
         used.update([form.names[at] for at in known.used])
         if known.changed is None:
             stmts += group
@@ -114,6 +120,9 @@ def _groups(stmts: Sequence[ir.Stmt]) -> Iterator[tuple[ir.Stmt, ...]]:
     """Yield the groups of statements, each of which ends with one that has loops."""
     start = 0
     for end, stmt in enumerate(stmts, 1):
+        if isinstance(stmt, _KEPT) and start < end - 1:
+            yield tuple(stmts[start : end - 1])
+            start = end - 1
         if not is_loop_free(stmt) or end == len(stmts):
             yield tuple(stmts[start:end])
             start = end
@@ -121,14 +130,17 @@ def _groups(stmts: Sequence[ir.Stmt]) -> Iterator[tuple[ir.Stmt, ...]]:
 
 def _forms(
     groups: Sequence[tuple[ir.Stmt, ...]], facts: Mapping[TensorNode, object]
-) -> list[CanonicalForm] | None:
-    """Return the forms of groups; None if one is more than data, or if two share a variable or a
-    scalar.
+) -> list[CanonicalForm | None] | None:
+    """Return the forms of groups, None for statements that are kept; None if a group is more than
+    data, or if two share a variable or a scalar.
     """
-    found: list[CanonicalForm] = []
+    found: list[CanonicalForm | None] = []
     bound: set[object] = set()
     count = 0
     for group in groups:
+        if isinstance(group[0], _KEPT):
+            found.append(None)
+            continue
         try:
             form = canonical_form(group, facts, names_remarks=True)
         except NotDataError:

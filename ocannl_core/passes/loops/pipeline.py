@@ -84,7 +84,8 @@ def core_passes(decisions: Decisions, *, has_fma: bool = True) -> tuple[NamedPas
         has_fma: True if the target multiplies and adds with one rounding.
     """
     chosen = settings.current()
-    contraction = _local("contract", partial(contract_to_fma, has_fma=has_fma), has_fma)
+    # the cells that loops accumulate in are left alone in other statements, too
+    contraction = NamedPass("contract", partial(contract_to_fma, has_fma=has_fma))
     algebra = (contraction,) if chosen.contract else ()
     one_hot = decisions.read_one_hot, chosen.tables_are_finite, decisions.is_positive
     return (
