@@ -88,7 +88,7 @@ _walks: dict[type, _Walk] = {
 }
 
 
-def _walk_of(kind: type[Any]) -> _Walk:
+def _walk_of(kind: Any) -> _Walk:
     """Return the walk over values of a class, and keep it."""
     found: _Walk
     if issubclass(kind, Enum):
@@ -159,8 +159,8 @@ def canonical_form(
                 emit(kind)
                 emit(each)
             elif walk == _REMARK and names_remarks:
-                remark = ById(each)
-                emit(numbers.get(remark) or numbers.setdefault(remark, (len(numbers), None)))
+                each = ById(each)
+                emit(numbers.get(each) or numbers.setdefault(each, (len(numbers), None)))
             elif walk == _REMARK:
                 emit(kind)
                 pending += inside(each)
@@ -182,8 +182,9 @@ def canonical_form(
             if name.__class__ in _NAMES:
                 emit(name.__class__)
                 pending.append(name.extent if isinstance(name, StaticIndex) else facts.get(name))
-            elif name.__class__ is ById:
-                emit(name.value.origin is None)
+            elif isinstance(name, ById):
+                remark: Any = name.value
+                emit(remark.origin is None)
         checked = len(found)
     scalars = tuple([name[1] for name in found if name.__class__ is tuple])
     if names_remarks:
