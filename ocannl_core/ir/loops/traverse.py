@@ -246,11 +246,11 @@ def _rewrite(
 
 
 _REBUILD: Mapping[type[Node], Callable[[Any, Sequence[Any]], Node]] = {
-    ir.Binary: lambda node, new: ir.Binary(node.op, *new, node.dtype),
-    ir.Unary: lambda node, new: ir.Unary(node.op, *new, node.dtype),
-    ir.Ternary: lambda node, new: ir.Ternary(node.op, *new, node.dtype),
-    ir.Store: lambda node, new: ir.Store(node.node, node.indices, *new, node.is_streamed),
-    ir.SetLocal: lambda node, new: ir.SetLocal(node.local, *new),
+    ir.Binary: lambda node, new: ir.Binary(node.op, new[0], new[1], node.dtype),
+    ir.Unary: lambda node, new: ir.Unary(node.op, new[0], node.dtype),
+    ir.Ternary: lambda node, new: ir.Ternary(node.op, new[0], new[1], new[2], node.dtype),
+    ir.Store: lambda node, new: ir.Store(node.node, node.indices, new[0], node.is_streamed),
+    ir.SetLocal: lambda node, new: ir.SetLocal(node.local, new[0]),
     ir.SubgroupReduce: lambda node, new: replace(node, value=new[0]),
     ir.StoreVector: lambda node, new: replace(node, arg=new[0]),
     ir.Gather: lambda node, new: replace(node, position=new[0]),
