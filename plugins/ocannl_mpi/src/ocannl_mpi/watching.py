@@ -16,9 +16,54 @@ from contextlib import suppress
 
 _SOON = 0.05
 """Seconds for the ends of others that a launcher kills."""
-_KILLED = ", by signal 9"
 _PATIENCE = 5000
 """Milliseconds for the other processes to leave the group, too, after one of them has ended."""
+
+
+_IS_EXITING, _IS_SIGNALED = 0x4, 0x400
+"""Flags of a process in Linux: it ends; a signal ends it."""
+
+
+class _Member:
+    """A process of the group, and its end as far as it has been seen.
+
+    A process that ends closes its files, which its launcher notices and answers by killing the
+    others, before its descriptor reports the end: the order of ends tells nothing. How each has
+    ended does, unless its launcher has collected the status before.
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self._name = name
+        self.end: str | None = None
+        self._is_signaled = False
+
+    def look(self) -> None:
+        """Note how the process ends, if it does."""
+        if self.end is not None:
+            return
+        try:
+            with open(f"/proc/{self._number}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+            flags, status = int(fields[6]), int(fields[49])
+        except (OSError, ValueError, IndexError):
+            return
+        if flags & _IS_EXITING:
+            self._is_signaled = bool(flags & _IS_SIGNALED or status & 127)
+            signal = f", by signal {status & 127}"
+            self.end = signal if self._is_signaled else f", with status {status >> 8}"
+
+    @property
+    def innocence(self) -> int:
+        """0 if it ended by itself, 1 if its status was not seen, 2 if a signal ended it.
+
+        A launcher kills the others, so that the least innocent has ended first.
+        """
+        return 1 if self.end is None else 2 * self._is_signaled
+
+    @property
+    def place(self) -> str:
+        return f"{self._name}, process {self._number}"
 
 
 class Watcher:
@@ -57,7 +102,7 @@ def _main(size: str, machine: str, *processes: str) -> None:
     """Wait for the first end of a process; report it unless the group is done."""
     poll = select.epoll()
     poll.register(0, select.EPOLLIN)
-    opened: dict[int, tuple[str, int]] = {}
+    members: dict[int, _Member] = {}
     for each in processes:
         rank, _, process = each.partition(":")
         try:
@@ -65,28 +110,30 @@ def _main(size: str, machine: str, *processes: str) -> None:
         except OSError:  # of another container, or a kernel that refuses
             return
         poll.register(descriptor, select.EPOLLIN)
-        opened[descriptor] = rank, int(process)
+        members[descriptor] = _Member(int(process), f"rank {rank} of {size} on {machine}")
     print("ready", flush=True)
-    ended: dict[str, str] = {}
+    ended: list[_Member] = []
     patience: float | None = None
     while found := poll.poll(patience):
         for descriptor, _ in found:
             poll.unregister(descriptor)
             if descriptor:
-                rank, number = opened[descriptor]
-                place = f"rank {rank} of {size} on {machine}, process {number}"
-                ended[place] = _status(number)
+                ended.append(members[descriptor])
                 patience = _SOON
             else:
                 message = os.read(0, 4)
                 if message == b"done" or (message == b"stop" and not ended):
                     return
+        for member in members.values():
+            member.look()
     if not _is_done():
-        # the launcher has killed the others, some of which may end before
-        place = min(ended, key=lambda each: _KILLED in ended[each])
-        print(
-            f"ocannl_mpi: {place}, ended in the middle of the work{ended[place]}", file=sys.stderr
-        )
+        ended += [each for each in members.values() if each.end and each not in ended]
+        least = min(each.innocence for each in ended)
+        suspects = [each for each in ended if each.innocence == least]
+        places = ", or ".join(each.place for each in suspects)
+        ends = {each.end or "" for each in suspects}
+        how = ends.pop() if len(ends) == 1 else ""
+        print(f"ocannl_mpi: {places}, ended in the middle of the work{how}", file=sys.stderr)
 
 
 def _is_done() -> bool:
@@ -94,16 +141,6 @@ def _is_done() -> bool:
     poll = select.poll()
     poll.register(0, select.POLLIN)
     return bool(poll.poll(_PATIENCE)) and os.read(0, 4) == b"done"
-
-
-def _status(process: int) -> str:
-    """Return how a process ended, as far as it can still be seen."""
-    try:
-        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
-            status = int(file.read().rpartition(")")[2].split()[49])
-    except (OSError, ValueError, IndexError):
-        return ""
-    return f", by signal {status & 127}" if status & 127 else f", with status {status >> 8}"
 
 
 if __name__ == "__main__":

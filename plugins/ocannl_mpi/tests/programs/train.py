@@ -26,7 +26,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--clip", action="store_true", help="clip by the global norm")
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of an update")
     parser.add_argument("--regularized", action="store_true", help="dropout and batch norm")
-    parser.add_argument("--sharded", action="store_true", help="divide the optimiser's state")
+    parser.add_argument("--sharded", action="store_true", help="divide the optimizer's state")
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument(
         "--fault", choices=("raise", "exit", "hang", "kill", "quit", "differ", "rate")
