@@ -102,6 +102,8 @@ def _members(title: str, owner: type) -> Iterator[tuple[str, str]]:
     for name in sorted(dir(owner)):
         if name.startswith("_") and name not in _SPECIAL:
             continue
+        if name in getattr(owner, "_of_the_core", ()):
+            continue
         found = inspect.getattr_static(owner, name)
         own = next((each for each in owner.__mro__ if name in vars(each)), owner)
         is_inherited = own is not owner and own in _public_classes()

@@ -43,6 +43,3 @@ class UnknownValueError(UnsupportedOperatorError):
             if names
             else "",
         )
-
-
-UnsupportedError = UnsupportedOperatorError  # the core has an error of this name
