@@ -9,6 +9,9 @@ Each pass returns a new plan. The last three run step by step, so that code gene
 with the first kernels while later ones are scheduled; primitives that the target lacks are
 decomposed at the end of the last. Within a memory budget a fusion is left out
 where more bytes would live at the same time.
+
+Passes for thread blocks, and for a library of products, are imported for the first target with
+some: imports are a large part of the time to compile a first program.
 """
 
 from __future__ import annotations
@@ -43,25 +46,19 @@ from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.block_sums import block_long_sums
-from ocannl_core.passes.kernels.collapse_axes import collapse_axes
 from ocannl_core.passes.kernels.decompose import with_decomposition
-from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbors
-from ocannl_core.passes.kernels.gather_windows import gather_windows, unroll_shifts
 from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
 from ocannl_core.passes.kernels.inline_nodes import (
     forward_stores,
     initialize_reductions,
     rematerialize,
 )
-from ocannl_core.passes.kernels.merge_launches import merge_launches
-from ocannl_core.passes.kernels.offer_products import offer_products
 from ocannl_core.passes.kernels.parallelize import allocate_workspace, parallelize_step
 from ocannl_core.passes.kernels.reassociate_products import reassociate_products
 from ocannl_core.passes.kernels.recognize_nests import recognize_nests
 from ocannl_core.passes.kernels.rows.choose import group_rows
-from ocannl_core.passes.kernels.rows.fuse_attention import fuse_flash_attention
 from ocannl_core.passes.kernels.schedule_kernels import (
     has_schedules,
     rule_for,
@@ -100,25 +97,31 @@ def nest_passes(
         return run if budget is None else within_budget(run, budget)
 
     recognize = partial(recognize_nests, keeps_order=accumulation == "exact")
-    passes: list[tuple[str, NestPass]] = [
-        ("recognise nests", recognize),
-        *([("gather windows", gather_windows)] if on_blocks else []),
+    passes: list[tuple[str, NestPass]] = [("recognise nests", recognize)]
+    if on_blocks:
+        from ocannl_core.passes.kernels.gather_windows import gather_windows
+
+        passes.append(("gather windows", gather_windows))
+    passes += [
         ("initialise reductions", initialize_reductions),
         ("fuse distant kernels", fusion(fuse_distant_kernels)),
         ("fuse neighbours", fusion(fuse_neighbors)),
         ("forward stores", forward_stores),
-        *([("offer products", partial(offer_products, offer=offer))] if offer else []),
-        ("widen accumulators", widen),
-        ("widen integers", widen_integers),
     ]
+    if offer is not None:
+        from ocannl_core.passes.kernels.offer_products import offer_products
+
+        passes.append(("offer products", partial(offer_products, offer=offer)))
+    passes += [("widen accumulators", widen), ("widen integers", widen_integers)]
     if accumulation != "exact":
         passes.append(("widen scoped sums", widen_scoped_sums))
     passes.append(("reassociate products", reassociate_products))
-    if on_blocks:
-        passes.append(("unroll shifts", unroll_shifts))
     if target is not None and on_blocks:
+        from ocannl_core.passes.kernels.gather_windows import unroll_shifts
+        from ocannl_core.passes.kernels.rows.fuse_attention import fuse_flash_attention
+
         flash = partial(fuse_flash_attention, target=target)
-        passes.append(("fuse flash attention", flash))
+        passes += [("unroll shifts", unroll_shifts), ("fuse flash attention", flash)]
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialize", partial(rematerialize, cache=cache)))
@@ -126,6 +129,8 @@ def nest_passes(
     if target is not None and budget is None:
         passes.append(("group rows", partial(group_rows, target=target)))
     if on_blocks:
+        from ocannl_core.passes.kernels.collapse_axes import collapse_axes
+
         passes.append(("collapse axes", collapse_axes))
     passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
     return passes
@@ -201,6 +206,8 @@ def _schedule_steps(
     scheduled = schedule_kernels(nests, rule, finish)
     if target.thread_blocks is None:
         return (yield from scheduled)
+    from ocannl_core.passes.kernels.merge_launches import merge_launches
+
     # launches are merged across the whole plan
     merged = merge_launches(KernelStream(scheduled).plan(), target.thread_blocks)
     return (yield from rewrite_steps(merged, unchanged))
@@ -239,6 +246,8 @@ def finish_for(target: Target) -> StepRule:
 
 
 def _finish_on_blocks(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepReplacement:
+    from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
+
     if isinstance(step, Kernel) and not has_device_axes(step.body):
         step = block_long_sums(step)
     return distribute(step, nodes, blocks)
