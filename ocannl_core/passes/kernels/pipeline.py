@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 from ocannl_core.base import settings
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.library_product import OfferProduct
 from ocannl_core.ir.kernels.live_ranges import live_bytes
 from ocannl_core.ir.kernels.nest_plan import (
@@ -29,17 +30,6 @@ from ocannl_core.ir.kernels.nest_plan import (
     folded_nodes,
     mentioned,
     run_in_repetitions,
-)
-from ocannl_core.ir.kernels.nodes import (
-    FinishedStep,
-    Kernel,
-    LeafStep,
-    NodeInfos,
-    Plan,
-    StepReplacement,
-    StepRule,
-    rewrite_steps,
-    unchanged,
 )
 from ocannl_core.ir.kernels.stream import KernelStream, map_steps
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -137,7 +127,7 @@ def nest_passes(
 
 
 def nest_plans(
-    plan: Plan, target: Target | None, offer: OfferProduct | None = None
+    plan: kernel_ir.Plan, target: Target | None, offer: OfferProduct | None = None
 ) -> Iterator[tuple[str, NestPlan]]:
     """Yield the plan after each pass before scheduling, with the name of the pass.
 
@@ -157,7 +147,7 @@ def nest_plans(
 
 
 def nest_plan(
-    plan: Plan,
+    plan: kernel_ir.Plan,
     target: Target | None,
     observers: Sequence[PlanObserver] = (),
     offer: OfferProduct | None = None,
@@ -170,9 +160,9 @@ def nest_plan(
 
 
 def schedule_for(
-    plan: Plan,
+    plan: kernel_ir.Plan,
     target: Target,
-    finish: StepRule = unchanged,
+    finish: kernel_ir.StepRule = kernel_ir.unchanged,
     observers: Sequence[PlanObserver] = (),
     rule: Rule | None = None,
     offer: OfferProduct | None = None,
@@ -189,19 +179,19 @@ def schedule_for(
         offer: As for `nest_passes`.
     """
     if not has_schedules(target):
-        return KernelStream(rewrite_steps(plan, finish))
+        return KernelStream(kernel_ir.rewrite_steps(plan, finish))
     rule = rule or rule_for(target)
     return KernelStream(_schedule_steps(plan, target, finish, observers, rule, offer))
 
 
 def _schedule_steps(
-    plan: Plan,
+    plan: kernel_ir.Plan,
     target: Target,
-    finish: StepRule,
+    finish: kernel_ir.StepRule,
     observers: Sequence[PlanObserver],
     rule: Rule,
     offer: OfferProduct | None,
-) -> Generator[FinishedStep, None, Plan]:
+) -> Generator[kernel_ir.FinishedStep, None, kernel_ir.Plan]:
     nests = nest_plan(plan, target, observers, offer)
     scheduled = schedule_kernels(nests, rule, finish)
     if target.thread_blocks is None:
@@ -210,7 +200,7 @@ def _schedule_steps(
 
     # launches are merged across the whole plan
     merged = merge_launches(KernelStream(scheduled).plan(), target.thread_blocks)
-    return (yield from rewrite_steps(merged, unchanged))
+    return (yield from kernel_ir.rewrite_steps(merged, kernel_ir.unchanged))
 
 
 def plan_kernels(
@@ -233,36 +223,40 @@ def plan_kernels(
 
 def plan_variants(
     plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule], target: Target
-) -> Plan:
+) -> kernel_ir.Plan:
     """Return a plan of one nest by each of some schedules, finished like other kernels."""
     return map_steps(schedule_variants(plan, kernel, schedules), finish_for(target))
 
 
-def finish_for(target: Target) -> StepRule:
+def finish_for(target: Target) -> kernel_ir.StepRule:
     """Return the rewrite of each scheduled step for a target."""
     if target.thread_blocks is None:
         return with_decomposition(finish_kernel, target)
     return with_decomposition(partial(_finish_on_blocks, blocks=target.thread_blocks), target)
 
 
-def _finish_on_blocks(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepReplacement:
+def _finish_on_blocks(
+    step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos, blocks: ThreadBlocks
+) -> kernel_ir.StepReplacement:
     from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 
-    if isinstance(step, Kernel) and not has_device_axes(step.body):
+    if isinstance(step, kernel_ir.Kernel) and not has_device_axes(step.body):
         step = block_long_sums(step)
     return distribute(step, nodes, blocks)
 
 
-def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
+def finish_kernel(
+    step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos
+) -> kernel_ir.StepReplacement:
     """Divide the long sums of a step, hoist scalars, parallelise, and move large buffers out."""
-    if isinstance(step, Kernel):
+    if isinstance(step, kernel_ir.Kernel):
         step = hoist_scalars(block_long_sums(step), nodes)
     phases = parallelize_step(step, nodes)
     found = [allocate_workspace(each, nodes) for each in phases.steps]
     steps = tuple(each for every in found for each in every.steps)
     scratch = (*phases.scratch, *(node for each in found for node in each.scratch))
     made = {node: info for each in (phases, *found) for node, info in each.nodes.items()}
-    return StepReplacement(steps, scratch, made)
+    return kernel_ir.StepReplacement(steps, scratch, made)
 
 
 def within_budget(run: NestPass, budget: int) -> NestPass:
