@@ -72,11 +72,9 @@ def _is_plain(cls: type) -> bool:
     constants.
     """
     types = cls.__annotations__.values()
-    return (
-        all(isinstance(each, str) and not each.startswith(("InitVar", "KW_ONLY")) for each in types)
-        and not any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__)
-        and cls.__doc__ is not None
-    )
+    return all(
+        isinstance(each, str) and not each.startswith(("InitVar", "KW_ONLY")) for each in types
+    ) and not any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__)
 
 
 def _slotted_class(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
@@ -90,6 +88,9 @@ def _slotted_class(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
     content["__slots__"] = tuple(name for name in fields if name not in inherited)
     content["__match_args__"] = tuple(name for name, each in fields.items() if each.init)
     content["__dataclass_fields__"] = fields
+    if content.get("__doc__") is None:
+        given = [_parameter(each) for each in fields.values() if each.init]
+        content["__doc__"] = f"{cls.__name__}({', '.join(given)})"
     content["__dataclass_params__"] = vars(model)["__dataclass_params__"]
     if shown:
         content.setdefault("__repr__", _repr_method([n for n, each in fields.items() if each.repr]))
@@ -134,6 +135,14 @@ def _model(frozen: bool, eq: bool, shown: bool) -> type[Any]:
     return dataclasses.make_dataclass(
         "Model", [("field", "None", None)], frozen=frozen, eq=eq, repr=shown, slots=True
     )
+
+
+def _parameter(each: Field[Any]) -> str:
+    """Return the text of an argument in the signature of a class."""
+    text = f"{each.name}: {each.type!r}"
+    if each.default_factory is not MISSING:
+        return f"{text} = {_FACTORY!r}"
+    return text if each.default is MISSING else f"{text} = {each.default!r}"
 
 
 def _add_initializer(made: Any, fields: dict[str, Field[Any]], frozen: bool) -> None:

@@ -280,3 +280,18 @@ def test_a_field_without_a_default_comes_before_those_with_one() -> None:
     content = {"__annotations__": {"first": "int", "last": "int"}, "first": 1, "__doc__": "A."}
     with pytest.raises(SyntaxError):
         fast_dataclass.dataclass(slots=True)(type("Wrong", (), content))
+
+
+def test_a_class_without_a_docstring_has_its_signature_as_one() -> None:
+    def documentation(decorator: Decorator) -> str | None:
+        @decorator(frozen=True, slots=True)
+        class Point:
+            x: int
+            y: str = "none"
+            z: list[int] = field(default_factory=list)
+            size: int = field(init=False, default=2)
+
+        found: str | None = Point.__doc__
+        return found
+
+    assert documentation(fast_dataclass.dataclass) == documentation(dataclasses.dataclass)
