@@ -181,8 +181,7 @@ def _find_tile(
     """Return the tile of a product, or the reason why there is none: no operand may be used often
     enough.
     """
-    reduction, blocks = nest.reduction, target.thread_blocks
-    assert reduction is not None
+    reduction, blocks = nest.required_reduction, target.thread_blocks
     assert blocks is not None
     if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD:
         return Obstacle.AXES
@@ -301,8 +300,8 @@ def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transfo
     (rows, columns), (row_cells, column_cells) = tile.threads, tile.cells
     blocks = target.thread_blocks
     assert blocks is not None
-    assert nest.reduction is not None
-    lanes = gcd(max(1, blocks.vector_bytes // nest.reduction.dtype.nbytes), column_cells)
+    nbytes = nest.required_reduction.dtype.nbytes
+    lanes = gcd(max(1, blocks.vector_bytes // nbytes), column_cells)
     splits: list[transforms.Transform] = []
     outer, tiles, i = split_tiles(splits, i, tile.extents[0], tile.supertile)
     splits.append(transforms.Split(j, tile.extents[1]))
