@@ -28,7 +28,10 @@ from ocannl_core.base import renamed
 from ocannl_core.base.settings import Settings
 
 PATH = Path(__file__).resolve().parents[1] / "docs" / "reference" / "surface.txt"
-NAMESPACES = ("oc", "oc.primitives", "oc.random", "oc.nn", "oc.train", "oc.data", "oc.custom")
+NAMESPACES = (
+    *("oc", "oc.primitives", "oc.random", "oc.nn", "oc.train", "oc.data", "oc.custom"),
+    "oc.assignments",
+)
 FORMATS = {
     "backends": ("ocannl_core.backend.protocols", "BACKEND_API"),
     "generated code": ("ocannl_core.codegen.text.kernel_text", "CODEGEN_VERSION"),
