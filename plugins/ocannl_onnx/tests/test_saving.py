@@ -206,8 +206,8 @@ MODELS: dict[Callable[[], Any], bool] = {
     reductions: True,
     orders: True,
 }
-"""Models, and True for those that have the same bits when they are read back: convolutions, and the
-slices of weights inside of products, are summed in another order.
+"""Models, and True for those that have the same bits when they are read back. Convolutions are
+summed in another order, and `1 / sqrt(x)`, which norms contain, is rounded twice.
 """
 
 

@@ -310,7 +310,7 @@ class _Origins(Mapping[StaticIndex, Any]):
             saver.indices[index] = saver.names.unique(index.name)
         name = saver.indices[index]
         if isinstance(index, StaticExtent):
-            return lambda emit: emit.unsqueeze(name, [0])
+            return lambda emit: emit.unsqueeze(name, [0], 0)
         return lambda emit: name
 
     def __iter__(self) -> Iterator[StaticIndex]:

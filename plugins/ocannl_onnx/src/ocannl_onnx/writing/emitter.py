@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,41 @@ class Variable:
     number: float | None = None
 
 
+@dataclass(frozen=True)
+class _Source:
+    """A value that is read without some of its axes of size 1, or with others.
+
+    Attributes:
+        rank: The number of its own axes.
+        axes: The axes as it is read: own ones, and None for others of size 1.
+    """
+
+    name: str
+    rank: int
+    axes: tuple[int | None, ...]
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        """The own axes without which it is read."""
+        return tuple(axis for axis in range(self.rank) if axis not in self.axes)
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        """The positions of other axes."""
+        return tuple(k for k, axis in enumerate(self.axes) if axis is None)
+
+    def with_own_axes(self) -> _Source:
+        """Return an equal source, with own axes in place of other ones where their order allows."""
+        axes = list(self.axes)
+        for axis in self.removed:
+            after = [k for k, each in enumerate(axes) if each is not None and each > axis]
+            before = [k for k, each in enumerate(axes) if each is not None and each < axis]
+            places = range(max(before, default=-1) + 1, min(after, default=len(axes)))
+            if len(places):
+                axes[places[0]] = axis
+        return replace(self, axes=tuple(axes))
+
+
 @dataclass
 class Names:
     """Unique names of one file."""
@@ -113,7 +148,8 @@ class Emitter:
         self.nodes: list[OwnedNode] = []
         self.owners: tuple[Any, ...] = ()
         self._computed: dict[tuple[Any, ...], str] = {}
-        self._without_ones: dict[tuple[tuple[int, ...], str], tuple[str, str, tuple[int, ...]]] = {}
+        self._sources: dict[tuple[tuple[int, ...], str], _Source] = {}
+        self._reductions: dict[tuple[tuple[int, ...], str], tuple[str, str, tuple[int, ...]]] = {}
         self._truths: dict[tuple[tuple[int, ...], str], str] = {}
 
     def __call__(self, operator: str, *inputs: str, **attributes: Any) -> str:
@@ -161,6 +197,10 @@ class Emitter:
         if target == BOOL and (place, name) in self._truths:
             return self._truths[place, name]
 
+        known = self._sources.get((self._place, name))
+        if known is not None:
+            return self._read(replace(known, name=self.cast(known.name, source, target)))
+
         def emit() -> str:
             (found,) = self.several("Cast", [name], [f"{name}_{target}"], to=target.number)
             if source == BOOL:
@@ -205,37 +245,51 @@ class Emitter:
             return name
         return self("Transpose", name, perm=list(order))
 
-    def squeeze(self, name: str, axes: Sequence[int]) -> str:
+    def squeeze(self, name: str, axes: Sequence[int], rank: int) -> str:
         """Return a value without axes of size 1."""
-        if not axes:
-            return name
-        found = self.once(
-            ("squeeze", name, *axes), lambda: self("Squeeze", name, self.constant(list(axes)))
+        source = self._source(name, rank)
+        return self._read(
+            replace(source, axes=tuple(a for k, a in enumerate(source.axes) if k not in axes))
         )
-        self._without_ones[self._place, found] = ("", name, tuple(axes))
-        return found
 
-    def unsqueeze(self, name: str, axes: Sequence[int]) -> str:
-        """Return a value with axes of size 1 at positions of the result.
+    def unsqueeze(self, name: str, axes: Sequence[int], rank: int) -> str:
+        """Return a value with axes of size 1 at positions of the result."""
+        source = self._source(name, rank)
+        own = iter(source.axes)
+        count = rank + len(axes)
+        return self._read(
+            replace(source, axes=tuple(None if k in axes else next(own) for k in range(count)))
+        )
 
-        The value before such axes were removed is used as it is, and a reduction keeps its axes.
-        """
+    def reduce(self, operator: str, name: str, axes: Sequence[int], rank: int) -> str:
+        """Return a value accumulated along axes, without these."""
         if not axes:
             return name
-        operator, source, removed = self._without_ones.get((self._place, name), ("", "", ()))
-        if removed == tuple(axes):
-            if not operator:
-                return source
-            return self(operator, source, self.constant(list(axes)), keepdims=1)
-        return self("Unsqueeze", name, self.constant(list(axes)))
+        kept = self(operator, name, self.constant(list(axes)), keepdims=1)
+        self._reductions[self._place, kept] = (operator, name, tuple(axes))
+        return self.squeeze(kept, axes, rank)
 
-    def reduce(self, operator: str, name: str, axes: Sequence[int]) -> str:
-        """Return a value accumulated along axes."""
-        if not axes:
+    def _source(self, name: str, rank: int) -> _Source:
+        """Return the value that differs in axes of size 1 alone."""
+        return self._sources.get((self._place, name), _Source(name, rank, tuple(range(rank))))
+
+    def _read(self, found: _Source) -> str:
+        """Return a source with its axes, by the fewest nodes."""
+        found = found.with_own_axes()
+        name, removed, added = found.name, found.removed, found.added
+        if not removed and not added:
             return name
-        found = self(operator, name, self.constant(list(axes)), keepdims=0)
-        self._without_ones[self._place, found] = (operator, name, tuple(axes))
-        return found
+
+        def emit() -> str:
+            operator, operand, axes = self._reductions.get((self._place, name), ("", "", ()))
+            if operator and axes == removed and not added:
+                return self(operator, operand, self.constant(list(axes)), keepdims=0)
+            result = self("Squeeze", name, self.constant(list(removed))) if removed else name
+            return self("Unsqueeze", result, self.constant(list(added))) if added else result
+
+        result = self.once(("axes", found), emit)
+        self._sources[self._place, result] = found
+        return result
 
     def slice(self, name: str, axis: int, start: int, stop: int, step: int = 1) -> str:
         """Return a section along an axis; a stop of -1 counts as before the first cell."""

@@ -154,7 +154,7 @@ def windows_of(
 def _arranged(views: Views, name: str, found: Windows, groups: Sequence[Sequence[LoopVar]]) -> str:
     """Return an operand with windows as operators take it: groups of plain axes, then windows."""
     ones = [k for k, axis in enumerate(found.axes) if axis is None]
-    name = views.emit.squeeze(name, ones)
+    name = views.emit.squeeze(name, ones, len(found.axes))
     axes = [axis for axis in found.axes if axis is not None]
     order = [axes.index(var) for group in groups for var in group]
     order += [axes.index(window) for window in found.windows]

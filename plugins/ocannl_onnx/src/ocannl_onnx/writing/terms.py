@@ -260,7 +260,7 @@ class Terms:
             truth, operator = view.name, primitives.REDUCTIONS[combine]
         else:
             raise self.graph.refuse(f"ONNX accumulates by no {combine.value.name}")
-        view = View(emit.reduce(operator, truth, axes), rest)
+        view = View(emit.reduce(operator, truth, axes, len(view.axes)), rest)
         if combine in (BinaryOp.ADD, BinaryOp.SUB):
             view = self._repeated(view, terms, computed)
         elif combine is BinaryOp.MUL and any(

@@ -126,7 +126,7 @@ class Views:
             for k, (index, size, around) in enumerate(zip(indices, sizes, offsets, strict=True))
             if isinstance(index, FixedIndex) and size == 1 and around == (0, 0)
         ]
-        name = self.emit.squeeze(name, ones)
+        name = self.emit.squeeze(name, ones, len(sizes))
         axes: list[LoopVar] = []
         for k, (index, size, (before, after)) in enumerate(
             zip(indices, sizes, offsets, strict=True)
@@ -194,7 +194,7 @@ class Views:
         emit = self.emit
         if not affine.terms and not affine.indices:
             if size == 1:
-                return emit.squeeze(name, [at]), ()
+                return emit("Squeeze", name, emit.constant([at])), ()
             return emit("Gather", name, emit.constant(affine.offset), axis=at), ()
         if not affine.indices:
             if len(affine.terms) == 1:
@@ -238,7 +238,10 @@ class Views:
         emit = self.emit
         axes = tuple(var for _, var in affine.terms)
         rank = len(axes)
-        if all(var.size is None for var in axes):
+        indices = list(affine.indices)
+        if not axes and affine.offset == 0 and indices[0][0] == 1:
+            name = emit.index(indices.pop(0)[1])
+        elif all(var.size is None for var in axes):
             grids = np.indices([self.extents[var] for var in axes])
             total = sum((c * grids[k] for k, (c, _) in enumerate(affine.terms)), start=0)
             name = emit.constant(np.asarray(total + affine.offset, np.int64))
@@ -248,9 +251,9 @@ class Views:
                 count = emit("Squeeze", emit.size(self.size(var)))
                 steps = emit("Range", emit.constant(0), count, emit.constant(1))
                 steps = emit("Mul", steps, emit.constant(coefficient))
-                steps = emit.unsqueeze(steps, [j for j in range(rank) if j != k])
+                steps = emit.unsqueeze(steps, [j for j in range(rank) if j != k], 1)
                 name = emit("Add", name, steps)
-        for coefficient, index in affine.indices:
+        for coefficient, index in indices:
             value = emit.index(index)
             if coefficient != 1:
                 value = emit("Mul", value, emit.constant(coefficient))
@@ -277,7 +280,7 @@ class Views:
         single = [k for k, v in enumerate(view.axes) if v not in kept and self.size(v) == 1]
         if not single:
             return view
-        name = self.emit.squeeze(view.name, single)
+        name = self.emit.squeeze(view.name, single, len(view.axes))
         return View(name, tuple(v for k, v in enumerate(view.axes) if k not in single))
 
     def ordered(self, view: View, axes: Sequence[LoopVar]) -> str:
@@ -286,9 +289,8 @@ class Views:
         name = self.emit.transpose(view.name, [view.axes.index(var) for var in own])
         first = axes.index(own[0]) if own else len(axes)
         # missing axes in front are added by broadcasting
-        return self.emit.unsqueeze(
-            name, [k - first for k in range(first, len(axes)) if axes[k] not in view.axes]
-        )
+        missing = [k - first for k in range(first, len(axes)) if axes[k] not in view.axes]
+        return self.emit.unsqueeze(name, missing, len(own))
 
     def expanded(self, name: str, axes: Sequence[LoopVar], present: Sequence[LoopVar]) -> str:
         """Return a value with all cells along axes, of which some are missing or of size 1."""

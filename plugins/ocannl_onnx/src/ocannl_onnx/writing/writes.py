@@ -90,7 +90,7 @@ class Writes:
         if list(kept) == list(present):
             return name
         missing = [k for k, v in enumerate(kept) if v not in present]
-        return self.views.expanded(self.views.emit.unsqueeze(name, missing), kept, present)
+        return self.views.expanded(self.emit.unsqueeze(name, missing, len(present)), kept, present)
 
     def _as_whole(self, lhs: IndexMap, sizes: Sequence[Size]) -> list[tuple[LoopVar, ...]] | None:
         """Return the variables that each axis of a target consists of, if all cells are written."""
@@ -148,7 +148,7 @@ class Writes:
             name = self._with_missing(name, order, [v for v in order if v in present])
             return Variable(emit.reshape(name, sizes), format, tuple(sizes))
         gaps = [k for k, g in enumerate(groups) if not g or g[0] not in present]
-        name = emit.unsqueeze(name, gaps)
+        name = emit.unsqueeze(name, gaps, len(groups) - len(gaps))
         if any(groups[k] and self.views.extents[groups[k][0]] != 1 for k in gaps):
             name = emit("Expand", name, emit.shape(sizes))
         return Variable(name, format, tuple(sizes))
@@ -204,9 +204,8 @@ class Writes:
         """Write one block of cells, with the axes of the target."""
         emit, target, combine = self.emit, self.leaf.target, self.leaf.combine
         sizes, wanted = self.graph.sizes(target), self.graph.format(target)
-        name = emit.unsqueeze(
-            name, [k for k, i in enumerate(self.lhs) if isinstance(i, FixedIndex)]
-        )
+        single = [k for k, index in enumerate(self.lhs) if isinstance(index, FixedIndex)]
+        name = emit.unsqueeze(name, single, len(self.lhs) - len(single))
         most = [n if isinstance(n, int) else n.maximum for n in sizes]
         partial = [k for k, (low, high) in enumerate(box) if (low, high) != (0, most[k] - 1)]
         before = self.graph.written(target) or self.graph.value(target)
@@ -299,7 +298,7 @@ class Writes:
             for k, position in enumerate(order[1:])
             if isinstance(lhs[position], FixedIndex)
         ]
-        name = emit.unsqueeze(name, ones)
+        name = emit.unsqueeze(name, ones, len(rows))
         places = emit("Unsqueeze", at.name, emit.constant([-1]))
         made = emit("ScatterND", cells, places, name, **self._reduction())
         back = sorted(range(len(order)), key=lambda k: order[k])
