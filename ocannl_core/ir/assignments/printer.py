@@ -9,14 +9,14 @@ user's line stands above its assignments, once for consecutive ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
+    AssignSequence,
     Constant,
     ConstantBits,
     ConstantFill,
@@ -31,7 +31,6 @@ from ocannl_core.ir.assignments.nodes import (
     RepeatedAssignments,
     Scalar,
     Section,
-    Sequence,
     SetVector,
 )
 from ocannl_core.ir.assignments.traverse import Leaf
@@ -72,7 +71,7 @@ def to_text(program: AssignProgram) -> str:
     return "\n".join(lines)
 
 
-def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
+def _lines(body: Sequence[Assignment], names: PrintedNames) -> list[str]:
     lines: list[str] = []
     line_above = ""
     pending = [(each, 1) for each in reversed(body)]
@@ -80,7 +79,7 @@ def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
         assignment, depth = pending.pop()
         margin = "  " * depth
         match assignment:
-            case Sequence(inner):
+            case AssignSequence(inner):
                 pending += [(each, depth) for each in reversed(inner)]
             case Section(title, inner):
                 lines.append(f'{margin}section "{title}":')

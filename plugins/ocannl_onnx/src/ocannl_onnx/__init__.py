@@ -1,6 +1,11 @@
-"""ONNX models as blocks of OCANNL for Python."""
+"""ONNX models as blocks of OCANNL for Python, and expressions as ONNX models."""
 
-from ocannl_onnx.errors import NoCounterpartError, OnnxError, UnknownValueError, UnsupportedError
+from ocannl_onnx.errors import (
+    NoCounterpartError,
+    OnnxError,
+    UnknownValueError,
+    UnsupportedOperatorError,
+)
 from ocannl_onnx.model import Model, Port, load
 from ocannl_onnx.saving import save
 
@@ -10,7 +15,7 @@ __all__ = [
     "OnnxError",
     "Port",
     "UnknownValueError",
-    "UnsupportedError",
+    "UnsupportedOperatorError",
     "load",
     "save",
 ]
