@@ -9,6 +9,7 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
+    AssignSequence,
     Constant,
     ConstantBits,
     ConstantFill,
@@ -23,7 +24,6 @@ from ocannl_core.ir.assignments.nodes import (
     RepeatedAssignments,
     Scalar,
     Section,
-    Sequence,
     SetVector,
 )
 from ocannl_core.ir.assignments.traverse import Leaf, leaves, reads, repeat_inputs, targets
@@ -61,11 +61,11 @@ from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_dema
 
 # fmt: off
 __all__ = [
-    "Accumulate", "AffineIndex", "AssignProgram", "Assignment", "AxisIndex", "BinaryOp",
-    "ComputedIndex", "ConcatIndex", "Constant", "ConstantBits", "ConstantFill", "EmbedIndex",
-    "ExternalCall", "Fetch", "FetchSource", "FixedIndex", "IndexMap", "Leaf", "LoopVar", "Margin",
-    "Merge", "NodeInfo", "NodeOperand", "Op", "Operand", "Projections", "RangeOverOffsets",
-    "RepeatedAssignments", "Scalar", "Section", "Sequence", "SetVector", "StaticExtent",
+    "Accumulate", "AffineIndex", "AssignProgram", "AssignSequence", "Assignment", "AxisIndex",
+    "BinaryOp", "ComputedIndex", "ConcatIndex", "Constant", "ConstantBits", "ConstantFill",
+    "EmbedIndex", "ExternalCall", "Fetch", "FetchSource", "FixedIndex", "IndexMap", "Leaf",
+    "LoopVar", "Margin", "Merge", "NodeInfo", "NodeOperand", "Op", "Operand", "Projections",
+    "RangeOverOffsets", "RepeatedAssignments", "Scalar", "Section", "SetVector", "StaticExtent",
     "StaticIndex", "SubAxis", "TensorNode", "TernaryOp", "UnaryOp", "VarIndex", "as_affine",
     "joint_extents", "leaves", "neutral", "reads", "repeat_inputs", "row_major", "saturate",
     "targets", "traversals", "variables", "working_format",
