@@ -420,6 +420,19 @@ def test_large_weights_are_beside_the_file(tmp_path: Path) -> None:
         assert data.stat().st_size >= 4 * (8 * 50 + layers[0] * layers[1])
 
 
+def test_weights_beyond_the_limit_of_a_file_are_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ocannl_onnx.saving._MOST_INSIDE", 2000)
+    with oc.Session(), oc.evaluation():
+        result = oc.nn.mlp(_x(8, batch=[4]), hidden=(50,), output=3)
+        found = saved(tmp_path / "model.onnx", result)
+        with pytest.raises(ocannl_onnx.OnnxError, match="limited to 2 GiB"):
+            saved(tmp_path / "other.onnx", result, weights="inside")
+    found.check()
+    assert len([*tmp_path.iterdir()]) == 2
+
+
 def test_a_file_is_replaced_as_a_whole_or_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,6 +498,19 @@ def test_tensors_without_values_and_unused_inputs_are_refused(tmp_path: Path) ->
             ocannl_onnx.save(path, {"x": oc.relu(x)}, [x])
         with pytest.raises(ocannl_onnx.OnnxError, match="A model has outputs"):
             ocannl_onnx.save(path, [])
+
+
+def test_a_literal_that_the_host_has_overwritten_is_saved_with_its_cells(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    with oc.Session():
+        x, c = _x(3), oc.tensor([1.0, 2.0, 3.0])
+        y = x + c
+        ctx = oc.Context("interp")
+        ctx.compile(oc.train.forward(y))
+        ctx[c] = [5, 6, 7]
+        ocannl_onnx.save(path, {"y": y, "same": y, "x_too": x, "c_too": c}, [x], ctx)
+    found = run_elsewhere(path, {"x": np.ones(3, np.float32)})
+    assert [each.tolist() for each in found] == [[6, 7, 8], [6, 7, 8], [1, 1, 1], [5, 6, 7]]
 
 
 def test_saving_leaves_the_program_as_it_was(tmp_path: Path) -> None:

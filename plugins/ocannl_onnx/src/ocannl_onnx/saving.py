@@ -273,7 +273,7 @@ class _Saver:
     def _cells(self, node: TensorNode, tensor: Tensor) -> Array:
         """Return the cells of a literal, or those in the context."""
         found = self.literals.get(node)
-        if found is not None:
+        if found is not None and not tensor.is_overwritten:
             return np.asarray(found)
         if self.ctx is not None and tensor in self.ctx:
             try:

@@ -57,6 +57,7 @@ class Variable:
         sizes: The sizes of its axes.
         is_spread: True if the file has one number in place of equal cells.
         number: That number, where it is known.
+        row_axis: In a loop, the axis along which the file has the row of the iteration alone.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Variable:
     sizes: tuple[Size, ...]
     is_spread: bool = False
     number: float | None = None
+    row_axis: int | None = None
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,11 @@ class Terms:
                     return View(name, ())
                 edge = saturate(fill, self.graph.info(node).dtype) if fill else fill
 
-                view = self.views.of(name, self.rhs[k], source.sizes, wanted, edge, self.positions)
+                index_map, sizes = self.rhs[k], source.sizes
+                if (axis := source.row_axis) is not None:
+                    index_map = (*index_map[:axis], *index_map[axis + 1 :])
+                    sizes = (*sizes[:axis], *sizes[axis + 1 :])
+                view = self.views.of(name, index_map, sizes, wanted, edge, self.positions)
                 return self.views.without(view, self.kept)
 
     def positions(self, index: ComputedIndex) -> View:
@@ -200,7 +204,7 @@ class Terms:
         for x, w in ((0, 1), (1, 0)):
             node = self.leaf.args[x].node  # type: ignore[union-attr]
             source = self.graph.value(node)
-            if source.is_spread:
+            if source.is_spread or source.row_axis is not None:
                 continue
             found = products.windows_of(self.views, self.rhs[x], source.sizes, self.kept)
             if found is None:
@@ -221,7 +225,7 @@ class Terms:
         if self.leaf.beyond not in (None, -math.inf) or not isinstance(arg, NodeOperand):
             return None
         source = self.graph.value(arg.node)
-        if source.is_spread:
+        if source.is_spread or source.row_axis is not None:
             return None
         found = products.windows_of(self.views, self.rhs[k], source.sizes, self.kept)
         if found is None:

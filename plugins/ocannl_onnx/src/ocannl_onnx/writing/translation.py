@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import helper
 from ocannl_core.assignments import (
     Accumulate,
     BinaryOp,
+    ComputedIndex,
     Constant,
     ConstantBits,
     ConstantFill,
@@ -23,6 +25,7 @@ from ocannl_core.assignments import (
     IndexMap,
     Leaf,
     LoopVar,
+    NodeOperand,
     RangeOverOffsets,
     RepeatedAssignments,
     SetVector,
@@ -42,6 +45,7 @@ from ocannl_core.assignments import (
 from ocannl_onnx.formats import Format
 from ocannl_onnx.writing import calls
 from ocannl_onnx.writing.emitter import INT64, Emitter, Size, Variable
+from ocannl_onnx.writing.functions import reads as names_read
 from ocannl_onnx.writing.terms import Terms
 from ocannl_onnx.writing.values import RANDOM, Source, Values
 from ocannl_onnx.writing.views import Views
@@ -203,7 +207,9 @@ class Translation(Values):
     # Repetitions
 
     def repetition(self, leaf: RepeatedAssignments) -> None:
-        """Translate a repetition as `Scan` over the numbers of iterations."""
+        """Translate a repetition as `Scan`: over the tensors of which each iteration reads one row,
+        and over the numbers of iterations if other reads or writes depend on them.
+        """
         emit = self.emit
         read = set(repeat_inputs(leaf))
         rows = {
@@ -212,7 +218,6 @@ class Translation(Values):
         carried = [node for node in targets(leaf) if node not in rows]
         initial = [self.value(node) for node in carried]
         starts = [emit.materialized(each) for each in initial]
-        numbers = np.arange(leaf.count)
         body = Emitter(emit.names, emit.opset, emit.origins, emit.library)
         t = emit.names.unique(leaf.index.name)
         body.origins = {**emit.origins, leaf.index: lambda _: t}
@@ -221,28 +226,73 @@ class Translation(Values):
         before = [emit.names.unique(f"{node.name}_before") for node in carried]
         for node, name, value in zip(carried, before, initial, strict=True):
             inside.values[node] = Variable(name, value.format, value.sizes)
+        over: list[tuple[str, int]] = []
+        ports = [*map(port, before, initial)]
+        for node in repeat_inputs(leaf):
+            axis = self._entry_axis(leaf, node)
+            if axis is not None:
+                value = self.value(node)
+                name = emit.names.unique(f"{node.name}_row")
+                inside.values[node] = replace(value, name=name, row_axis=axis)
+                over.append((value.name, axis))
+                sizes = [n for k, n in enumerate(value.sizes) if k != axis]
+                ports.append(make_port(name, value.format, sizes))
         inside.run(leaf.body)
         body.owners, body.hint = self.emit.owners, "next"
         after = [body("Identity", body.materialized(inside.value(node))) for node in carried]
         items = [body("Identity", inside.row_values[node]) for node in rows]
-        ports = [*map(port, before, initial), make_port(t, INT64, ())]
         results = [*map(port, after, initial)]
         for name, (node, axis) in zip(items, rows.items(), strict=True):
             sizes = [n for k, n in enumerate(self.sizes(node)) if k != axis]
             results.append(make_port(name, self.format(node), sizes))
         nodes = emit.library.grouped(body.nodes, len(body.owners), {*after, *items})
+        if not over or any(t in names_read(node) for node in nodes):
+            over.append((emit.constant(np.arange(leaf.count)), 0))
+            ports.append(make_port(t, INT64, ()))
         graph = helper.make_graph(nodes, leaf.index.name, ports, results)
+        attributes = {
+            "scan_input_axes": [axis for _, axis in over],
+            "scan_input_directions": [int(leaf.is_reversed)] * len(over),
+            "scan_output_axes": [*rows.values()],
+            "scan_output_directions": [int(leaf.is_reversed)] * len(rows),
+        }
         found = emit.several(
             "Scan",
-            [*starts, emit.constant(numbers[::-1] if leaf.is_reversed else numbers)],
+            [*starts, *(name for name, _ in over)],
             [node.name for node in (*carried, *rows)],
             body=graph,
-            num_scan_inputs=1,
-            **({"scan_output_axes": [*rows.values()]} if rows else {}),
-            **({"scan_output_directions": [1] * len(rows)} if rows and leaf.is_reversed else {}),
+            num_scan_inputs=len(over),
+            **{name: numbers for name, numbers in attributes.items() if any(numbers)},
         )
         for node, name in zip((*carried, *rows), found, strict=True):
             self.values[node] = Variable(name, self.format(node), self.sizes(node))
+
+    def _entry_axis(self, leaf: RepeatedAssignments, node: TensorNode) -> int | None:
+        """Return the axis along which each iteration reads its own row of a tensor and nothing else
+        of it; None if there is none.
+        """
+        if node in targets(leaf):
+            return None
+        outermost = [*leaves(leaf.body)]
+        found: set[int] = set()
+        for each in _every_leaf(leaf.body):
+            if node not in reads(each):
+                continue
+            if not isinstance(each, Accumulate) or all(each is not one for one in outermost):
+                return None
+            maps = (each.projections.lhs, *each.projections.rhs)
+            if any(isinstance(index, ComputedIndex) for each_map in maps for index in each_map):
+                return None
+            for arg, index_map in zip(each.args, each.projections.rhs, strict=True):
+                if arg == NodeOperand(node):
+                    axes = [k for k, i in enumerate(index_map) if leaf.index in variables(i)]
+                    if len(axes) != 1 or index_map[axes[0]] != VarIndex(leaf.index):
+                        return None
+                    found.update(axes)
+        if len(found) != 1 or self.sizes(node)[min(found)] != leaf.count:
+            return None
+        value = self.value(node)
+        return None if value.is_spread or value.row_axis is not None else min(found)
 
     def _row_axis(
         self, leaf: RepeatedAssignments, node: TensorNode, read: set[TensorNode]
