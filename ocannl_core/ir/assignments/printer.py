@@ -122,20 +122,22 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
         case Accumulate(target, combine, reset, op, args, projections):
             for var, _ in projections.domain:
                 names.variable(var)
-            values = [_operand(a, i, names) for a, i in zip(args, projections.rhs, strict=True)]
+            values: list[Text] = []
 
             def index_text(index: AxisIndex) -> str:
                 if isinstance(index, ComputedIndex):
                     return values[index.operand][0]
                 return names.index(index)
 
-            maps = zip(args, projections.rhs, strict=True)
-            values = [_operand(arg, index_map, names, index_text) for arg, index_map in maps]
             has_position = any(
                 isinstance(index, ComputedIndex)
                 for index_map in (projections.lhs, *projections.rhs)
                 for index in index_map
             )
+            pairs = list(zip(args, projections.rhs, strict=True))
+            if has_position:
+                values = [_operand(arg, index_map, names) for arg, index_map in pairs]
+            values = [_operand(arg, index_map, names, index_text) for arg, index_map in pairs]
             if op is BinaryOp.FIRST and has_position:
                 value = values[0][0]  # the other operand is printed inside of an index
             else:
