@@ -37,6 +37,7 @@ NAMESPACES = (
     "oc.data",
     "oc.custom",
     "oc.testing",
+    "oc.assignments",
 )
 FORMATS = {
     "backends": ("ocannl_core.backend.protocols", "BACKEND_API"),

@@ -43,3 +43,17 @@ class UnknownValueError(UnsupportedOperatorError):
             if names
             else "",
         )
+
+
+class NoCounterpartError(OnnxError):
+    """An expression contains what ONNX cannot express.
+
+    Attributes:
+        operation: The name of the operation.
+        reason: The reason, without the place.
+    """
+
+    def __init__(self, operation: str, reason: str, *, where: str, fix: str = "") -> None:
+        self.operation = operation
+        self.reason = reason
+        super().__init__(f"{operation} cannot be exported: {reason}.", where=where, fix=fix)
