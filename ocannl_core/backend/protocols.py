@@ -41,6 +41,7 @@ NAMES_SINCE = {
             "arithmetic.Primitives",
             "arithmetic.primitives_of",
             "host_memory_statistics",
+            "instructions",
             "launches.CompilerVectorization",
             "libraries",
             "memory",

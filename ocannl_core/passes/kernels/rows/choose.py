@@ -84,6 +84,12 @@ class _Chooser:
         self._machine = machine_model.MachineModel.of(target)
         self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
         self._uses = NodePositions(map(nest_plan.mentioned, plan.steps))
+        # by the first use: the last use, and the bytes
+        self._scratch_from: dict[int, list[tuple[int, int]]] = {}
+        for node in plan.scratch:
+            if uses := self._uses.of(node):
+                live = uses[-1], self._nodes[node].nbytes
+                self._scratch_from.setdefault(uses[0], []).append(live)
 
     def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> nest_plan.RowGroup:
         steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
@@ -230,9 +236,10 @@ class _Chooser:
         """Return the most memory that a group from a position on can save."""
         end = start + _MAX_MEMBERS
         return sum(
-            self._nodes[node].nbytes
-            for node in self._scratch
-            if (uses := self._uses.of(node)) and start <= uses[0] and uses[-1] < end
+            nbytes
+            for first in range(start, end)
+            for last, nbytes in self._scratch_from.get(first, ())
+            if last < end
         )
 
     def _block_contraction(self, candidate: _RowCandidate) -> nest_plan.RowGroup | None:
