@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ocannl_onnx.graphs import Node
 
 MOST_ITERATIONS = 10_000
+"""Iterations that are unrolled."""
+MOST_STEPS = 1 << 24
+"""Iterations of a loop of the compiled code, whose numbers are an array."""
 
 
 @operator("If")
@@ -122,16 +125,16 @@ def loop(node: Node, count: Value | None, condition: Value | None, *carried: Ite
     goes_on = True if condition is None else bool(node.known(condition, "condition").reshape(-1)[0])
     state: list[Item] = list(carried)
 
-    def step(values: list[Value], entries: list[Value]) -> list[Item]:
+    def iterate(values: list[Value], entries: list[Value]) -> list[Item]:
         true = Value.of_array(np.array(True))
         after, *found = node.run_graph(body, (*entries, true, *values), "an iteration")
         if not isinstance(after, Value) or after.array is None or not after.array.all():
             raise StepsDifferError  # it may end before
         return found
 
-    if goes_on and count is not None:
+    if goes_on and count is not None and most <= MOST_STEPS:
         numbers = Value.of_array(np.arange(most, dtype=np.int64))
-        as_loop = repeated(node, most, state, [numbers], step)
+        as_loop = repeated(node, most, state, [numbers], iterate)
         if as_loop is not None:
             return as_loop
     stacked: list[list[Any]] = [[] for _ in range(len(body.output) - 1 - len(state))]
