@@ -588,14 +588,30 @@ class Tensor(TensorMethods, Assignable):
         return tuple(sorted(found, key=lambda parameter: parameter.id))
 
     def initialization(self) -> Any:
-        """Return the computation of the first value of a parameter or statistic."""
+        """Return the first value of a parameter or statistic: its cells, or the computation of it.
+
+        The cells are those of an initial array. A literal that other code uses may be assigned
+        there, so it is read by a computation.
+        """
         match self.definition:
-            case Parameter(code=code):
-                return code(self)
+            case Parameter(initializer=start, code=code):
+                is_array = isinstance(start.definition, Literal) and start._node is None
+                cells = self._cells_of(start) if is_array else None
+                return code(self) if cells is None else cells
             case Declared(initialization=start) if start is not None:
                 return start(self)
             case _:
                 raise UsageError("Parameters have an initial value.", found=self.describe())
+
+    def _cells_of(self, literal: Tensor) -> np.ndarray[Any, Any] | None:
+        """Return the cells of a literal of the tensor's own shape and format; None for others."""
+        self.settle()
+        literal.adopt(self.dtype)
+        shape = self.shape
+        if literal.dtype is not self.dtype or not shape.is_closed or any(shape.extents):
+            return None
+        cells = literal.literal
+        return cells if cells is not None and cells.shape == shape.dims else None
 
     def describe(self) -> str:
         """Return the kind, the name and the line of the tensor, for messages."""
