@@ -133,6 +133,7 @@ def _signature(value: Callable[..., object]) -> str:
     except (TypeError, ValueError):
         return ""
     text = re.sub(r"'([^']*)'(?=[,)]| =| ->|$)", r"\1", str(signature))
+    text = re.sub(r"\b[a-z_]+\.(?=[A-Z]\w*[,)\] |]|[A-Z]\w*$)", "", text)  # dtypes.DType
     return re.sub(r"<block function (\w+)\(.*?\) -> '?\w+'?>", r"<\1>", _ADDRESS.sub("", text))
 
 
