@@ -620,7 +620,8 @@ def _fallbacks(
 @contextmanager
 def _without_collections() -> Iterator[None]:
     """Disable the garbage collector: compiling allocates many objects and no cycles, and each
-    collection would traverse all objects of the process.
+    collection would traverse all objects of the process. So would the first one afterwards, were
+    the new objects not moved to the oldest generation.
     """
     if not gc.isenabled():
         yield
@@ -629,6 +630,9 @@ def _without_collections() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():  # else the program keeps objects there
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
 
 

@@ -5,7 +5,7 @@ definition.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -96,7 +96,19 @@ class Tensor(TensorMethods, Assignable):
         "fixed_by", "id", "is_overwritten", "label", "loop", "made_in", "origin", "recording",
         "session", "terms",
     )
+    _of_the_core: ClassVar = frozenset({
+        "add_access", "add_dependent", "add_effect", "adopt", "applications", "assign_with",
+        "definition", "effects", "fixed_by", "free_number",
+        "has_node", "initialization", "is_assignable", "is_determined", "is_overwritten", "layout",
+        "literal", "loop", "made_in", "note_host_write", "note_stated_shape", "note_update",
+        "note_use", "operands", "parameters", "precision", "recording", "relabel", "relate_words",
+        "scopes", "settle", "sliced_from", "target", "terms",
+    })
+    """Members that other modules of the core use; `dir` and the public surface leave them out."""
     # fmt: on
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in self._of_the_core]
 
     def __init__(
         self,

@@ -292,7 +292,7 @@ def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
     found: Tensor = session.applications[name]
     if session.block is not None:
         key = f"{name} of the session"  # no identifier, as the names of parameters are
-        parameters = session.block.block.parameters
+        parameters = session.block.block.own_parameters
         if key not in parameters:
             session.undo_log.put(parameters, key, (found, dtype))
     return found

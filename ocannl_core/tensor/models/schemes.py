@@ -108,9 +108,9 @@ def _arguments_of(block: NetworkBlock[Any]) -> list[str]:
 
 def _share_sizes(block: NetworkBlock[Any], copy: NetworkBlock[Any]) -> None:
     """State what applications of the block have decided about its parameters."""
-    for name, (parameter, _) in copy.parameters.items():
-        if name in block.parameters:
-            known = block.parameters[name][0].shape
+    for name, (parameter, _) in copy.own_parameters.items():
+        if name in block.own_parameters:
+            known = block.own_parameters[name][0].shape
             parameter.session.environment.equate_known(parameter.terms, known, parameter.origin)
     for place, inner in copy.blocks.items():
         if place in block.blocks:
@@ -118,7 +118,7 @@ def _share_sizes(block: NetworkBlock[Any], copy: NetworkBlock[Any]) -> None:
 
 
 def _parameters_of(block: NetworkBlock[Any], path: Sequence[str] = ()) -> list[tuple[str, Tensor]]:
-    found = [(".".join((*path, name)), each) for name, (each, _) in block.parameters.items()]
+    found = [(".".join((*path, name)), each) for name, (each, _) in block.own_parameters.items()]
     for inner in block.blocks.values():
         found += _parameters_of(inner, (*path, inner.title))
     return found

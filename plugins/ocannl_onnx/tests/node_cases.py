@@ -116,7 +116,7 @@ def run_case(case: Any, backend: str) -> Outcome:
     import onnx
     from onnx.backend.test.runner import Runner
 
-    from ocannl_onnx import UnsupportedError, load
+    from ocannl_onnx import UnsupportedOperatorError, load
     from ocannl_onnx.backend import PreparedModel
 
     start = time.perf_counter()
@@ -152,7 +152,7 @@ def run_case(case: Any, backend: str) -> Outcome:
                 warnings.simplefilter("ignore")
                 compare(Runner, expected, found, case.rtol, case.atol)
         return outcome("agrees")
-    except UnsupportedError as error:
+    except UnsupportedOperatorError as error:
         return outcome("refused", error.operator, error.reason)
     except AssertionError as error:
         return outcome("wrong", _operators(case), " ".join(str(error).split())[:300])

@@ -106,7 +106,7 @@ class Program:
         ]
         pending = list(self.blocks)
         for block in pending:
-            known = {name: p.id for name, (p, _) in block.parameters.items()}
+            known = {name: p.id for name, (p, _) in block.own_parameters.items()}
             found.append(f"{block!r} {known} {block.has_been_applied} {len(block.blocks)}")
             pending += block.blocks.values()
         found += [f"{size!r} {size.is_captured}" for size in self.sizes]

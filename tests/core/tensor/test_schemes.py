@@ -204,7 +204,7 @@ def test_explaining_a_block_changes_neither_the_block_nor_the_session() -> None:
     block = dense(hidden=8)
     first = oc.placeholder("x", output=[3])
     _text(block)
-    assert not block.parameters
+    assert not block.own_parameters
     assert oc.placeholder("z", output=[3]).id == first.id + 1
 
 

@@ -9,7 +9,7 @@ class OnnxError(oc.OcannlError):
     """A model is invalid, or was used in a way that its inputs exclude."""
 
 
-class UnsupportedError(OnnxError):
+class UnsupportedOperatorError(OnnxError):
     """A model contains what this importer cannot express.
 
     Attributes:
@@ -23,7 +23,7 @@ class UnsupportedError(OnnxError):
         super().__init__(f"{operator} cannot be imported: {reason}.", where=where, fix=fix)
 
 
-class UnknownValueError(UnsupportedError):
+class UnknownValueError(UnsupportedOperatorError):
     """A number that decides a shape or a structure is only known at run time.
 
     Attributes:
