@@ -43,49 +43,52 @@ class UndoLog:
     __slots__ = ("_log", "depth")
 
     def __init__(self) -> None:
-        self._log: list[tuple[Any, Any, object]] = []
+        self._log: list[Any] = []
+        """Target, key and old value of each change, one after the other: tuples of three would be
+        objects that the garbage collector visits while an application runs.
+        """
         self.depth = 0
 
     def put(self, mapping: dict[_Key, _Value], key: _Key, value: _Value) -> None:
         """Set one entry of a dictionary."""
-        self._log.append((mapping, key, mapping.get(key, _ABSENT)))
+        self._log += (mapping, key, mapping.get(key, _ABSENT))
         mapping[key] = value
 
     def remove(self, mapping: dict[_Key, Any], key: _Key) -> None:
         """Remove one entry of a dictionary, if it is there; a rollback restores the order, too."""
         if key in mapping:
-            self._log.append((mapping, _ALL, mapping.copy()))
+            self._log += (mapping, _ALL, mapping.copy())
             del mapping[key]
 
     def remove_unordered(self, mapping: dict[_Key, Any], key: _Key) -> None:
         """Remove one entry of a dictionary whose order is irrelevant, if it is there."""
         old = mapping.pop(key, _ABSENT)
         if old is not _ABSENT:
-            self._log.append((mapping, key, old))
+            self._log += (mapping, key, old)
 
     def add(self, elements: set[_Key], element: _Key) -> None:
         """Add an element to a set."""
         if element not in elements:
             if self.depth:
-                self._log.append((elements, element, _ABSENT))
+                self._log += (elements, element, _ABSENT)
             elements.add(element)
 
     def append(self, items: list[_Value], *added: _Value) -> None:
         """Append to a list."""
         if self.depth:
-            self._log.append((items, len(items), _ABSENT))
+            self._log += (items, len(items), _ABSENT)
         items += added
 
     def set(self, target: object, attribute: str, value: object) -> None:
         """Set an attribute."""
         if self.depth:
-            self._log.append((target, attribute, getattr(target, attribute)))
+            self._log += (target, attribute, getattr(target, attribute))
         setattr(target, attribute, value)
 
     def on_rollback(self, target: object, attribute: str, value: object) -> None:
         """Let a rollback of the open transactions set an attribute."""
         if self.depth:
-            self._log.append((target, attribute, value))
+            self._log += (target, attribute, value)
 
     def begin(self, *supplies: Ordinals) -> int:
         """Open a transaction, which restores the supplies; return its position in the log."""
@@ -95,7 +98,7 @@ class UndoLog:
         self.depth += 1
         position = len(log)
         for each in supplies:
-            log.append((each, "next", each.next))
+            log += (each, "next", each.next)
         return position
 
     def end(self) -> None:
@@ -108,7 +111,7 @@ class UndoLog:
         """Undo the changes that follow a position of the log."""
         log = self._log
         while len(log) > position:
-            target, key, old = log.pop()
+            old, key, target = log.pop(), log.pop(), log.pop()
             if isinstance(target, dict):
                 if key is _ALL:
                     target.clear()
