@@ -66,7 +66,9 @@ from ocannl_core.tensor.computations.recording import cd, section
 from ocannl_core.tensor.custom.ordering import argsort, median, searchsorted, sort, topk
 from ocannl_core.tensor.custom.scans import cummax, cummin, cumprod, cumsum
 from ocannl_core.tensor.graph.assignment import neutral
-from ocannl_core.tensor.graph.session import Session, reset
+from ocannl_core.tensor.graph.expression import functions
+from ocannl_core.tensor.graph.methods import numpy_functions
+from ocannl_core.tensor.graph.session import Session, atomic, make_atomic, reset
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
@@ -235,7 +237,7 @@ __all__ = [
     "ShapeError", "ShapeWarning", "Size", "SpecError", "SpecWarning", "StaticExtent", "StaticIndex",
     "Stored", "TargetCode", "Tensor", "TransferError", "UnsupportedError", "UsageError",
     "ValueGuardError", "VerifyError", "all", "any", "arange", "argmax", "argmin", "argsort",
-    "assignments", "batch", "bfloat16", "bool", "broadcast_to", "categorical", "cd", "clip",
+    "assignments", "atomic", "batch", "bfloat16", "bool", "broadcast_to", "categorical", "cd", "clip",
     "compile_for", "concat", "cummax", "cummin", "cumprod", "cumsum", "curves", "custom", "data",
     "declare", "define_operation", "dim", "divide", "einmax", "einsum", "elu", "evaluation",
     "expand_dims", "explain", "eye", "flatten", "flip", "float8_e4m3fn", "float8_e5m2", "float16",
@@ -258,5 +260,8 @@ __all__ = [
 # fmt: on
 __all__ += pointwise_operations.__all__
 
+make_atomic(functions, functions)
+make_atomic(numpy_functions, numpy_functions)
+make_atomic(globals(), __all__)
 guard(globals(), __all__)
 guard(vars(settings), ("describe", "other_arguments", "overrides"))

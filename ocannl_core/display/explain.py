@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
@@ -26,6 +26,8 @@ from ocannl_core.runtime.routine import Routine
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.solving.derivations import AxisReport, Certainty, RowReport
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.models.network_blocks import NetworkBlock
+from ocannl_core.tensor.models.schemes import Scheme, scheme_of
 
 _SHOWN_CONSTRAINTS = 3
 """The number of constraints behind a decision that the text shows; the value holds all of them."""
@@ -176,7 +178,7 @@ class RoutineExplanation:
 
 _PASSING = "kernels need no more than a row of it at a time, or compute it where they read it"
 
-Explanation = TensorExplanation | RoutineExplanation
+Explanation = TensorExplanation | RoutineExplanation | Scheme
 
 
 @overload
@@ -184,29 +186,39 @@ def explain(subject: Tensor) -> TensorExplanation: ...
 
 
 @overload
+def explain(subject: NetworkBlock[Any]) -> Scheme: ...
+
+
+@overload
 def explain(subject: Routine) -> RoutineExplanation: ...
 
 
 def explain(subject: object) -> Explanation:
-    """Explain the shape of a tensor, or the parts of a routine; `print` shows the explanation.
+    """Explain the shape of a tensor, the type of a block, or the parts of a routine; `print` shows
+    the explanation.
 
     For a tensor: the constraint, operation and line that decided each axis, the bounds of open
-    axes, and the guesses made by closing. For a routine: the memory mode, the reason for it and the
+    axes, and the guesses made by closing. For a block: its scheme, the shapes of its results and
+    parameters for arguments of any shape. For a routine: the memory mode, the reason for it and the
     size of every node, and the kernels. Explaining never influences inference.
 
     Raises:
-        UsageError: if the subject is neither a tensor nor a routine.
+        UsageError: if the subject is none of these, or a block whose body needs to know more of its
+            arguments.
     """
     match subject:
         case Tensor():
             return _tensor(subject)
+        case NetworkBlock():
+            return scheme_of(subject)
         case Routine():
             return _routine(subject)
         case _:
             raise UsageError.at_caller(
-                "Tensors and routines can be explained.",
+                "Tensors, blocks and routines can be explained.",
                 found=type(subject).__name__,
-                fix="pass a tensor, or the routine that ctx.compile(...) returned",
+                fix="pass a tensor, a block such as oc.nn.dense(output=8), or the routine that "
+                "ctx.compile(...) returned",
             )
 
 

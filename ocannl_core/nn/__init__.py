@@ -47,6 +47,7 @@ from ocannl_core.nn.transformers import (
     transformer_encoder,
     transformer_layer,
 )
+from ocannl_core.tensor.graph.session import make_atomic
 from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
 
@@ -75,4 +76,5 @@ __getattr__ = load_on_demand(
     globals(), dict.fromkeys(("gpt2_names", "llama_names", "resnet_names"), _CHECKPOINTS)
 )
 __dir__ = list_names(globals())
+make_atomic(globals(), __all__)
 guard(globals(), __all__)

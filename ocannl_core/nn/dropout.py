@@ -61,7 +61,8 @@ def _count(session: sessions.Session, steps: Tensor) -> Effect:
     if key not in session.applications:
         loop, session.loop = session.loop, None  # it follows the backpropagation of all its steps
         try:
-            session.applications[key] = Effect(_increment(steps).steps, (steps,))
+            effect = Effect(_increment(steps).steps, (steps,))
+            session.undo_log.put(session.applications, key, effect)
         finally:
             session.loop = loop
     found: Effect = session.applications[key]

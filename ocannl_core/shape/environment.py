@@ -11,6 +11,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.identity import ById
 from ocannl_core.base.origin import Location, Origin, caller_location
+from ocannl_core.base.undo_log import Ordinals, UndoLog
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.shape.closing.close import close
 from ocannl_core.shape.language.capture import DimRef, bind_captures, equate_captures
@@ -38,6 +39,7 @@ from ocannl_core.shape.language.shape_terms import (
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.counts import count_cells
 from ocannl_core.shape.solving.derivations import ShapeReport, explain
+from ocannl_core.shape.solving.generalisation import Names, equate_with_least
 from ocannl_core.shape.solving.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.solving.ranks import implied_axes
 from ocannl_core.shape.solving.state import LeafTensor, SolverState
@@ -56,11 +58,15 @@ Axes = Sequence[int | Size | StaticExtent | EllipsisType] | None
 
 
 class Environment:
-    """Shape inference for a session. An operation that contradicts earlier ones leaves no trace."""
+    """Shape inference for a session. An operation that contradicts earlier ones leaves no trace.
 
-    def __init__(self) -> None:
-        self._state = SolverState()
-        self._leaves = 0
+    Args:
+        undo_log: The log of the session, if its transactions restore the shapes, too.
+    """
+
+    def __init__(self, undo_log: UndoLog | None = None) -> None:
+        self._state = SolverState(undo_log)
+        self._leaves = Ordinals()
         self._made_from: dict[Shape | ById, dict[tuple[Shape, ...], Shape]] = {}
         self._unchecked: dict[Shape | ById, dict[EinsumApplication, None]] = {}
         self._reported: set[tuple[Location | None, str]] = set()
@@ -118,7 +124,7 @@ class Environment:
                 state.agenda.extend(equate_captures(capture, relation.labels, origin))
             solver.run(state)
             if capture:
-                bind_captures(capture, relation.labels)
+                bind_captures(capture, relation.labels, state.undo_log)
             if relation.constraints:
                 # a part of a known axis is connected with no shape, and must be decided, too
                 sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
@@ -141,17 +147,15 @@ class Environment:
             origin: The origin of the tensor, such as `parameter w`.
             parameter: True to raise an error in place of a guess.
         """
-        state = self._state
+        state, order = self._state, self._leaves.take()
         for kind, row in shape.rows():
-            leaf = LeafTensor(self._leaves, kind, shape, origin, parameter)
+            leaf = LeafTensor(order, kind, shape, origin, parameter)
             tail, dims = state.unknowns(row)
             if tail is not None:
                 state.mark_row(tail, leaf)
             for dim in dims:
                 state.mark_dim(dim, leaf)
-        self._leaves += 1
         self.previews.clear()
-        state.undo_log.commit()
 
     def constrain(self, constraints: Sequence[Constraint]) -> None:
         """Add constraints.
@@ -324,13 +328,56 @@ class Environment:
         state = self._state
         shapes = list(shapes)
         kept = dict(self.previews)
-        with self._atomically():
+        with self._atomically() as position:
             operands = self._with_operands(shapes, [], is_preview=True)
             close(state, operands, Origin("a preview"), has_defaults=has_defaults)
             found = [self.view(shape) for shape in shapes]
-            self._retract()
+            self.rollback(position)
         self.previews.update(kept)
         return found
+
+    def generalise(
+        self, arguments: Mapping[str, Shape], shapes: Mapping[str, Shape]
+    ) -> tuple[dict[str, Shape], tuple[str, ...]]:
+        """Return arguments and shapes that follow from them with as few variables as possible, and
+        the relations that remain between these, without any effect on inference.
+        """
+        with self._atomically() as position:
+            equate_with_least(self._state, arguments.values())
+            found = {name: self.view(shape) for name, shape in {**arguments, **shapes}.items()}
+            names = Names(found, len(arguments))
+            found = {name: names.shape(shape) for name, shape in found.items()}
+            conditions = names.conditions(self._state)
+            self.rollback(position)
+        return found, conditions
+
+    def instantiate(
+        self, arguments: Sequence[Shape], given: Sequence[Shape], shapes: Iterable[Shape]
+    ) -> list[Shape]:
+        """Return shapes, as compiling would decide them, for given shapes of the arguments.
+
+        Raises:
+            ShapeError: if the arguments cannot have these shapes.
+        """
+        with self._atomically() as position:
+            for argument, shape in zip(arguments, given, strict=True):
+                for (kind, row), (_, known) in zip(argument.rows(), shape.rows(), strict=True):
+                    self._state.agenda.append(RowEqual(row, known, Origin(f"{kind.value} row")))
+            solver.run(self._state)
+            found = self.preview(shapes)
+            self.rollback(position)
+        return found
+
+    def equate_known(self, shape: Shape, known: Shape, origin: Origin) -> None:
+        """Give a shape the closed rows of a shape, perhaps of another environment.
+
+        Raises:
+            ShapeError: if it has others; then nothing changes.
+        """
+        pairs = zip(shape.rows(), known.rows(), strict=True)
+        self.constrain(
+            [RowEqual(row, other, origin) for (_, row), (_, other) in pairs if other.is_closed]
+        )
 
     def implied_ranks(self, shape: Shape) -> tuple[int, int, int] | None:
         """Return the numbers of batch, output and input axes that a shape has because its operands
@@ -388,13 +435,13 @@ class Environment:
         Raises:
             ShapeError: if the setting `missing_axes` is `error`.
         """
-        report(remark, self._reported, of_spec=False)
+        report(remark, self._reported, self._state.undo_log, of_spec=False)
 
     def _check(self, applied: EinsumApplication) -> bool:
         """Report the doubtful parts of an application; return True if more may follow later."""
         found, is_open = find_remarks(self._state, applied)
         for remark in found:
-            report(remark, self._reported)
+            report(remark, self._reported, self._state.undo_log)
         return is_open
 
     def _with_operands(
@@ -419,8 +466,8 @@ class Environment:
                     each for each in operands if not (is_preview and self.view(each).is_closed)
                 )
             unchecked += self._unchecked.get(key, ())
-            self._state.undo_log.remove(self._unchecked, key)
-            self._state.undo_log.remove(self._made_from, key)
+            self._state.undo_log.remove_unordered(self._unchecked, key)
+            self._state.undo_log.remove_unordered(self._made_from, key)
         return found
 
     def _captured_size(self, ref: DimRef, constraints: list[Constraint], origin: Origin) -> DimVar:
@@ -433,27 +480,35 @@ class Environment:
         return product
 
     @contextmanager
-    def _atomically(self) -> Iterator[None]:
+    def _atomically(self) -> Iterator[int]:
         state = self._state
         self.previews.clear()
-        state.undo_log.commit()
+        position = self.begin()
         state.scalars_are_decided = False
         state.closing = None
         try:
-            yield
+            yield position
         except BaseException:
-            self._retract()
+            self.rollback(position)
             raise
         finally:
             state.touched_dims.clear()
             state.touched_rows.clear()
-        state.undo_log.commit()
+            state.undo_log.end()
 
-    def _retract(self) -> None:
-        """Undo the constraints since the last commit."""
+    def begin(self, *supplies: Ordinals) -> int:
+        """Open a transaction of the undo log, which restores the supplies, too; return its position
+        there.
+        """
+        state = self._state
+        return state.undo_log.begin(state.fresh.ids, self._leaves, *supplies)
+
+    def rollback(self, position: int) -> None:
+        """Undo the constraints that follow a position of the undo log."""
         self._state.agenda.clear()
-        self._state.undo_log.rollback()
+        self._state.undo_log.rollback(position)
         self._state.revisions += 1
+        self.previews.clear()
 
     def _row(self, kind: RowKind, axes: Axes, name: str) -> Row:
         if axes is None:

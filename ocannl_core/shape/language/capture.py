@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ocannl_core.base.errors import SpecError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
+from ocannl_core.base.undo_log import UndoLog
 from ocannl_core.shape.language.constraints import Constraint, DimEqual, RowEqual
 from ocannl_core.shape.language.shape_terms import DimVar, Row, RowVar
 
@@ -77,8 +78,11 @@ def equate_captures(
     return found
 
 
-def bind_captures(capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar]) -> None:
+def bind_captures(
+    capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar], undo_log: UndoLog
+) -> None:
     """Bind the unbound references to the labels of a spec."""
     for name, ref in capture.items():
         if ref.term is None:
-            ref.label, ref.term = ref.label or name, labels[name]
+            undo_log.set(ref, "label", ref.label or name)
+            undo_log.set(ref, "term", labels[name])

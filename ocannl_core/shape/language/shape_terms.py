@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 from enum import Enum
-from itertools import count, zip_longest
+from itertools import zip_longest
 from math import prod
 from typing import SupportsIndex, assert_never, overload
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.undo_log import Ordinals
 from ocannl_core.ir.indexing import StaticExtent
 
 
@@ -163,18 +164,18 @@ class RowVar:
 class FreshVariables:
     """A supply of fresh variables; names are for messages only."""
 
-    __slots__ = ("_ids",)
+    __slots__ = ("ids",)
 
     def __init__(self) -> None:
-        self._ids = count()
+        self.ids = Ordinals()
 
     def dim(self, name: str = "") -> DimVar:
         """Return a fresh size variable."""
-        return DimVar(next(self._ids), name)
+        return DimVar(self.ids.take(), name)
 
     def row(self, name: str = "") -> RowVar:
         """Return a fresh row variable."""
-        return RowVar(next(self._ids), name)
+        return RowVar(self.ids.take(), name)
 
     def dims(self, number: int) -> tuple[DimVar, ...]:
         """Return fresh size variables without names."""

@@ -221,7 +221,14 @@ def _row_bounds(state: SolverState, var: RowVar) -> Iterator[Bound]:
 
 
 def _statement(state: SolverState, constraint: constraints.RowConstraint) -> str:
-    rows = [str(state.current_row(row)) or "()" for row in sides(constraint)]
+    return statement(constraint, [state.current_row(row) for row in sides(constraint)], state)
+
+
+def statement(
+    constraint: constraints.RowConstraint, known: Iterable[Row], state: SolverState
+) -> str:
+    """Return a constraint on rows as a sentence, with the rows as far as they are known."""
+    rows = [str(row) or "()" for row in known]
     match constraint:
         case constraints.RowBelow():
             return f"{rows[0]} has at least the axes of {rows[1]}"
@@ -373,11 +380,11 @@ def _bounds(state: SolverState, var: DimVar) -> Iterator[Bound]:
             yield Bound(f"equal to {state.current(other)}, unless that is 1", narrow_origin(cause))
     for formula in state.formulas.get(var, {}):
         if formula in state.open_formulas:
-            yield Bound(_formula(state, formula), narrow_origin(formula))
+            yield Bound(formula_text(state, formula), narrow_origin(formula))
     yield from _leaf_bound(state.dim_leaves.get(var) is not None)
 
 
-def _formula(state: SolverState, formula: constraints.Formula) -> str:
+def formula_text(state: SolverState, formula: constraints.Formula) -> str:
     if isinstance(formula, constraints.TotalElements):
         return _statement(state, formula)
     if isinstance(formula, constraints.SliceLength):

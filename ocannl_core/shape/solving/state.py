@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, TypeVar, assert_never
+from typing import NamedTuple, TypeVar, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
+from ocannl_core.base.undo_log import UndoLog
 from ocannl_core.shape.language import constraints
 from ocannl_core.shape.language.shape_terms import (
     AffineDim,
@@ -26,40 +27,6 @@ from ocannl_core.shape.language.shape_terms import (
 _Key = TypeVar("_Key")
 _Inner = TypeVar("_Inner")
 _Value = TypeVar("_Value")
-_ABSENT: Final = object()
-
-
-class UndoLog:
-    """A log of changes to dictionaries, so that a failed operation can be rolled back."""
-
-    __slots__ = ("_log",)
-
-    def __init__(self) -> None:
-        self._log: list[tuple[dict[Any, Any], Any, object]] = []
-
-    def put(self, mapping: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-        """Set one entry."""
-        self._log.append((mapping, key, mapping.get(key, _ABSENT)))
-        mapping[key] = value
-
-    def remove(self, mapping: dict[_Key, Any], key: _Key) -> None:
-        """Remove one entry, if it is there."""
-        old = mapping.pop(key, _ABSENT)
-        if old is not _ABSENT:
-            self._log.append((mapping, key, old))
-
-    def commit(self) -> None:
-        """Make the present state the one that `rollback` restores."""
-        self._log.clear()
-
-    def rollback(self) -> None:
-        """Undo every change since the last commit."""
-        while self._log:
-            mapping, key, old = self._log.pop()
-            if old is _ABSENT:
-                del mapping[key]
-            else:
-                mapping[key] = old
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +164,8 @@ class SolverState:
         revisions: The number of times that known sizes got other bases, or were retracted.
     """
 
-    def __init__(self) -> None:
-        self.undo_log = UndoLog()
+    def __init__(self, undo_log: UndoLog | None = None) -> None:
+        self.undo_log = undo_log or UndoLog()
         self.fresh = FreshVariables()
         self.agenda: deque[Work] = deque()
         self.parents: dict[DimVar, DimVar] = {}
@@ -399,9 +366,15 @@ class SolverState:
 
     def wake(self, var: RowVar) -> None:
         """Add the constraints that wait for a row variable to the agenda."""
-        for constraint in list(self.suspended.get(var, ())):
+        woken = self.suspended.get(var)
+        if not woken:
+            return
+        self.undo_log.put(self.suspended, var, {})
+        if self.equations.get(var):
+            self.undo_log.put(self.equations, var, {})
+        for constraint in woken:
             for row in sides(constraint):
-                if row.tail is not None and row.tail in self.suspended:
+                if row.tail is not None and row.tail != var and row.tail in self.suspended:
                     self.undo_log.remove(self.suspended[row.tail], constraint)
                     if isinstance(constraint, constraints.RowEqual):
                         self.undo_log.remove(self.equations[row.tail], constraint)

@@ -14,6 +14,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import ShapeError, ShapeWarning, SpecError, SpecWarning
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Location, Origin, caller_location
+from ocannl_core.base.undo_log import UndoLog
 from ocannl_core.shape.language.einsum_ast import RowSpec, ShapeSpec, Spec, axis_names
 from ocannl_core.shape.language.shape_terms import DimVar, RowKind, RowVar, Shape
 from ocannl_core.shape.solving.derivations import derivation
@@ -149,7 +150,11 @@ _registries: dict[str, dict[Any, Any]] = {}
 
 
 def report(
-    remark: DoubtfulBroadcast, reported: set[tuple[Location | None, str]], *, of_spec: bool = True
+    remark: DoubtfulBroadcast,
+    reported: set[tuple[Location | None, str]],
+    undo_log: UndoLog,
+    *,
+    of_spec: bool = True,
 ) -> None:
     """Warn about a remark at the line of its operation, once per line; or refuse it, depending on
     the settings.
@@ -177,4 +182,4 @@ def report(
     registry = _registries.setdefault(file, {})
     category = SpecWarning if of_spec else ShapeWarning
     warnings.warn_explicit(text, category, file, line, registry=registry)
-    reported.add((place, remark.found))
+    undo_log.add(reported, (place, remark.found))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import field
 from numbers import Real
 from types import TracebackType
@@ -110,21 +109,24 @@ class CodeRecorder:
     def add_tensor(self, tensor: Tensor, *, is_named: bool) -> None:
         """Record a tensor created by an operator at this place."""
         tensor.recording = self.recording
-        self._entries[-1].append(tensor)
-        self._made.add(tensor)
+        undo_log = self.session.undo_log
+        undo_log.append(self._entries[-1], tensor)
+        undo_log.add(self._made, tensor)
         if is_named:
-            self._named.add(tensor)
+            undo_log.add(self._named, tensor)
 
     def add_declaration(self, tensor: Tensor) -> None:
         """Record a tensor declared here: it is kept only if it is read before it is written."""
-        self._declared.add(tensor)
+        self.session.undo_log.add(self._declared, tensor)
 
     def splice(self, steps: tuple[code.Step, ...], results: frozenset[Tensor]) -> None:
         """Record steps built elsewhere, such as the forward code of a tensor."""
-        self._entries[-1] += steps
-        self.results |= results
-        self._now += 1
-        self._spliced = self._now
+        undo_log = self.session.undo_log
+        undo_log.append(self._entries[-1], *steps)
+        for each in results:
+            undo_log.add(self.results, each)
+        undo_log.set(self, "_now", self._now + 1)
+        undo_log.set(self, "_spliced", self._now)
 
     def record_primitive(
         self, operation: Operation, operands: tuple[code.Argument, ...], logic: Logic | IndexMaps
@@ -138,7 +140,8 @@ class CodeRecorder:
         In `c[2:5] += e` and `c[ids] += e`, Python assigns the tensor to the part next, and that
         assignment accumulates in place.
         """
-        self._updates[result] = InPlaceUpdate(part, combine, value, self._now)
+        undo_log = self.session.undo_log
+        undo_log.put(self._updates, result, InPlaceUpdate(part, combine, value, self._now))
 
     def update_of(self, result: object) -> InPlaceUpdate | None:
         """Return the update that computed a tensor, if nothing was recorded since, or None."""
@@ -208,11 +211,12 @@ class CodeRecorder:
                 )
             note_accesses(step.logic, target, operands, origin)
         self._note_formats(step, operands)
-        self._entries[-1].append(step)
-        self._now += 1
-        self._writes[target] = self._now
+        undo_log = self.session.undo_log
+        undo_log.append(self._entries[-1], step)
+        undo_log.set(self, "_now", self._now + 1)
+        undo_log.put(self._writes, target, self._now)
         if not isinstance(target.definition, definitions.Declared):
-            self.results.add(target)
+            undo_log.add(self.results, target)
 
     def _in_place(self, target: Tensor, value: Tensor, keys: Keys) -> tuple[object, BinaryOp]:
         """Return the right-hand side and the accumulation of `c[keys] += e`, of which Python passes
@@ -318,22 +322,11 @@ class CodeRecorder:
 
     def open_section(self, title: str) -> None:
         section = _Section(title)
-        self._entries[-1].append(section)
+        self.session.undo_log.append(self._entries[-1], section)
         self._entries.append(section.entries)
 
     def close_section(self) -> None:
         self._entries.pop()
-
-    @contextmanager
-    def all_or_nothing(self) -> Iterator[None]:
-        """Drop the entries recorded inside when it raises."""
-        entries = self._entries[-1]
-        length = len(entries)
-        try:
-            yield
-        except BaseException:
-            del entries[length:]
-            raise
 
     def finish(self, name: str) -> Computation:
         """Return the recorded assignments, with the code of the tensors that they need."""
@@ -456,18 +449,19 @@ def cd(function: Callable[P, None]) -> Callable[P, Computation]:
             raise assigned_in_step(f"code of {function.__name__}", session.loop.name)
         if isinstance(session.recorder, CodeRecorder):
             about = [arg for arg in args if isinstance(arg, Tensor)][:1]
-            with session.recorder.all_or_nothing(), section(function.__name__, *about):
+            with session.atomic(), section(function.__name__, *about):
                 _run(function, *args, **kwargs)
             return Computation((), frozenset(), function.__name__)
         recorder = CodeRecorder(
             session, definitions.Recording(function.__name__, caller_location())
         )
-        session.recorder = recorder
-        try:
-            _run(function, *args, **kwargs)
-        finally:
-            session.recorder = None
-        return recorder.finish(function.__name__)
+        with session.atomic():
+            session.recorder = recorder
+            try:
+                _run(function, *args, **kwargs)
+            finally:
+                session.recorder = None
+            return recorder.finish(function.__name__)
 
     return recorded
 

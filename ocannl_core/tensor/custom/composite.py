@@ -96,7 +96,7 @@ class Composite(PointwiseOp):
         if self.gradient is not None and operation is None:
             return super().__call__(*inputs)  # the gradient needs more than primitives
         session = next((x.session for x in inputs if isinstance(x, Tensor)), sessions.current())
-        with session:
+        with session, session.atomic():
             variables = self._variables(inputs)
             known = max(variables, key=lambda each: each.id).applications()
             key = ("composite", self, *(variable.id for variable in variables))
@@ -108,7 +108,7 @@ class Composite(PointwiseOp):
                 else:
                     result = operation(*variables, dtype=self._format(variables))
             if session.recorder is None:
-                known[key] = result
+                session.undo_log.put(known, key, result)
         return result
 
     def make_node(self, *inputs: Any) -> Apply:

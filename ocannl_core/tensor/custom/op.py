@@ -172,7 +172,7 @@ class Op:
         token = _caller.set(caller_location())
         session = next((x.session for x in inputs if isinstance(x, Tensor)), sessions.current())
         try:
-            with session:
+            with session, session.atomic():
                 node = self.make_node(*inputs)
         finally:
             _caller.reset(token)
@@ -301,15 +301,9 @@ class Apply:
         self.inputs: list[Tensor] = list(inputs)
         types = list(outputs)
         session = self._session()
-        if self._join_equal(session, types):
-            return
-        try:
-            self._make(session, types)
-        except BaseException:
-            known = self._known(session)
-            if known.get(self._key) is self:
-                del known[self._key]
-            raise
+        with session.atomic():
+            if not self._join_equal(session, types):
+                self._make(session, types)
 
     def _error(self, rule: str, found: str, fix: str = "") -> OpError:
         return OpError(rule, found=found, where=str(self.origin), fix=fix)
@@ -351,8 +345,10 @@ class Apply:
             )
         if session.recorder is not None:
             return False
-        first = self._known(session).setdefault(self._key, self)
-        if first is self:
+        known_applications = self._known(session)
+        first = known_applications.get(self._key)
+        if first is None:
+            session.undo_log.put(known_applications, self._key, self)
             return False
         self.outputs = first.outputs
         return True

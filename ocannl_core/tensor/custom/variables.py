@@ -128,6 +128,7 @@ def _constant(value: Real, dtype: DType) -> Tensor:
     key = ("constant", dtype, type(number), float(number).hex())
     if key not in session.applications:
         with session.outside_of_code(session.loop):
-            session.applications[key] = constant(number, session, dtype=dtype)
+            made = constant(number, session, dtype=dtype)
+            session.undo_log.put(session.applications, key, made)
     found: Tensor = session.applications[key]
     return found

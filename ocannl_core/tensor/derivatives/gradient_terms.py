@@ -235,11 +235,12 @@ class OperationTerms:
             operands = tuple(map(self._values, (tensor, *definition.operands)))
             adjoint = self._adjoint(0, tuple(range(len(operands))))
             dtype = int64 if tensor.dtype.nbytes == int64.nbytes else int32
-            shared[_search_key] = derived_tensor(
+            found = derived_tensor(
                 operation, operands, adjoint, tensor, self._origin, definition.capture, dtype
             )
-        found: Tensor = shared[_search_key]
-        return found
+            tensor.session.undo_log.put(shared, _search_key, found)
+        positions: Tensor = shared[_search_key]
+        return positions
 
 
 _search_key = "search"

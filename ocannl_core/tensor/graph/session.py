@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import count
+from inspect import isfunction
 from numbers import Integral
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.undo_log import Ordinals, UndoLog
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of
 from ocannl_core.shape.environment import Environment
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from ocannl_core.tensor.operations.scan import StepRecorder
 
     Recorder: TypeAlias = CodeRecorder | StepRecorder
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Notes:
@@ -86,7 +91,9 @@ class Session:
         self.threefry_rounds = defaults.threefry_rounds
         self.random_seed: Tensor | None = None
         """The tensor of the seed, created with the first random numbers."""
-        self.environment = Environment()
+        self.undo_log = UndoLog()
+        """Changes of the session, its tensors and blocks, while an application is running."""
+        self.environment = Environment(self.undo_log)
         self.recorder: Recorder | None = None
         self.loop: Any = None
         """The innermost loop whose body is being traced."""
@@ -104,8 +111,8 @@ class Session:
             weakref.WeakKeyDictionary()
         )
         """The output types of user-written operations, by input types."""
-        self._ids = count()
-        self._ids_apart = count(1 << 40)
+        self._ids = Ordinals()
+        self._ids_apart = Ordinals(1 << 40)
         self._outer: list[Session] = []
 
     @property
@@ -122,7 +129,11 @@ class Session:
         self._seed = int(value)
 
     def next_id(self) -> int:
-        return next(self._ids)
+        return self._ids.take()
+
+    def atomic(self) -> Atomic:
+        """Return a context manager for an application, which has all its effects or none."""
+        return Atomic(self)
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -157,6 +168,88 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         _current.set(self._outer.pop())
+
+
+class Atomic:
+    """An application that leaves the session as it was if it raises.
+
+    Shapes, number formats, parameters of blocks, labels and ordinals are restored. Tensors made
+    inside do not belong to the session any more.
+    """
+
+    __slots__ = ("_position", "_session")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        session = self._session
+        self._position = session.environment.begin(session._ids, session._ids_apart)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._session.environment.rollback(self._position)
+        self._session.undo_log.end()
+
+
+class _Retracted:
+    """The session of tensors whose application has failed."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise of_failed_application("a tensor")
+
+
+def of_failed_application(tensor: str) -> UsageError:
+    """Return the error about a tensor that a failed application has made."""
+    return UsageError.at_caller(
+        "An application that raises has no effect, so the tensors made in it are gone.",
+        found=f"{tensor}, made in a block, a loop or `with oc.atomic():` that raised",
+        fix="make the tensor again",
+    )
+
+
+RETRACTED: Any = _Retracted()
+
+
+def atomic() -> Atomic:
+    """Return a context manager for code that is to have all its effects on the session or none.
+
+        with oc.atomic():
+            hidden = layer(x)
+            scores = head(hidden + y)            # a ShapeError retracts hidden, too
+
+    Each operation and each application of a block is atomic by itself. If the code raises, shapes
+    and number formats inferred from it are forgotten, and parameters made in it; random numbers
+    made later are those of a session without it. Tensors made in it cannot be used any more.
+    """
+    return current().atomic()
+
+
+def make_atomic(namespace: dict[str, Any], names: Iterable[str]) -> None:
+    """Make the functions of a public module that apply several operations atomic."""
+    for name in names:
+        value = namespace.get(name)
+        if isfunction(value) and value.__module__.startswith(_OF_OPERATIONS):
+            namespace[name] = _atomically(value)
+
+
+_OF_OPERATIONS = ("ocannl_core.tensor.operations.", "ocannl_core.tensor.custom.", "ocannl_core.nn.")
+
+
+def _atomically(function: Callable[P, R]) -> Callable[P, R]:
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with current().atomic():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def _float(keyword: str, value: DType | str) -> DType:

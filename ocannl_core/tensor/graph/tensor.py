@@ -148,10 +148,15 @@ class Tensor(TensorMethods, Assignable):
         self.is_overwritten = False
         self._applications: dict[Any, Any] | None = None
         self.effects: tuple[Effect, ...] = ()
+        session.undo_log.on_rollback(self, "session", sessions.RETRACTED)
         if requires_grad:
             self._grad = Tensor(
                 session, GradientOf(self), terms, self._precision, (*label, "grad"), origin
             )
+
+    def _set(self, attribute: str, value: object) -> None:
+        """Set an attribute that a failed application restores."""
+        self.session.undo_log.set(self, attribute, value)
 
     @property
     def shape(self) -> Shape:
@@ -231,7 +236,7 @@ class Tensor(TensorMethods, Assignable):
                 where=str(self._first_use or self.origin),
                 fix=f'convert it: oc.cast(x, "{wanted}")',
             )
-        self._precision = Precision.stated(wanted)
+        self._set("_precision", Precision.stated(wanted))
 
     @property
     def precision(self) -> Precision:
@@ -264,7 +269,8 @@ class Tensor(TensorMethods, Assignable):
 
     def note_use(self, origin: Origin, dtype: DType | None = None) -> None:
         """Record an operation that uses the tensor; with `dtype` the tensor follows its format."""
-        self._first_use = self._first_use or origin
+        if self._first_use is None:
+            self._set("_first_use", origin)
         if dtype is not None and self._take_format(dtype, origin):
             self._propagate_format()
 
@@ -277,13 +283,15 @@ class Tensor(TensorMethods, Assignable):
                 dtype = widen_for_range(dtype, array)
             case _ if is_unpacked(self.definition):
                 dtype = promote(dtype, float16)  # shorter floats are random patterns, NaN included
-        before, self._precision = self._precision, self._precision.after_use(dtype, origin)
-        return self._precision.dtype is not before.dtype
+        before, after = self._precision, self._precision.after_use(dtype, origin)
+        if after is not before:
+            self._set("_precision", after)
+        return after.dtype is not before.dtype
 
     def add_dependent(self, result: Tensor) -> None:
         """Record a result whose format rests on default formats, this tensor's among them."""
         if not self._is_settled and (self.precision.follows or self.precision.rests_on_default):
-            self._dependents.append(result)
+            self.session.undo_log.append(self._dependents, result)
 
     def _propagate_format(self) -> None:
         """Decide dependent formats anew that rested on the default of this one."""
@@ -315,7 +323,7 @@ class Tensor(TensorMethods, Assignable):
         )
         before = self._precision
         if before.why is not Why.STATED:
-            self._precision = found
+            self._set("_precision", found)
         changed: list[Tensor] = [self] if self._precision.dtype is not before.dtype else []
         for operand in values[primitive is TernaryOp.WHERE :]:
             if found.positions and operand._take_format(found.dtype, self.origin):
@@ -333,7 +341,7 @@ class Tensor(TensorMethods, Assignable):
         while pending:
             tensor = pending.pop()
             if tensor.precision.is_free and tensor.dtype.is_float and not tensor._is_settled:
-                tensor._precision = Precision.by_default(tensor.dtype)
+                tensor._set("_precision", Precision.by_default(tensor.dtype))
                 tensor.note_use(self.origin, dtype)
                 pending += tensor.operands
 
@@ -341,13 +349,13 @@ class Tensor(TensorMethods, Assignable):
         """Make the number format final: code has been made for it."""
         if self._is_settled:
             return
-        self._is_settled = True
+        self._set("_is_settled", True)
         if (model := self._model) is not None:
             model.settle()
-        self._dependents.clear()
-        self._first_use = self._first_use or self.origin
+        self._set("_dependents", [])
+        self._set("_first_use", self._first_use or self.origin)
         if isinstance(self.definition, Literal):
-            self.definition = Literal(self._converted(self.definition.array))
+            self._set("definition", Literal(self._converted(self.definition.array)))
 
     def _converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the array of a literal in the tensor's format; files are not converted."""
@@ -365,9 +373,10 @@ class Tensor(TensorMethods, Assignable):
         if self._node is None:
             if isinstance(self.definition, GradientOf):
                 value = self.definition.tensor
-                self._node = TensorNode(self.id, (*value.label, "grad"), value.node)
+                self._set("_node", TensorNode(self.id, (*value.label, "grad"), value.node))
             else:
-                self._node = TensorNode(self.id, self.label)
+                self._set("_node", TensorNode(self.id, self.label))
+            assert self._node is not None
         return self._node
 
     @property
@@ -386,7 +395,7 @@ class Tensor(TensorMethods, Assignable):
     def relabel(self, label: tuple[str, ...]) -> None:
         """Replace the label, unless the node exists."""
         if self._node is None and not (self._grad is not None and self._grad._node is not None):
-            self.label = label
+            self._set("label", label)
 
     @property
     def info(self) -> NodeInfo:
@@ -427,19 +436,19 @@ class Tensor(TensorMethods, Assignable):
         if isinstance(definition, Applied) and definition.logic == NumbersOfWords(0):
             self.settle()
             logic = NumbersOfWords(16 // self.dtype.nbytes)
-            self.definition = replace(definition, logic=logic)
+            self._set("definition", replace(definition, logic=logic))
             words = [operand.terms for operand in definition.operands]
             self.session.environment.relate(logic, self.terms, words, self.origin)
 
     def note_stated_shape(self) -> None:
         """Note that the program states the shape of a parameter apart from its creation."""
         if isinstance(self.definition, Parameter):
-            self.definition = replace(self.definition, is_unstated_number=False)
+            self._set("definition", replace(self.definition, is_unstated_number=False))
 
     def add_access(self, access: WindowAccess) -> None:
         """Record an operation that accesses the tensor through padded windows."""
         memory = self.memory
-        memory._accesses = (*memory._accesses, access)
+        memory._set("_accesses", (*memory._accesses, access))
 
     @property
     def layout(self) -> MarginLayout:
@@ -449,7 +458,8 @@ class Tensor(TensorMethods, Assignable):
         if self._layout is None:
             if isinstance(self.definition, GradientOf):
                 _ = self.definition.tensor.layout  # so that it cannot grow past its gradient
-            self._layout = MarginLayout(self._needed_margins(), caller_location())
+            self._set("_layout", MarginLayout(self._needed_margins(), caller_location()))
+            assert self._layout is not None
         return self._layout
 
     def _needed_margins(self) -> Margins:
@@ -516,7 +526,7 @@ class Tensor(TensorMethods, Assignable):
                 found=f"an assignment to {self.describe()}, compared by {self.fixed_by}",
                 fix="compare with a placeholder, oc.placeholder(...), which the host fills",
             )
-        self.is_overwritten = True
+        self._set("is_overwritten", True)
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
@@ -627,7 +637,7 @@ class Tensor(TensorMethods, Assignable):
 
     def add_effect(self, effect: Effect) -> None:
         """Let code follow each backpropagation; an effect of several tensors follows once."""
-        self.effects += (effect,)
+        self._set("effects", (*self.effects, effect))
 
     def forward(self) -> Any:
         """Return the code that computes the tensor, each part once.
@@ -669,9 +679,10 @@ class Tensor(TensorMethods, Assignable):
         is_read = self.session.recorder is None or not self.is_assignable
         if not (is_read and is_everything(key)) and (target := self.target(key)) is not None:
             return target
-        if (selected := selected_rows(key)) is not None:
-            return functions["take_at"](self, *selected)
-        return functions["subscript"](self, key)
+        with self.session.atomic():
+            if (selected := selected_rows(key)) is not None:
+                return functions["take_at"](self, *selected)
+            return functions["subscript"](self, key)
 
     def note_update(self, result: Any, combine: BinaryOp, value: Any) -> None:
         """Note an in-place operator on a part of a tensor that recorded code may write."""
@@ -718,6 +729,8 @@ class Tensor(TensorMethods, Assignable):
 
     def __repr__(self) -> str:
         name = "_".join(self.label) or f"#{self.id}"
+        if self.session is sessions.RETRACTED:
+            return f"<retracted {name}>"
         return f"<{type(self.definition).__name__.lower()} {name}: {self.shape}>"
 
 

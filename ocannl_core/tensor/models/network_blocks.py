@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
-from ocannl_core.base.errors import MissingAttributeError, UsageError
+from ocannl_core.base.errors import MissingAttributeError, ShapeError, UsageError
 from ocannl_core.base.origin import caller_depth, caller_location, returns_of
 from ocannl_core.base.renamed import with_new_keywords
 from ocannl_core.tensor.graph import session as sessions
@@ -41,6 +41,7 @@ class NetworkBlock(Generic[R]):
             sub-blocks of one block with the same function.
         own_parameters: The parameters of its own body that exist, by name, with their arguments.
         blocks: The blocks configured in its body, by key.
+        function: The body.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class NetworkBlock(Generic[R]):
         self.config = config
         self.own_parameters: dict[str, tuple[Tensor, Hashable]] = {}
         self.blocks: dict[Hashable, NetworkBlock[Any]] = {}
-        self._function = function
+        self.function = function
         self.has_been_applied = False
 
     def __call__(self, *args: Any, label: str | None = None, **named: Any) -> Any:
@@ -64,27 +65,32 @@ class NetworkBlock(Generic[R]):
         """
         if label is not None:
             config = {**self.config, "label": label}
-            other: Any = BlockFunction(self._function)(**config)
+            other: Any = BlockFunction(self.function)(**config)
             return other(*args, **named) if args or named else other
         tensors = self._bound(args, named)
         session = sessions.current()
-        application = BlockApplication(self, session.block)
+        with session.atomic():
+            return self._apply(session, tensors)
+
+    def _apply(self, session: Session, tensors: tuple[Any, ...]) -> R:
         outer = session.block
-        session.block = application
+        session.block = BlockApplication(self, outer)
         try:
-            result = self._function(*tensors, **self.config)
+            result = self.function(*tensors, **self.config)
+        except ShapeError as error:
+            raise self._at_use(error, tensors) from None
         except Exception as error:
-            refuse(error, self.name, self._function, tensors, self.config)
+            refuse(error, self.name, self.function, tensors, self.config)
             raise
         finally:
             session.block = outer
-        self.has_been_applied = True
+        session.undo_log.set(self, "has_been_applied", True)
         made = [each.value for each in leaves_of(result) if isinstance(each.value, Tensor)]
         if not made:
             raise UsageError(
                 "The body of a block returns its results: a tensor, or several.",
                 found=f"{self.name} returned {result!r}",
-                where="\n".join(map(str, returns_of(self._function)))
+                where="\n".join(map(str, returns_of(self.function)))
                 or str(caller_location() or ""),
                 fix="end the function with return, and a tensor",
             )
@@ -96,9 +102,23 @@ class NetworkBlock(Generic[R]):
                 tensor.relabel(name)
         return result
 
+    def _at_use(self, error: ShapeError, tensors: tuple[Any, ...]) -> ShapeError:
+        """Return an error of the body with the use of the block above it."""
+        use = caller_location()
+        if use is None or str(use) in error.where:
+            return error  # one of our own blocks: its body has no line of the user
+        given = " and ".join(
+            f"{'_'.join(each.label)} of shape {each.shape}"
+            for each in tensors
+            if isinstance(each, Tensor)
+        )
+        applied = f"{self.title} applied to {given}" if given else self.title
+        where = f"{applied}, at {use}\n{error.where}"
+        return ShapeError(error.rule, found=error.found, where=where, fix=error.fix)
+
     def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Return the tensors for the positional parameters of the body."""
-        signature = inspect.signature(self._function)
+        signature = inspect.signature(self.function)
         try:
             bound = signature.bind(*args, **named, **self.config)
         except TypeError as error:
@@ -219,11 +239,13 @@ class BlockFunction(Generic[P, R]):
             tuple((name, _key_of(value, name)) for name, value in sorted(config.items())),
         )
         place = (key, application.uses[key])
-        application.uses[key] += 1
+        undo_log = sessions.current().undo_log
+        undo_log.put(application.uses, key, application.uses[key] + 1)
         owned = application.block.blocks
         if place not in owned:
             number = 1 + sum(block.name == self._function.__name__ for block in owned.values())
-            owned[place] = NetworkBlock(self._function, config, label, number)
+            made = NetworkBlock(self._function, config, label, number)
+            undo_log.put(owned, place, made)
         return owned[place]
 
     def _check_config(self, config: dict[str, Any]) -> None:
@@ -277,7 +299,7 @@ def shared_parameter(
             found=f"param({name!r}) twice in {block.name}",
             fix="give the second one another name, or keep the first one in a variable",
         )
-    application.names.add(name)
+    session.undo_log.add(application.names, name)
     if name in block.own_parameters:
         parameter, made_with = block.own_parameters[name]
         if parameter.session is not session:
@@ -301,7 +323,7 @@ def shared_parameter(
             stacklevel=caller_depth(),
         )
     parameter = create((name, *application.path))
-    block.own_parameters[name] = (parameter, arguments)
+    session.undo_log.put(block.own_parameters, name, (parameter, arguments))
     return parameter
 
 

@@ -75,13 +75,14 @@ def param(
     layers = _layers_around(session)
     count = None if layers is None else layers.length
     arguments = (_hashable(rows[0]), _hashable(rows[1]), dtype, requires_grad, count)
-    found = shared_parameter(
-        session,
-        name,
-        arguments,
-        lambda label: _new(session, label, *rows, init, dtype, requires_grad, count),
-    )
-    return found if layers is None else _entry_of_layer(found, layers)
+    with session.atomic():
+        found = shared_parameter(
+            session,
+            name,
+            arguments,
+            lambda label: _new(session, label, *rows, init, dtype, requires_grad, count),
+        )
+        return found if layers is None else _entry_of_layer(found, layers)
 
 
 def _layers_around(session: Session) -> definitions.Loop | None:
@@ -97,8 +98,10 @@ def _entry_of_layer(parameter: Tensor, loop: definitions.Loop) -> Tensor:
     assert loop.layers is not None
     if parameter not in loop.layers:
         entry: Tensor = parameter[loop.index]
-        loop.layers[parameter] = entry
-        loop.over, loop.entries = (*loop.over, parameter), (*loop.entries, entry)
+        undo_log = parameter.session.undo_log
+        undo_log.put(loop.layers, parameter, entry)
+        undo_log.set(loop, "over", (*loop.over, parameter))
+        undo_log.set(loop, "entries", (*loop.entries, entry))
     return loop.layers[parameter]
 
 
@@ -150,7 +153,7 @@ def _new(
     with session.outside_of_code():
         initial, shape = initial_value(session, init, said, precision.dtype)
     if session.loop is not None:
-        _take_out(initial, session.loop, origin)
+        _take_out(session, initial, session.loop, origin)
     shape = shape.with_row(RowKind.BATCH, rows.batch)  # arrays have none
     # the sizes of a parameter with a layer axis are stated for its entries
     is_unstated_number = (
@@ -168,7 +171,7 @@ def _new(
     )
 
 
-def _take_out(initial: Tensor, loop: definitions.Loop, origin: Origin) -> None:
+def _take_out(session: Session, initial: Tensor, loop: definitions.Loop, origin: Origin) -> None:
     """Take an initialiser out of the step of a loop that was being traced when it was made.
 
     Its random numbers are the same as for the first step.
@@ -179,7 +182,7 @@ def _take_out(initial: Tensor, loop: definitions.Loop, origin: Origin) -> None:
             continue
         if tensor in around.positions:
             around.positions.remove(tensor)
-            tensor.definition = definitions.Filled(lambda: Constant(0.0), 0)
+            session.undo_log.set(tensor, "definition", definitions.Filled(lambda: Constant(0.0), 0))
         elif isinstance(tensor.definition, definitions.CarriedValue) or tensor in set(
             around.entries
         ):
@@ -189,7 +192,7 @@ def _take_out(initial: Tensor, loop: definitions.Loop, origin: Origin) -> None:
                 where=str(origin),
                 fix="make the parameter outside of the loop, or give it another init=",
             )
-        tensor.loop = None
+        session.undo_log.set(tensor, "loop", None)
 
 
 def placeholder(
@@ -284,11 +287,14 @@ def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
     """
     session = sessions.current()
     if name not in session.applications:
-        session.applications[name] = _new_statistic(session, (name,), 0.0, dtype, True, ())
+        made = _new_statistic(session, (name,), 0.0, dtype, True, ())
+        session.undo_log.put(session.applications, name, made)
     found: Tensor = session.applications[name]
     if session.block is not None:
         key = f"{name} of the session"  # no identifier, as the names of parameters are
-        session.block.block.own_parameters.setdefault(key, (found, dtype))
+        parameters = session.block.block.own_parameters
+        if key not in parameters:
+            session.undo_log.put(parameters, key, (found, dtype))
     return found
 
 

@@ -123,7 +123,9 @@ def words_of(identity: Tensor | None, counter: Counter | None, label: str | None
 def _seed(session: Session) -> Tensor:
     """Return the seed that all random numbers of a session share."""
     if session.random_seed is None:
-        session.random_seed = word_constant(session, lambda: session.seed & (2**64 - 1), "seed")
+        made = word_constant(session, lambda: session.seed & (2**64 - 1), "seed")
+        session.undo_log.set(session, "random_seed", made)
+    assert session.random_seed is not None
     seed: Tensor = session.random_seed
     return seed
 

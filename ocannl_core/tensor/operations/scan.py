@@ -107,9 +107,15 @@ def run_steps(
     session = tensors[0].session if tensors else sessions.current()
     title = name or str(getattr(body, "__name__", "step"))
     origin = Origin(f"scan of {title}", caller_location())
-    index = StaticIndex("t")
-    loop: Loop = Loop(title, index, is_reversed, keep, session.loop, origin, length)
+    loop = Loop(title, StaticIndex("t"), is_reversed, keep, session.loop, origin, length)
     loop.layers = {} if has_layers else None
+    with session.atomic():
+        return _trace(loop, body, session, init, xs)
+
+
+def _trace(loop: Loop, body: Callable[..., Any], session: Session, init: Any, xs: Any) -> Any:
+    """Trace a step of a loop, and return the results."""
+    over, initial = leaves_of(xs), leaves_of(init)
     loop.over = tuple(each.value for each in over)
     loop.initial = tuple(as_tensor(each.value, session) for each in initial)
     recorder = session.recorder
@@ -121,7 +127,7 @@ def run_steps(
             _carried(loop, session, start, leaf)
             for start, leaf in zip(loop.initial, initial, strict=True)
         )
-        loop.entries = tuple(subscript(each, index) for each in loop.over)
+        loop.entries = tuple(subscript(each, loop.index) for each in loop.over)
         returned = body(with_leaves(init, loop.before), with_leaves(xs, loop.entries))
         after, items = _checked_result(loop, init, returned)
         loop.after = tuple(as_tensor(each, session) for each in after)

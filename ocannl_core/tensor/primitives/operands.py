@@ -124,7 +124,8 @@ def offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
         return tensor
     if not np.array_equal(np.asarray(flat, np.float64), np.arange(cells.size)):
         return tensor
-    tensor.fixed_by = tensor.fixed_by or origin
+    if tensor.fixed_by is None:
+        tensor.session.undo_log.set(tensor, "fixed_by", origin)
     shape, precision, name = tensor.terms, tensor.precision, tensor.label[0]
     return fill_tensor(tensor.session, RangeOverOffsets, shape, precision, name)
 
@@ -149,6 +150,8 @@ def session_of(args: tuple[Any, ...], name: str) -> Session:
     for arg in args:
         tensor = arg.tensor if isinstance(arg, MergeBuffer) else arg
         if isinstance(tensor, Tensor):
+            if tensor.session is sessions.RETRACTED:
+                raise sessions.of_failed_application(repr(tensor))
             if found is not None and tensor.session is not found:
                 raise UsageError.at_caller(
                     "Tensors of different sessions do not mix.",

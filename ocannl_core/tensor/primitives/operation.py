@@ -172,14 +172,19 @@ class Operation:
                 else:
                     given = as_tensors(args, session, self.primitive)
                 return recorder.record_primitive(self, given, stated)
-        return self.tensor(
-            as_tensors(args, session, self.primitive),
-            stated,
-            label=label,
-            dtype=dtype,
-            requires_grad=requires_grad,
-            capture=captured,
-        )
+        with session.atomic():
+            check_label(label)
+            return self._make_tensor(
+                session,
+                as_tensors(args, session, self.primitive),
+                stated,
+                label,
+                dtype,
+                requires_grad,
+                None,
+                None,
+                captured,
+            )
 
     def _apply_to_slots(
         self,
@@ -261,6 +266,23 @@ class Operation:
         """
         check_label(label)
         session = operands[0].session
+        with session.atomic():
+            return self._make_tensor(
+                session, operands, logic, label, dtype, requires_grad, shape, origin, capture
+            )
+
+    def _make_tensor(
+        self,
+        session: Session,
+        operands: tuple[Tensor, ...],
+        logic: Logic,
+        label: str | None,
+        dtype: DType | str | None,
+        requires_grad: bool | None,
+        shape: Shape | None,
+        origin: Origin | None,
+        capture: Mapping[str, DimRef] | None,
+    ) -> Tensor:
         recorder = session.recorder
         check_recorded_here(operands, None if recorder is None else recorder.recording)
         origin = origin or Origin(composite_name() or self.describe(logic), caller_location())

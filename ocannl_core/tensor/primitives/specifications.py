@@ -15,6 +15,7 @@ from ocannl_core.base.origin import Origin, caller_depth, caller_location
 from ocannl_core.shape.language.einsum_ast import Spec
 from ocannl_core.shape.translation.einsum import operand_name
 from ocannl_core.shape.translation.logic import Einsum, Logic, logic_from_text
+from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.concatenation_checks import names_of, refuse_unreachable
 
@@ -80,8 +81,11 @@ _composed: ContextVar[tuple[str, tuple[Any, ...]] | None] = ContextVar("composed
 def composite_operation(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
     """Let messages name a composite operation and its operands, in place of its parts."""
     token = _composed.set((name, operands))
+    tensors = (each for each in operands if isinstance(each, Tensor))
+    session = next((each.session for each in tensors), sessions.current())
     try:
-        yield
+        with session.atomic():
+            yield
     finally:
         _composed.reset(token)
 

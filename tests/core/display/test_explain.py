@@ -356,7 +356,7 @@ routine code(x: float32[2], first_x: float32[2], second_x: float32[2]):
 
 
 def test_explaining_other_objects_than_tensors_and_routines_is_refused() -> None:
-    with pytest.raises(oc.UsageError, match="Tensors and routines can be explained"):
+    with pytest.raises(oc.UsageError, match="Tensors, blocks and routines can be explained"):
         oc.explain(3)  # type: ignore[call-overload]
 
 

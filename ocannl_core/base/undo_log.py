@@ -1,0 +1,128 @@
+"""A log of changes to data structures, for transactions that may be nested."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar, cast
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_ABSENT: Final = object()
+_ALL: Final = object()
+
+
+class Ordinals:
+    """A supply of increasing numbers.
+
+    Attributes:
+        next: The number that `take` returns next.
+    """
+
+    __slots__ = ("next",)
+
+    def __init__(self, start: int = 0) -> None:
+        self.next = start
+
+    def take(self) -> int:
+        """Return the next number."""
+        number = self.next
+        self.next = number + 1
+        return number
+
+
+class UndoLog:
+    """Changes to dictionaries, sets, lists and attributes, with the old values.
+
+    Transactions nest: `begin` returns the position of the log to which `rollback` undoes changes.
+    When the outermost one ends, the log is forgotten. Outside of transactions, changes have their
+    effect and stay.
+
+    Attributes:
+        depth: The number of open transactions.
+    """
+
+    __slots__ = ("_log", "depth")
+
+    def __init__(self) -> None:
+        self._log: list[Any] = []
+        """Target, key and old value of each change, one after the other: tuples of three would be
+        objects that the garbage collector visits while an application runs.
+        """
+        self.depth = 0
+
+    def put(self, mapping: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+        """Set one entry of a dictionary."""
+        self._log += (mapping, key, mapping.get(key, _ABSENT))
+        mapping[key] = value
+
+    def remove(self, mapping: dict[_Key, Any], key: _Key) -> None:
+        """Remove one entry of a dictionary, if it is there; a rollback restores the order, too."""
+        if key in mapping:
+            self._log += (mapping, _ALL, mapping.copy())
+            del mapping[key]
+
+    def remove_unordered(self, mapping: dict[_Key, Any], key: _Key) -> None:
+        """Remove one entry of a dictionary whose order is irrelevant, if it is there."""
+        old = mapping.pop(key, _ABSENT)
+        if old is not _ABSENT:
+            self._log += (mapping, key, old)
+
+    def add(self, elements: set[_Key], element: _Key) -> None:
+        """Add an element to a set."""
+        if element not in elements:
+            if self.depth:
+                self._log += (elements, element, _ABSENT)
+            elements.add(element)
+
+    def append(self, items: list[_Value], *added: _Value) -> None:
+        """Append to a list."""
+        if self.depth:
+            self._log += (items, len(items), _ABSENT)
+        items += added
+
+    def set(self, target: object, attribute: str, value: object) -> None:
+        """Set an attribute."""
+        if self.depth:
+            self._log += (target, attribute, getattr(target, attribute))
+        setattr(target, attribute, value)
+
+    def on_rollback(self, target: object, attribute: str, value: object) -> None:
+        """Let a rollback of the open transactions set an attribute."""
+        if self.depth:
+            self._log += (target, attribute, value)
+
+    def begin(self, *supplies: Ordinals) -> int:
+        """Open a transaction, which restores the supplies; return its position in the log."""
+        log = self._log
+        if not self.depth:
+            log.clear()
+        self.depth += 1
+        position = len(log)
+        for each in supplies:
+            log += (each, "next", each.next)
+        return position
+
+    def end(self) -> None:
+        """Close the innermost transaction."""
+        self.depth -= 1
+        if not self.depth:
+            self._log.clear()
+
+    def rollback(self, position: int) -> None:
+        """Undo the changes that follow a position of the log."""
+        log = self._log
+        while len(log) > position:
+            old, key, target = log.pop(), log.pop(), log.pop()
+            if isinstance(target, dict):
+                if key is _ALL:
+                    target.clear()
+                    target.update(cast(dict[Any, Any], old))
+                elif old is _ABSENT:
+                    del target[key]
+                else:
+                    target[key] = old
+            elif isinstance(target, list):
+                del target[key:]
+            elif isinstance(target, set):
+                target.discard(key)
+            else:
+                setattr(target, key, old)
