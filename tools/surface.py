@@ -37,6 +37,7 @@ NAMESPACES = (
     "oc.data",
     "oc.custom",
     "oc.testing",
+    "oc.assignments",
 )
 FORMATS = {
     "backends": ("ocannl_core.backend.protocols", "BACKEND_API"),
@@ -102,6 +103,8 @@ def _members(title: str, owner: type) -> Iterator[tuple[str, str]]:
     for name in sorted(dir(owner)):
         if name.startswith("_") and name not in _SPECIAL:
             continue
+        if name in getattr(owner, "_of_the_core", ()):
+            continue
         found = inspect.getattr_static(owner, name)
         own = next((each for each in owner.__mro__ if name in vars(each)), owner)
         is_inherited = own is not owner and own in _public_classes()
@@ -130,6 +133,7 @@ def _signature(value: Callable[..., object]) -> str:
     except (TypeError, ValueError):
         return ""
     text = re.sub(r"'([^']*)'(?=[,)]| =| ->|$)", r"\1", str(signature))
+    text = re.sub(r"\b[a-z_]+\.(?=[A-Z]\w*[,)\] |]|[A-Z]\w*$)", "", text)  # dtypes.DType
     return re.sub(r"<block function (\w+)\(.*?\) -> '?\w+'?>", r"<\1>", _ADDRESS.sub("", text))
 
 

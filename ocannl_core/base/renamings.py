@@ -115,6 +115,7 @@ METHODS: dict[str, dict[str, str]] = {"oc.train.Optimizer": {"minimise": "minimi
 
 KEYWORDS: dict[str, dict[str, str]] = {
     "oc.clip": {"low": "min", "high": "max"},
+    "oc.hardtanh": {"low": "min", "high": "max"},
     "oc.nn.batch_norm": {"axes": "shape"},
     "oc.nn.resize": {"axes": "axis"},
     "oc.settings.overrides": SETTINGS,

@@ -350,3 +350,10 @@ def test_attributes_of_models_elsewhere_name_their_counterpart(name: str, counte
     net(oc.tensor([1.0, 2.0]))
     with pytest.raises(oc.UsageError, match=re.escape(counterpart)):
         getattr(net, name)()
+
+
+def test_one_width_needs_no_list() -> None:
+    x = oc.tensor([1.0, 2.0])
+    results = oc.nn.mlp(x, hidden=4, output=3), oc.nn.mlp(x, hidden=[4], output=[3])
+    one, listed = (sorted(str(p.shape) for p in each.params.values()) for each in results)
+    assert one == listed

@@ -45,4 +45,15 @@ class UnknownValueError(UnsupportedOperatorError):
         )
 
 
-UnsupportedError = UnsupportedOperatorError  # the core has an error of this name
+class NoCounterpartError(OnnxError):
+    """An expression contains what ONNX cannot express.
+
+    Attributes:
+        operation: The name of the operation.
+        reason: The reason, without the place.
+    """
+
+    def __init__(self, operation: str, reason: str, *, where: str, fix: str = "") -> None:
+        self.operation = operation
+        self.reason = reason
+        super().__init__(f"{operation} cannot be exported: {reason}.", where=where, fix=fix)
