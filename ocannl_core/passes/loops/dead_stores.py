@@ -116,8 +116,8 @@ def _forward_fill(nest: ir.Stmt, node: TensorNode, start: ir.Const) -> ir.Stmt:
             replace(stmt, value=traverse.map_expr(store.value, forward)) if stmt is store else stmt
         )
 
-    (rewritten,) = traverse.rewrite(nest, on_stmt=update).stmts
-    return rewritten
+    rewritten = traverse.rewrite(nest, on_stmt=update)
+    return rewritten if isinstance(nest, ir.Block) else rewritten.stmts[0]
 
 
 def _find_only_store(nest: ir.Stmt, node: TensorNode) -> tuple[ir.Store | None, list[ir.For]]:

@@ -14,10 +14,14 @@ from ocannl_core.ir.loops.nodes import (
     Block,
     CallExternal,
     Const,
+    DeclareLocal,
     Expr,
     Fill,
+    Local,
+    LocalRead,
     LoopProgram,
     Remark,
+    SetLocal,
     Staged,
     Stmt,
 )
@@ -88,6 +92,15 @@ for i in range(4):
     assert lines(remove_dead_stores(forward_fills(routine(body)))) == snapshot(
         ["for i in range(4):", "    c[i] = 0.0 + a[i]"]
     )
+
+
+def test_an_update_may_share_a_block_with_a_scalar() -> None:
+    local = Local(0, float32)
+    update = loop(I, 4, updated(LocalRead(local)))
+    block = Block((DeclareLocal(local), SetLocal(local, Const(2.0, float32)), update))
+    found = forward_fills(D.program(Fill(C, 0.0), block, Fill(A, 1.0)))
+    verify(found)
+    assert "c[i] = 0.0 + v" in to_text(found)
 
 
 def test_a_fill_waits_for_the_first_statement_that_touches_its_node() -> None:
