@@ -28,6 +28,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("path", metavar="FILE", help="model.c or model.wasm")
     command.add_argument("--target", metavar="NAME", help="the processor: portable, aarch64, ...")
     command.add_argument("--weights", choices=("inside", "beside"), default="inside")
+    command.add_argument("--threads", action="store_true", help="threads of the caller may share it")
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
 
 
@@ -41,7 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
         routines = _returned(script, function)
     context = next(iter(routines.values())).context
     files = context.export(
-        routines, arguments.path, target=arguments.target, weights=arguments.weights
+        routines,
+        arguments.path,
+        target=arguments.target,
+        weights=arguments.weights,
+        threads=arguments.threads,
     )
     for file in (files.source, files.header, files.weights, *files.module):
         if file is not None:

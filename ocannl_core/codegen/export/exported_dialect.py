@@ -1,4 +1,4 @@
-"""C of an exported file: kernels are static functions, which one thread calls directly.
+"""C of an exported file: kernels are static functions, called directly.
 
 Where there is no library (`-ffreestanding`), builtins of the compiler stand for instructions of the
 processor; only `memcpy` and `memset` may be called. Code that needs more, such as the exponential
@@ -60,6 +60,24 @@ class UnfusedExportedC(ExportedC):
     required_helpers = frozenset({UNFUSED})
 
 
-def exported_dialect(target: Target) -> Dialect:
-    """Return the dialect for a device."""
+class SharedExportedC(ExportedC):
+    """C of `ExportedC` whose large kernels several threads share."""
+
+    partitions_loops = True
+
+
+class SharedUnfusedExportedC(UnfusedExportedC):
+    """Both."""
+
+    partitions_loops = True
+
+
+def exported_dialect(target: Target, *, threads: bool) -> Dialect:
+    """Return the dialect for a device.
+
+    Args:
+        threads: True if several threads may share the work of a call.
+    """
+    if threads:
+        return SharedExportedC() if target.has_fma else SharedUnfusedExportedC()
     return ExportedC() if target.has_fma else UnfusedExportedC()
