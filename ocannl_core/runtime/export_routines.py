@@ -35,6 +35,7 @@ from ocannl_core.ir.loops.usage import IndexBound
 from ocannl_core.ir.matrix_units import TileProduct
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32, uint8, uint32, uint64
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.ir.serialization.safetensors import StoredArray, header_bytes, layout
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime import values
@@ -44,7 +45,7 @@ from ocannl_core.runtime.webassembly import compile_wasm
 
 if TYPE_CHECKING:
     from ocannl_core.codegen.dialect import Dialect
-    from ocannl_core.compile.stages import Linkable
+    from ocannl_core.compile.stages import Linkable, ResolvedCode
     from ocannl_core.tensor.graph.tensor import Tensor
 
 Arguments = Sequence["Tensor"] | Mapping[str, "Tensor"]
@@ -147,6 +148,8 @@ def export(
         target = "wasm32"
     dialect = partial(exported_dialect, threads=threads)
     exporter = _Exporter(functions, path.stem, store, target, dialect)
+    if is_web:
+        exporter.check_freestanding()
     content, entries = exporter.content(inputs, outputs, are_inside=weights == "inside")
     source, header = path.with_suffix(".c"), path.with_suffix(".h")
     files = {
@@ -252,6 +255,7 @@ class _Exporter:
         shares = self.dialect.partitions_loops and bool(launches)
         thread_bytes = max(map(_room, launches), default=0) or ALIGNMENT if shares else 0
         texts = (each.source.text for each in functions)
+        remarks = tuple(self._remarks(functions))
         fingerprint = int(text_digest(self._prefix, *texts, str(max(ends)))[:16], 16)
         contents[_FINGERPRINT] = fingerprint.to_bytes(8, "little")
         content = FileContent(
@@ -263,7 +267,7 @@ class _Exporter:
             b"".join(contents[entry.name] for entry in entries),
             are_inside,
             len(header_bytes(entries, _METADATA)),
-            tuple(self._remarks()),
+            remarks,
             fingerprint,
         )
         return content, entries
@@ -333,7 +337,7 @@ class _Exporter:
 
             plan = plan_for(built.request, self.target)
         for step in plan.kernels:
-            _check_step(step, name)
+            _check_step(step, name, routine.linkable.code)
         return plan
 
     def _function(
@@ -429,7 +433,27 @@ class _Exporter:
                 )
         return {each.node: None for each in tensors}
 
-    def _remarks(self) -> Iterator[str]:
+    def check_freestanding(self) -> None:
+        """Check that functions need no library.
+
+        Raises:
+            CodegenError: if a kernel calls an elementary function of the C library.
+        """
+        for name, plan in self._plans.items():
+            for step in plan.kernels:
+                kernel = render_step(step, plan.nodes, self.dialect)
+                if kernel is None:
+                    continue
+                if called := _library_functions(self.dialect.unit([kernel])):
+                    raise CodegenError(
+                        "Elementary functions of float64 are in the C library, which WebAssembly "
+                        "modules do without.",
+                        found=f"{', '.join(called)} in {step.title or kernel.symbol}",
+                        where=f"exporting {name}",
+                        fix='compute them in float32: oc.exp(oc.cast(x, "float32"))',
+                    )
+
+    def _remarks(self, functions: Sequence[ExportedFunction]) -> Iterator[str]:
         target = self.target
         size = target.vector_bytes
         vectors = f"vectors of {size} bytes" if size else "plain loops"
@@ -439,6 +463,27 @@ class _Exporter:
                 "It uses fused multiply-add: without an instruction for it (-mfma, or "
                 "-march=native), the compiler calls the function fmaf, with the same results."
             )
+        kernels = [kernel for function in functions for kernel in function.source.kernels]
+        if called := _library_functions(self.dialect.unit(kernels)):
+            yield (
+                f"It calls {', '.join(called)} of the C library, which rounds the last bits of "
+                "float64 in its own way: link with -lm."
+            )
+        else:
+            yield "Freestanding (-ffreestanding), it calls memcpy and memset alone."
+
+
+_ELEMENTARY = {"fmod"} | {
+    row.value.function for rows in (UnaryOp, BinaryOp, TernaryOp) for row in rows
+}
+_LIBRARY_CALL = re.compile(
+    rf"\b((?:{'|'.join(sorted(each for each in _ELEMENTARY if each))})f?)\("
+)
+
+
+def _library_functions(text: str) -> list[str]:
+    """Return the functions of the C library that code calls and that no instruction computes."""
+    return sorted({*_LIBRARY_CALL.findall(text)}.difference(INSTRUCTION_FUNCTIONS))
 
 
 def _room(launch: RunStep) -> int:
@@ -468,7 +513,7 @@ def _without_tiles(target: Target) -> Target:
     return target if units == target.matrix_units else replace(target, matrix_units=units)
 
 
-def _check_step(step: LeafStep, name: str) -> None:
+def _check_step(step: LeafStep, name: str, code: ResolvedCode) -> None:
     """Check that a step has code in C."""
     if not isinstance(step, HostCall):
         return
@@ -476,7 +521,7 @@ def _check_step(step: LeafStep, name: str) -> None:
     if not isinstance(op, NativeOp) or op.native("c") is None:
         raise CodegenError(
             "Exported code is C: an operation in Python is none.",
-            found=op.name,
+            found=f"{op.name}, which computes {', '.join(map(code.describe, step.call.outputs))}",
             where=f"exporting {name}",
             fix='give the operation native code for the language "c"',
         )

@@ -465,8 +465,11 @@ def test_refusals(tmp_path: Path) -> None:
 
     x = oc.placeholder("x", output=[3])
     ctx = oc.Context("cpu_c")
-    python = ctx.compile(oc.train.forward(Double()(x)), name="run")
-    with pytest.raises(CodegenError, match="operation in Python"):
+    doubled = Double()(x)
+    python = ctx.compile(oc.train.forward(doubled), name="run")
+    with pytest.raises(
+        CodegenError, match=r"(?s)operation in Python.*Double, which computes .*test_export\.py:\d+"
+    ):
         ctx.export(python, tmp_path / "model.c")
     y = oc.tanh(nn.dense(x, output=[2]))
     run = ctx.compile(oc.train.forward(y), name="run")
@@ -492,6 +495,35 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="that it has compiled"):
         oc.Context("cpu_c").export(run, tmp_path / "model.c")
     assert not list(tmp_path.iterdir())
+
+
+def test_functions_of_a_library_are_named(tmp_path: Path) -> None:
+    with oc.Session(dtype="float64"):
+        x = oc.placeholder("x", output=[3], dtype="float64")
+        y = oc.tanh(oc.sqrt(x)) + oc.exp(x)
+        ctx = oc.Context("cpu_c")
+        run = ctx.compile(oc.train.forward(y), name="run")
+        with pytest.raises(CodegenError, match=r"(?s)C library.*exp, tanh in add\[o\]"):
+            ctx.export(run, tmp_path / "model.wasm")
+        assert not list(tmp_path.iterdir())
+        ctx.export(run, tmp_path / "model.c")
+    text = " ".join((tmp_path / "model.h").read_text().split())
+    assert "It calls exp, tanh of the C library" in text
+
+
+def test_any_number_is_an_index_without_a_range(tmp_path: Path) -> None:
+    k = oc.static_index("k")
+    x = oc.placeholder("x", output=[64])
+    y = x * oc.uniform(counter=k)
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(y), bindings=[k], name="run")
+    ctx[x] = normal(64)
+    files = ctx.export(run, tmp_path / "model.c", outputs=[y])
+    assert "k: any number" in files.header.read_text()
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    for number in (0, -3, 2**62):
+        run(k=number)
+        assert np.asarray(model.run(normal(64), k=number)[0]).tobytes() == ctx[y].tobytes()
 
 
 def test_placeholders_are_inputs_when_nothing_refers_to_them(tmp_path: Path) -> None:

@@ -130,8 +130,8 @@ def quantized(dtype: str, least: int, most: int) -> list[Routine]:
 
 
 def doubles() -> list[Routine]:
-    x = given("x", [4], [8], "float64")
     with oc.Session(dtype="float64"):
+        x = given("x", [4], [8], "float64")
         return trained(nn.dense(oc.sqrt(oc.abs(x[0])) + 1 / x[0], output=[3]), x)
 
 
@@ -162,7 +162,7 @@ BLOCKS: dict[str, Callable[[], list[Routine]]] = {
     "mobilenet": lambda: image(lambda x: nn.mobilenet(x, classes=3, first=4, channels=(8, 8))),
     "ordered": ordered,
     "pooling": lambda: image(lambda x: nn.max_pool2d(oc.relu(nn.conv2d(x))) + nn.avg_pool(x)),
-    "resize": lambda: image(lambda x: nn.resize(x, (12, 12), mode="linear")),
+    "resize": lambda: image(lambda x: nn.resize(x, (12, 12), mode="bilinear")),
     "rnn": lambda: rows(lambda x: nn.rnn(x, width=8)),
     "rotary": lambda: rows(rotated),
     "separable_conv": lambda: image(lambda x: nn.separable_conv(x, channels=8)),
