@@ -148,8 +148,6 @@ def export(
         target = "wasm32"
     dialect = partial(exported_dialect, threads=threads)
     exporter = _Exporter(functions, path.stem, store, target, dialect)
-    if is_web:
-        exporter.check_freestanding()
     content, entries = exporter.content(inputs, outputs, are_inside=weights == "inside")
     source, header = path.with_suffix(".c"), path.with_suffix(".h")
     files = {
@@ -160,7 +158,9 @@ def export(
     if is_web:
         module = path, path.with_suffix(".mjs"), path.with_suffix(".d.ts")
         texts = web.javascript(content), web.declarations(content)
-        compiled = compile_wasm(files[source], files[header], path.stem, web.symbols(content))
+        texts_of_c = files[source], files[header]
+        symbols, needs_library = web.symbols(content), bool(content.library)
+        compiled = compile_wasm(*texts_of_c, path.stem, symbols, needs_library=needs_library)
         parts = (compiled, *(text.encode() for text in texts))
         files |= zip(module, parts, strict=True)
     beside = None if content.are_inside else path.with_suffix(".safetensors")
@@ -255,7 +255,8 @@ class _Exporter:
         shares = self.dialect.partitions_loops and bool(launches)
         thread_bytes = max(map(_room, launches), default=0) or ALIGNMENT if shares else 0
         texts = (each.source.text for each in functions)
-        remarks = tuple(self._remarks(functions))
+        kernels = [kernel for each in functions for kernel in each.source.kernels]
+        library = _library_functions(self.dialect.unit(kernels))
         fingerprint = int(text_digest(self._prefix, *texts, str(max(ends)))[:16], 16)
         contents[_FINGERPRINT] = fingerprint.to_bytes(8, "little")
         content = FileContent(
@@ -267,7 +268,8 @@ class _Exporter:
             b"".join(contents[entry.name] for entry in entries),
             are_inside,
             len(header_bytes(entries, _METADATA)),
-            remarks,
+            tuple(self._remarks(library)),
+            library,
             fingerprint,
         )
         return content, entries
@@ -433,27 +435,7 @@ class _Exporter:
                 )
         return {each.node: None for each in tensors}
 
-    def check_freestanding(self) -> None:
-        """Check that functions need no library.
-
-        Raises:
-            CodegenError: if a kernel calls an elementary function of the C library.
-        """
-        for name, plan in self._plans.items():
-            for step in plan.kernels:
-                kernel = render_step(step, plan.nodes, self.dialect)
-                if kernel is None:
-                    continue
-                if called := _library_functions(self.dialect.unit([kernel])):
-                    raise CodegenError(
-                        "Elementary functions of float64 are in the C library, which WebAssembly "
-                        "modules do without.",
-                        found=f"{', '.join(called)} in {step.title or kernel.symbol}",
-                        where=f"exporting {name}",
-                        fix='compute them in float32: oc.exp(oc.cast(x, "float32"))',
-                    )
-
-    def _remarks(self, functions: Sequence[ExportedFunction]) -> Iterator[str]:
+    def _remarks(self, library: Sequence[str]) -> Iterator[str]:
         target = self.target
         size = target.vector_bytes
         vectors = f"vectors of {size} bytes" if size else "plain loops"
@@ -463,10 +445,9 @@ class _Exporter:
                 "It uses fused multiply-add: without an instruction for it (-mfma, or "
                 "-march=native), the compiler calls the function fmaf, with the same results."
             )
-        kernels = [kernel for function in functions for kernel in function.source.kernels]
-        if called := _library_functions(self.dialect.unit(kernels)):
+        if library:
             yield (
-                f"It calls {', '.join(called)} of the C library, which rounds the last bits of "
+                f"It calls {', '.join(library)} of the C library, which rounds the last bits of "
                 "float64 in its own way: link with -lm."
             )
         else:
@@ -481,9 +462,10 @@ _LIBRARY_CALL = re.compile(
 )
 
 
-def _library_functions(text: str) -> list[str]:
+def _library_functions(text: str) -> tuple[str, ...]:
     """Return the functions of the C library that code calls and that no instruction computes."""
-    return sorted({*_LIBRARY_CALL.findall(text)}.difference(INSTRUCTION_FUNCTIONS))
+    code = re.sub(r"//.*|/\*(?s:.*?)\*/", "", text)
+    return tuple(sorted({*_LIBRARY_CALL.findall(code)}.difference(INSTRUCTION_FUNCTIONS)))
 
 
 def _room(launch: RunStep) -> int:

@@ -140,9 +140,9 @@ class Exported:
         files, prefix = self.files, self.content.prefix
         path = files.source.with_suffix(".wasm")
         symbols = (*web.symbols(self.content), f"{prefix}_call")
-        path.write_bytes(
-            compile_wasm(files.source.read_bytes(), files.header.read_bytes(), prefix, symbols)
-        )
+        texts = files.source.read_bytes(), files.header.read_bytes()
+        needs_library = bool(self.content.library)
+        path.write_bytes(compile_wasm(*texts, prefix, symbols, needs_library=needs_library))
         return path
 
     def states_in_node(self, module: Path, node: str) -> list[bytes]:

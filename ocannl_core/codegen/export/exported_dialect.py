@@ -7,10 +7,12 @@ of `float64`, does not link there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.text.helper import UNFUSED
+from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.ir.target import Target
 
 
@@ -23,12 +25,20 @@ class ExportedC(Dialect):
     def prelude(self, helpers: Iterable[str]) -> str:
         return _WITHOUT_LIBRARY + super().prelude(helpers)
 
+    def unit(self, kernels: Iterable[KernelText]) -> str:
+        """Return the file without the headers that operations with C code of their own include and
+        that the prelude has included where there is a library.
+        """
+        return _INCLUDED.sub("", super().unit(kernels))
+
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return self.function_head(f"static void {symbol}", parameters)
 
     def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return ["}"]
 
+
+_INCLUDED = re.compile(r"^#include <(?:math|string)\.h>\n", re.MULTILINE)
 
 _INSTRUCTIONS = (
     *("ceil", "copysign", "fabs", "floor", "fma", "fmax"),
@@ -46,8 +56,8 @@ _WITHOUT_LIBRARY = "\n".join(
         "#define memcpy __builtin_memcpy",
         "#define memset __builtin_memset",
         "#else",
-        "#include <math.h>",
-        "#include <string.h>",
+        "#  include <math.h>",
+        "#  include <string.h>",
         "#endif",
         "",
     ]

@@ -124,6 +124,7 @@ class FileContent:
         are_inside: True if the file contains the weights.
         weights_at: The first byte of the weights in their file.
         remarks: Sentences about the code for the reader of the header.
+        library: The functions of the C library that it calls, besides `memcpy` and `memset`.
         fingerprint: A number that states of other models do not begin with.
     """
 
@@ -136,6 +137,7 @@ class FileContent:
     are_inside: bool
     weights_at: int
     remarks: tuple[str, ...]
+    library: tuple[str, ...]
     fingerprint: int
 
     def tensor_of(self, node: TensorNode) -> ExportedTensor:

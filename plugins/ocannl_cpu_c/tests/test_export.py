@@ -503,9 +503,6 @@ def test_functions_of_a_library_are_named(tmp_path: Path) -> None:
         y = oc.tanh(oc.sqrt(x)) + oc.exp(x)
         ctx = oc.Context("cpu_c")
         run = ctx.compile(oc.train.forward(y), name="run")
-        with pytest.raises(CodegenError, match=r"(?s)C library.*exp, tanh in add\[o\]"):
-            ctx.export(run, tmp_path / "model.wasm")
-        assert not list(tmp_path.iterdir())
         ctx.export(run, tmp_path / "model.c")
     text = " ".join((tmp_path / "model.h").read_text().split())
     assert "It calls exp, tanh of the C library" in text

@@ -135,6 +135,14 @@ def doubles() -> list[Routine]:
         return trained(nn.dense(oc.sqrt(oc.abs(x[0])) + 1 / x[0], output=[3]), x)
 
 
+def functions_of_doubles() -> list[Routine]:
+    """Elementary functions of the C library."""
+    with oc.Session(dtype="float64"):
+        x = given("x", [4], [50], "float64")
+        y = oc.exp(x[0]) + oc.tanh(x[0]) + oc.log(oc.abs(x[0])) + oc.sin(x[0]) + oc.erf(x[0])
+        return computed(y, x)
+
+
 def ordered() -> list[Routine]:
     x = given("x", [4], [20])
     values, _ = oc.topk(x[0], 5)
@@ -148,6 +156,7 @@ BLOCKS: dict[str, Callable[[], list[Routine]]] = {
     "bottleneck_block": lambda: image(lambda x: nn.bottleneck_block(x, channels=4)),
     "decoder": decoder,
     "doubles": doubles,
+    "functions_of_doubles": functions_of_doubles,
     "dropout": lambda: rows(lambda x: nn.dropout(nn.dense(x, output=[8]), rate=0.3)),
     "embeddings": embeddings,
     "encoder": lambda: rows(lambda x: nn.transformer_encoder(x, layers=1, heads=2, hidden=24)),
