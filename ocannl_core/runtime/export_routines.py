@@ -245,15 +245,18 @@ class _Exporter:
         functions = tuple(
             self._function(name, tensors, given, computed, indices, end) for name in self._plans
         )
-        ends = [each.private + max(map(_room, each.source.launches), default=0) for each in functions]
+        ends = [
+            each.private + max(map(_room, each.source.launches), default=0) for each in functions
+        ]
         launches = [
             each
             for function in functions
             for each in function.source.launches
             if isinstance(each, Launch) and each.shares is not None
         ]
-        shares = self.dialect.partitions_loops and bool(launches)
-        thread_bytes = max(map(_room, launches), default=0) or ALIGNMENT if shares else 0
+        # even if no work is worth a thread, so that programs link
+        has_threads = self.dialect.partitions_loops
+        thread_bytes = (max(map(_room, launches), default=0) or ALIGNMENT) if has_threads else 0
         texts = (each.source.text for each in functions)
         kernels = [kernel for each in functions for kernel in each.source.kernels]
         library = _library_functions(self.dialect.unit(kernels))
@@ -377,9 +380,7 @@ class _Exporter:
             if index in plan.indices or indices[index] in stated
         )
         limits = routine.limits
-        return ExportedFunction(
-            name, source, inputs, outputs, arguments, limits, scratch, private
-        )
+        return ExportedFunction(name, source, inputs, outputs, arguments, limits, scratch, private)
 
     def _index(self, index: StaticIndex, routine: ExportedRoutine, name: str) -> IndexArgument:
         accepted = routine.accepted[index.name]
@@ -457,9 +458,7 @@ class _Exporter:
 _ELEMENTARY = {"fmod"} | {
     row.value.function for rows in (UnaryOp, BinaryOp, TernaryOp) for row in rows
 }
-_LIBRARY_CALL = re.compile(
-    rf"\b((?:{'|'.join(sorted(each for each in _ELEMENTARY if each))})f?)\("
-)
+_LIBRARY_CALL = re.compile(rf"\b((?:{'|'.join(sorted(each for each in _ELEMENTARY if each))})f?)\(")
 
 
 def _library_functions(text: str) -> tuple[str, ...]:

@@ -67,9 +67,7 @@ class ExportedModel:
         tensors: The role, the number format and the extents of each tensor, by name.
     """
 
-    def __init__(
-        self, library: ctypes.CDLL, prefix: str, weights: Path, threads: int = 1
-    ) -> None:
+    def __init__(self, library: ctypes.CDLL, prefix: str, weights: Path, threads: int = 1) -> None:
         self._library, self._prefix = library, prefix
         facts = (ctypes.c_int64 * 6).in_dll(library, f"{prefix}_facts")
         abi, state_bytes, weights_bytes, tensors, functions, thread_bytes = facts
@@ -77,7 +75,8 @@ class ExportedModel:
             raise ExportedError(f"{prefix} has the interface {abi} of exported files, not {_ABI}")
         if threads < 1 or (threads > 1 and not thread_bytes):
             raise ExportedError(
-                f"{prefix} runs on one thread: export it with threads=True for more, found {threads}"
+                f"{prefix} runs on one thread: export it with threads=True for more, "
+                f"found {threads}"
             )
         state_bytes += (threads - 1) * thread_bytes
         self._tensors: Any = (_Tensor * tensors).in_dll(library, f"{prefix}_tensors")

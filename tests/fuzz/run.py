@@ -36,8 +36,8 @@ from ocannl_core.shape.language.subscripts import Position
 from .author import ProgramAuthor, ProgramLimits
 from .compilers import main as compilers
 from .contraction import ExpectedRow, Undetermined
-from .exported import main as exported
 from .expected import gradients_of, ties_of, values_of
+from .exported import main as exported
 from .grid import TooLarge
 from .limits import Hang, limited
 from .mending import mended

@@ -125,13 +125,22 @@ class Exported:
     def states_of_program(self, command: Sequence[str], runner: Sequence[str] = ()) -> list[bytes]:
         """Return the states of a program that a compiler makes, run by an emulator."""
         folder = self.files.source.parent
-        (folder / "main.c").write_text(_MAIN.replace("MODEL", self.content.prefix.upper()).replace(
-            "model", self.content.prefix
-        ).replace("GIVEN", ", weights, sizeof weights" if self.weights else ""))
+        (folder / "main.c").write_text(
+            _MAIN.replace("MODEL", self.content.prefix.upper())
+            .replace("model", self.content.prefix)
+            .replace("GIVEN", ", weights, sizeof weights" if self.weights else "")
+        )
         self._write_calls(folder)
         program = folder / "main"
-        built([*command, str(folder / "main.c"), str(self.files.source), "-o", str(program)])
-        ran = subprocess.run([*runner, str(program)], capture_output=True, check=False, cwd=folder)
+        sources = [str(folder / "main.c"), str(self.files.source)]
+        built([*command, *sources, "-o", str(program), "-lm"])
+        ran = subprocess.run(
+            [*runner, str(program)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            cwd=folder,
+        )
         assert ran.returncode == 0, ran
         return self._divided(ran.stdout)
 

@@ -269,7 +269,7 @@ class _File:
             threads=_HEAD_OF_THREADS.format(prefix=model.prefix) if model.thread_bytes else "",
         )
         if model.thread_bytes:
-            yield _SHARING.format(
+            yield _THREADS.format(
                 prefix=model.prefix,
                 upper=model.prefix.upper(),
                 bad_state=self._status("BAD_STATE"),
@@ -453,7 +453,9 @@ class _File:
     def _shared_kernels(self) -> Iterator[str]:
         """Yield functions that run kernels for parts of their iterations."""
         launches = (each for f in self.model.functions for each in f.source.launches)
-        shared = (each for each in launches if isinstance(each, Launch) and self._is_shared(each))
+        shared = [each for each in launches if isinstance(each, Launch) and self._is_shared(each)]
+        if shared:
+            yield _SHARING.format(upper=self.model.prefix.upper())
         for symbol, launch in {each.text.symbol: each for each in shared}.items():
             given = [f"given->arrays[{k}]" for k in range(len(launch.arguments))]
             given += [f"given->indices[{k}]" for k in range(len(launch.indices))]
@@ -613,8 +615,9 @@ static void share(struct shared given) {{
   else
     run_part(&given, 0);
 }}
+"""
 
-int {prefix}_threads(void *state, size_t state_bytes, size_t threads,
+_THREADS = """int {prefix}_threads(void *state, size_t state_bytes, size_t threads,
     {prefix}_parallel_for *parallel_for, void *context) {{
   struct head *const head = state;
   if (!is_valid(state)) return {bad_state};

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from contextvars import ContextVar
+from functools import partial
 from numbers import Real
 from typing import Any
 

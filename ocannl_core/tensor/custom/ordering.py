@@ -60,7 +60,8 @@ class ArgSort(AlongAxis):
         dtype = node.inputs[0].dtype
         word = _word(dtype)
         loops = self.lines(
-            f"struct pair {{ {word} key; int32_t at; }} *from = (void *)workspace, *into = from + n;\n"
+            f"struct pair {{ {word} key; int32_t at; }} *from = (void *)workspace;\n"
+            "struct pair *into = from + n;\n"
             "memset(counts, 0, sizeof counts);\n"
             "for (int64_t k = 0; k < n; ++k) {\n"
             f"{_key(dtype, 'in0[first + k * inner]', self.descending)}"
@@ -85,11 +86,7 @@ class ArgSort(AlongAxis):
             "struct pair *const other = from;\nfrom = into;\ninto = other;\n}\n"
             "for (int64_t k = 0; k < n; ++k) out0[first + k * inner] = from[k].at;"
         )
-        return (
-            "enum { few = 24 };\n"
-            f"int32_t counts[{dtype.nbytes}][256];\n"
-            f"{loops}"
-        )
+        return f"enum {{ few = 24 }};\nint32_t counts[{dtype.nbytes}][256];\n{loops}"
 
 
 def _word(dtype: DType) -> str:

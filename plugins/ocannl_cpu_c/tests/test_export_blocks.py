@@ -232,6 +232,46 @@ def emulated(model: Exported, target: str) -> dict[str, list[bytes]]:
     return found
 
 
+VECTORS = """\
+#include <stdint.h>
+void _start(void);
+static void reset(void) {
+  *(volatile uint32_t *)0xE000ED88 |= 0xfu << 20; /* the unit for floats */
+  __asm__ volatile("dsb\\nisb");
+  _start();
+}
+static void stop(void) { for (;;) {} }
+__attribute__((section(".vectors"), used)) static void *const table[] = {
+  (void *)0x20400000, (void *)reset, (void *)stop, (void *)stop};
+"""
+"""The first words of the memory of a microcontroller: its stack, and the beginning of programs."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "machine", "flags"),
+    [
+        ("cortex-m0", "mps2-an385", ["-mcpu=cortex-m0"]),
+        ("cortex-m4", "mps2-an386", ["-mcpu=cortex-m4", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["attention", "batch_norm", "embeddings", "int4", "bfloat16"])
+def test_the_same_bits_on_microcontrollers(
+    name: str, target: str, machine: str, flags: list[str], tmp_path: Path
+) -> None:
+    compiler, emulator = shutil.which("arm-none-eabi-gcc"), shutil.which("qemu-system-arm")
+    if compiler is None or emulator is None:
+        pytest.skip("no compiler or emulator of microcontrollers on this machine")
+    model = exported(BLOCKS[name](), tmp_path, target=target)
+    here = model.states(compiled(model, ["cc", "-O2", "-mfma"]))
+    (tmp_path / "vectors.c").write_text(VECTORS)
+    linked = ["-mthumb", "--specs=rdimon.specs", "-Wl,--section-start=.vectors=0x0"]
+    command = [compiler, "-O2", "-std=gnu11", *flags, *linked, str(tmp_path / "vectors.c")]
+    quiet = ["-display", "none", "-serial", "null", "-monitor", "none"]
+    runner = [emulator, "-M", machine, *quiet, "-semihosting", "-kernel"]
+    assert model.differences(model.states_of_program(command, runner), here) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["portable", "wasm32", "aarch64"])
 @pytest.mark.parametrize("name", BLOCKS)
