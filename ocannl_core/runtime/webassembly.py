@@ -15,7 +15,7 @@ _FREESTANDING = ("-target", "wasm32-freestanding")
 _WITH_LIBRARY = ("-target", "wasm32-wasi", "-mexec-model=reactor", "-lm")
 _FLAGS = (
     "-std=gnu11",
-    "-Os",
+    "-O2",
     "-s",
     "-w",
     "-msimd128",

@@ -312,14 +312,14 @@ class _File:
             yield f"static const char *const names_of{number}[] = {{{names}}};"
         yield f"const struct {prefix}_function {prefix}_functions[] = {{"
         for number, function in enumerate(model.functions):
-            counts = f"{len(function.inputs)}, {len(function.outputs)}, tensors_of{number}"
+            arrays = f"{len(function.inputs)}, {len(function.outputs)}, tensors_of{number}"
             indices = f"{len(function.indices)}, names_of{number}, ranges_of{number}"
-            yield f'  {{"{function.name}", {counts}, {indices}}},'
+            yield f'  {{"{function.name}", {arrays}, {indices}}},'
         yield "};\n"
         weights = 0 if model.are_inside else len(model.weights)
-        sizes = model.state_bytes, weights, len(model.tensors), len(model.functions)
-        sizes = (*sizes, model.thread_bytes)
-        yield f"const int64_t {prefix}_facts[] = {_list((ABI, *sizes))};\n"
+        counts = len(model.tensors), len(model.functions)
+        facts = ABI, model.state_bytes, weights, *counts, model.thread_bytes
+        yield f"const int64_t {prefix}_facts[] = {_list(facts)};\n"
 
     def _weights(self) -> Iterator[str]:
         """Yield the constant cells: words of their bits, read as cells."""
