@@ -19,6 +19,7 @@ BENCHMARKS = (
     "compile_latency.py",
     "recurrent.py",
     "decode.py",
+    "onnx_models.py",
 )
 
 

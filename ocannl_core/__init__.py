@@ -174,7 +174,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import recip as reciproc
 from ocannl_core.tensor.primitives.pointwise_operations import sub as subtract
 
 if TYPE_CHECKING:
-    from ocannl_core import data, nn, primitives, random, testing, train
+    from ocannl_core import assignments, data, nn, primitives, random, testing, train
     from ocannl_core.backend.specs import hookimpl
     from ocannl_core.data.checkpoints.load import load
     from ocannl_core.data.checkpoints.save import save
@@ -211,7 +211,9 @@ _LOADED_ON_DEMAND = {
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",
 }
-_MODULES_ON_DEMAND = frozenset({"data", "nn", "primitives", "random", "testing", "train"})
+_MODULES_ON_DEMAND = frozenset(
+    {"assignments", "data", "nn", "primitives", "random", "testing", "train"}
+)
 
 find_moved_modules()
 
@@ -233,24 +235,25 @@ __all__ = [
     "ShapeError", "ShapeWarning", "Size", "SpecError", "SpecWarning", "StaticExtent", "StaticIndex",
     "Stored", "TargetCode", "Tensor", "TransferError", "UnsupportedError", "UsageError",
     "ValueGuardError", "VerifyError", "all", "any", "arange", "argmax", "argmin", "argsort",
-    "batch", "bfloat16", "bool", "broadcast_to", "categorical", "cd", "clip", "compile_for",
-    "concat", "cummax", "cummin", "cumprod", "cumsum", "curves", "custom", "data", "declare",
-    "define_operation", "dim", "divide", "einmax", "einsum", "elu", "evaluation", "expand_dims",
-    "explain", "eye", "flatten", "flip", "float8_e4m3fn", "float8_e5m2", "float16", "float32",
-    "float64", "fma", "from_function", "full", "full_like", "gelu", "gradients", "graph", "greater",
-    "greater_equal", "hardsigmoid", "hardswish", "hardtanh", "heatmap", "hookimpl", "int4", "int8",
-    "int16", "int32", "int64", "isfinite", "isinf", "isnan", "kaiming", "leaky_relu", "linspace",
-    "load", "load_exported", "log_sigmoid", "log_softmax", "logaddexp", "logical_xor", "logsumexp",
-    "matmul", "max", "mean", "median", "min", "mish", "moveaxis", "multiply", "negative", "neutral",
-    "nn", "norm", "normal", "number", "one_hot", "ones", "ones_like", "op", "pad", "param",
-    "permute", "placeholder", "pow", "precision_report", "primitives", "prod", "put", "put_along",
-    "random", "reciprocal", "relu6", "remainder", "repeat", "require_shape", "require_shapes",
-    "reset", "reshape", "roll", "rsqrt", "save", "scan", "scatter_add", "searchsorted", "section",
-    "selu", "settings", "show", "sigmoid", "silu", "softmax", "softplus", "softsign", "sort",
-    "square", "squeeze", "stack", "static_extent", "static_index", "std", "subtract", "sum",
-    "summary", "swapaxes", "table", "take", "take_along", "tensor", "testing", "tile", "topk",
-    "train", "transpose", "tree", "tril", "triu", "uint4", "uint8", "uint16", "uint32", "uint64",
-    "uniform", "var", "where", "xavier", "zeros", "zeros_like",
+    "assignments", "batch", "bfloat16", "bool", "broadcast_to", "categorical", "cd", "clip",
+    "compile_for", "concat", "cummax", "cummin", "cumprod", "cumsum", "curves", "custom", "data",
+    "declare", "define_operation", "dim", "divide", "einmax", "einsum", "elu", "evaluation",
+    "expand_dims", "explain", "eye", "flatten", "flip", "float8_e4m3fn", "float8_e5m2", "float16",
+    "float32", "float64", "fma", "from_function", "full", "full_like", "gelu", "gradients", "graph",
+    "greater", "greater_equal", "hardsigmoid", "hardswish", "hardtanh", "heatmap", "hookimpl",
+    "int4", "int8", "int16", "int32", "int64", "isfinite", "isinf", "isnan", "kaiming",
+    "leaky_relu", "linspace", "load", "load_exported", "log_sigmoid", "log_softmax", "logaddexp",
+    "logical_xor", "logsumexp", "matmul", "max", "mean", "median", "min", "mish", "moveaxis",
+    "multiply", "negative", "neutral", "nn", "norm", "normal", "number", "one_hot", "ones",
+    "ones_like", "op", "pad", "param", "permute", "placeholder", "pow", "precision_report",
+    "primitives", "prod", "put", "put_along", "random", "reciprocal", "relu6", "remainder",
+    "repeat", "require_shape", "require_shapes", "reset", "reshape", "roll", "rsqrt", "save",
+    "scan", "scatter_add", "searchsorted", "section", "selu", "settings", "show", "sigmoid", "silu",
+    "softmax", "softplus", "softsign", "sort", "square", "squeeze", "stack", "static_extent",
+    "static_index", "std", "subtract", "sum", "summary", "swapaxes", "table", "take", "take_along",
+    "tensor", "testing", "tile", "topk", "train", "transpose", "tree", "tril", "triu", "uint4",
+    "uint8", "uint16", "uint32", "uint64", "uniform", "var", "where", "xavier", "zeros",
+    "zeros_like",
 ]
 # fmt: on
 __all__ += pointwise_operations.__all__

@@ -24,11 +24,21 @@ from typing import Any
 
 from ocannl_core import backend_api
 from ocannl_core.backend.specs import ALL_SPECS
-from ocannl_core.base import renamed
+from ocannl_core.base import renamed, renamings
 from ocannl_core.base.settings import Settings
 
 PATH = Path(__file__).resolve().parents[1] / "docs" / "reference" / "surface.txt"
-NAMESPACES = ("oc", "oc.primitives", "oc.random", "oc.nn", "oc.train", "oc.data", "oc.custom")
+NAMESPACES = (
+    "oc",
+    "oc.primitives",
+    "oc.random",
+    "oc.nn",
+    "oc.train",
+    "oc.data",
+    "oc.custom",
+    "oc.testing",
+    "oc.assignments",
+)
 FORMATS = {
     "backends": ("ocannl_core.backend.protocols", "BACKEND_API"),
     "generated code": ("ocannl_core.codegen.text.kernel_text", "CODEGEN_VERSION"),
@@ -62,13 +72,13 @@ def _facts() -> Iterator[tuple[str, str]]:
         yield f"setting {setting.name}", f": {setting.type} = {setting.default!r}"
     for name, (place, constant) in FORMATS.items():
         yield f"format of {name}", f" = {getattr(import_module(place), constant)!r}"
-    for old, new in sorted(renamed.NAMES.items()):
-        yield f"old {old}", f" -> {new}, until {renamed.GONE}"
-    for old, call in sorted(renamed.CALLS.items()):
-        yield f"old {old}", f" -> {call.call}, until {renamed.GONE}"
-    for owner, names in sorted((renamed.KEYWORDS | renamed.METHODS).items()):
+    for old, new in sorted(renamings.NAMES.items()):
+        yield f"old {old}", f" -> {new}, until {renamings.GONE}"
+    for old, call in sorted(renamings.CALLS.items()):
+        yield f"old {old}", f" -> {call.call}, until {renamings.GONE}"
+    for owner, names in sorted((renamings.KEYWORDS | renamings.METHODS).items()):
         for old, new in names.items():
-            yield f"old {old} of {owner}", f" -> {new}, until {renamed.GONE}"
+            yield f"old {old} of {owner}", f" -> {new}, until {renamings.GONE}"
 
 
 def _of_value(title: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -92,6 +102,8 @@ def _members(title: str, owner: type) -> Iterator[tuple[str, str]]:
         return
     for name in sorted(dir(owner)):
         if name.startswith("_") and name not in _SPECIAL:
+            continue
+        if name in getattr(owner, "_of_the_core", ()):
             continue
         found = inspect.getattr_static(owner, name)
         own = next((each for each in owner.__mro__ if name in vars(each)), owner)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ocannl_core.backend.loaded_backend import Backend
 from ocannl_core.backend.protocols import BACKEND_API, NAMES_SINCE, VERSIONS_PAGE
-from ocannl_core.base import settings
+from ocannl_core.base.renamings import SETTINGS
 
 _CORE = "ocannl_core"
 _INTERFACES = ("ocannl_core.backend_api", "ocannl_core.testing")
@@ -126,9 +126,9 @@ def _uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield from _import(node.lineno, name)
             case ast.Attribute(
                 ast.Call(ast.Attribute(ast.Name("settings"), "current")), str(name)
-            ) if name in settings.MOVED:
+            ) if name in SETTINGS:
                 text = f"settings.current().{name} is deprecated: it is the setting "
-                yield node.lineno, f"{text}{settings.MOVED[name]} of a plugin"
+                yield node.lineno, f"{text}{SETTINGS[name]} of a plugin"
 
 
 def _import(line: int, name: str) -> Iterator[tuple[int, str]]:

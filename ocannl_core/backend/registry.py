@@ -44,6 +44,7 @@ BACKEND_GROUP = "ocannl.backends"
 WRAPPER_GROUP = "ocannl.wrappers"
 CHECKS_GROUP = "ocannl.checks"
 COMMANDS_GROUP = "ocannl.commands"
+CORPORA_GROUP = "ocannl.corpora"
 
 
 class Status(Enum):
@@ -229,7 +230,18 @@ def checks_named(name: str) -> Callable[[], Iterator[Check]] | None:
 
 def commands() -> dict[str, tuple[PluginEntry, Callable[[], object]]]:
     """Return the commands that other distributions add to `ocannl`, by name, with their loaders."""
-    plugins = _scan(COMMANDS_GROUP)
+    return _with_loaders(COMMANDS_GROUP)
+
+
+def corpora() -> dict[str, tuple[PluginEntry, Callable[[], object]]]:
+    """Return the corpora of cases that other distributions add to `ocannl check-backend`, by name,
+    with their loaders.
+    """
+    return _with_loaders(CORPORA_GROUP)
+
+
+def _with_loaders(group: str) -> dict[str, tuple[PluginEntry, Callable[[], object]]]:
+    plugins = _scan(group)
     return {name: (entry, plugins.readers[name]) for name, entry in plugins.entries.items()}
 
 

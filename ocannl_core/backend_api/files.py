@@ -1,4 +1,6 @@
-"""A cache of compiled kernels on disk, and the private directories and digests under it."""
+"""A cache of compiled kernels on disk, the private directories and digests under it, and a compiler
+that is installed as a package.
+"""
 
 from ocannl_core.base.files.digests import add_json_digest, strip_json_digest
 from ocannl_core.base.files.directory import (
@@ -9,11 +11,13 @@ from ocannl_core.base.files.directory import (
 )
 from ocannl_core.base.files.new_files import unfinished_name
 from ocannl_core.base.files.object_cache import CachedObject, ObjectCache, object_cache
+from ocannl_core.base.packaged_compiler import PackagedCompiler, cache_variables
+from ocannl_core.base.packaged_compiler import find as packaged_compiler
 
 # fmt: off
 __all__ = [
-    "CachedObject", "ObjectCache", "PrivateDirectory", "add_json_digest", "object_cache",
-    "private_directory", "strip_json_digest", "temporary_directory", "unfinished_directory",
-    "unfinished_name",
+    "CachedObject", "ObjectCache", "PackagedCompiler", "PrivateDirectory", "add_json_digest",
+    "cache_variables", "object_cache", "packaged_compiler", "private_directory",
+    "strip_json_digest", "temporary_directory", "unfinished_directory", "unfinished_name",
 ]
 # fmt: on

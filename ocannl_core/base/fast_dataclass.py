@@ -2,8 +2,9 @@
 
 The standard library compiles six functions for each class, one by one: with some three hundred
 classes, that was half of the time from starting Python to a first result. Here the `__init__` of a
-class with slots is compiled with the class, its `__eq__` and `__hash__` at their first call, and
-the other methods not at all. Values are stored through the slots, in half the time. `fields`,
+class with slots is made with the class, its `__eq__` and `__hash__` at their first call, from code
+that is compiled once for all classes with the same pattern of fields, and the other methods are not
+compiled at all. Values are stored through the slots, in half the time. `fields`,
 `replace` and pickling work as usual; other classes are passed to the standard library.
 """
 
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError
 from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import CellType, CodeType, FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 _FILE = f"{__file__}, generated"
@@ -70,11 +72,9 @@ def _is_plain(cls: type) -> bool:
     constants.
     """
     types = cls.__annotations__.values()
-    return (
-        all(isinstance(each, str) and not each.startswith(("InitVar", "KW_ONLY")) for each in types)
-        and not any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__)
-        and cls.__doc__ is not None
-    )
+    return all(
+        isinstance(each, str) and not each.startswith(("InitVar", "KW_ONLY")) for each in types
+    ) and not any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__)
 
 
 def _slotted_class(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
@@ -88,6 +88,9 @@ def _slotted_class(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
     content["__slots__"] = tuple(name for name in fields if name not in inherited)
     content["__match_args__"] = tuple(name for name, each in fields.items() if each.init)
     content["__dataclass_fields__"] = fields
+    if content.get("__doc__") is None:
+        given = [_parameter(each) for each in fields.values() if each.init]
+        content["__doc__"] = f"{cls.__name__}({', '.join(given)})"
     content["__dataclass_params__"] = vars(model)["__dataclass_params__"]
     if shown:
         content.setdefault("__repr__", _repr_method([n for n, each in fields.items() if each.repr]))
@@ -134,52 +137,89 @@ def _model(frozen: bool, eq: bool, shown: bool) -> type[Any]:
     )
 
 
+def _parameter(each: Field[Any]) -> str:
+    """Return the text of an argument in the signature of a class."""
+    text = f"{each.name}: {each.type!r}"
+    if each.default_factory is not MISSING:
+        return f"{text} = {_FACTORY!r}"
+    return text if each.default is MISSING else f"{text} = {each.default!r}"
+
+
 def _add_initializer(made: Any, fields: dict[str, Field[Any]], frozen: bool) -> None:
     given: dict[str, object] = {"FACTORY": _FACTORY}
-    parameters, lines = ["self"], []
-    for name, each in fields.items():
+    parameters, lines, defaults = ["self"], [], list[object]()
+    for name, each in zip(_places(fields), fields.values(), strict=True):
         value = name
         if each.default is not MISSING:
-            given[f"default_{name}"] = each.default
             if each.init:
-                parameters.append(f"{name}=default_{name}")
+                parameters.append(f"{name}=None")
+                defaults.append(each.default)
             else:
                 value = f"default_{name}"
+                given[value] = each.default
         elif each.default_factory is not MISSING:
             given[f"make_{name}"] = each.default_factory
             value = f"make_{name}()"
             if each.init:
-                parameters.append(f"{name}=FACTORY")
+                parameters.append(f"{name}=None")
+                defaults.append(_FACTORY)
                 value = f"{value} if {name} is FACTORY else {name}"
         elif each.init:
             parameters.append(name)
         else:
             continue
         if frozen:
-            given[f"set_{name}"] = getattr(made, name).__set__
+            given[f"set_{name}"] = getattr(made, each.name).__set__
             lines.append(f"set_{name}(self, {value})")
         else:
             lines.append(f"self.{name} = {value}")
     if hasattr(made, "__post_init__"):
         lines.append("self.__post_init__()")
-    function = _compile_method("__init__", parameters, lines or ["pass"], given, made)
+    function = _make_method("__init__", parameters, lines, made, fields, given, defaults)
     function.__annotations__ = {n: each.type for n, each in fields.items() if each.init}
     function.__annotations__["return"] = None
     made.__init__ = function
 
 
-def _compile_method(
-    name: str, parameters: Sequence[str], lines: Sequence[str], given: dict[str, object], made: type
+def _places(fields: Collection[str]) -> list[str]:
+    """Return the names of fields in the source of methods."""
+    return [f"field{at}" for at in range(len(fields))]
+
+
+def _make_method(
+    name: str,
+    parameters: Sequence[str],
+    lines: Sequence[str],
+    made: type,
+    fields: Collection[str],
+    given: Mapping[str, object] = MappingProxyType({}),
+    defaults: Sequence[object] = (),
 ) -> Callable[..., Any]:
-    """Return a method compiled from source."""
-    body = "\n  ".join(lines)
-    text = f"def make({', '.join(given)}):\n def {name}({', '.join(parameters)}):\n  {body}\n"
-    found: dict[str, Any] = {}
+    """Return a method from source in which fields have the names of `_places`."""
+    names = dict(zip(_places(fields), fields, strict=True))
+    code = _compile(name, tuple(parameters), tuple(lines), tuple(given))
+    code = code.replace(
+        co_varnames=tuple([names.get(each, each) for each in code.co_varnames]),
+        co_names=tuple([names.get(each, each) for each in code.co_names]),
+    )
+    cells = tuple([CellType(given[each]) for each in code.co_freevars])
     module = sys.modules.get(made.__module__)
-    exec(compile(f"{text} return {name}", _FILE, "exec"), vars(module) if module else {}, found)
-    function: Callable[..., Any] = found["make"](**given)
+    function = FunctionType(code, vars(module) if module else {}, name, tuple(defaults), cells)
     function.__qualname__ = f"{made.__qualname__}.{name}"
     return function
+
+
+@cache
+def _compile(
+    name: str, parameters: tuple[str, ...], lines: tuple[str, ...], given: tuple[str, ...]
+) -> CodeType:
+    """Return the code of a method, one for all classes that differ in the names of fields."""
+    body = "\n  ".join(lines or ["pass"])
+    text = f"def make({', '.join(given)}):\n def {name}({', '.join(parameters)}):\n  {body}\n"
+    found: dict[str, Any] = {}
+    exec(compile(f"{text} return {name}", _FILE, "exec"), {}, found)
+    code: CodeType = found["make"](*given).__code__
+    return code
 
 
 def _repr_method(names: Sequence[str]) -> Callable[[Any], str]:
@@ -223,8 +263,9 @@ def _add_comparison(
     made: Any, fields: dict[str, Field[Any]], frozen: bool, content: dict[str, Any]
 ) -> None:
     """Add methods that replace themselves by compiled ones at their first call."""
-    compared = [name for name, each in fields.items() if each.compare]
-    hashed = [n for n, each in fields.items() if (each.compare if each.hash is None else each.hash)]
+    places = dict(zip(_places(fields), fields.values(), strict=True))
+    compared = [name for name, each in places.items() if each.compare]
+    hashed = [n for n, each in places.items() if (each.compare if each.hash is None else each.hash)]
 
     def key(of: str, names: Sequence[str]) -> str:
         return f"({''.join(f'{of}.{name},' for name in names)})"
@@ -235,12 +276,12 @@ def _add_comparison(
             f" return {key('self', compared)} == {key('other', compared)}",
             "return NotImplemented",
         ]
-        made.__eq__ = _compile_method("__eq__", ["self", "other"], lines, {}, made)
+        made.__eq__ = _make_method("__eq__", ["self", "other"], lines, made, fields)
         return made.__eq__(self, other)
 
     def __hash__(self: Any) -> int:
         lines = [f"return hash({key('self', hashed)})"]
-        made.__hash__ = _compile_method("__hash__", ["self"], lines, {}, made)
+        made.__hash__ = _make_method("__hash__", ["self"], lines, made, fields)
         value: int = made.__hash__(self)
         return value
 

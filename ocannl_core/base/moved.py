@@ -1,4 +1,4 @@
-"""Imports of modules by the names that they had in version 0.1: each warns with the new name."""
+"""Imports of modules by their old names: each warns with the new one."""
 
 from __future__ import annotations
 
@@ -10,54 +10,15 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ocannl_core.base.renamings import MODULES
+from ocannl_core.base.version import GONE
+
 if TYPE_CHECKING:
     from importlib.abc import Loader
 else:
     Loader = object  # importing `importlib.abc` takes milliseconds
 
 _CORE = "ocannl_core."
-
-MOVED = {
-    "custom": "tensor.custom",
-    "debug": "runtime.observers",
-    "debug.bounds": "runtime.observers.run_checks",
-    "debug.value_guard": "runtime.observers.run_checks",
-    "dtypes": "ir.numbers.dtypes",
-    "errors": "base.errors",
-    "hooks": "backend",
-    "hooks.backend": "backend.loaded_backend",
-    "indexing": "ir.indexing",
-    "ir.kernels.parse": "testing.parser.plans",
-    "ir.loops.parse": "testing.parser.loops",
-    "kernel_passes": "passes.kernels",
-    "kernels": "ir.kernels",
-    "kernels.parse": "testing.parser.plans",
-    "loopir": "ir.loops",
-    "loopir.parse": "testing.parser.loops",
-    "lower": "passes.lower",
-    "machine_model": "schedule.machine_model",
-    "node": "ir.node",
-    "ops": "ir.numbers.primitives",
-    "passes.cse": "passes.loops.cse",
-    "passes.fma_contraction": "passes.loops.fma_contraction",
-    "passes.licm": "passes.loops.licm",
-    "passes.pipeline": "passes.loops.pipeline",
-    "passes.simplify": "passes.loops.simplify",
-    "ir.assignments.bufferise_calls": "ir.assignments.bufferize_calls",
-    "passes.kernels.parallelise": "passes.kernels.parallelize",
-    "passes.kernels.recognise_nests": "passes.kernels.recognize_nests",
-    "persistence": "data.checkpoints",
-    "plot": "display.pictures",
-    "plot.pictures": "display.pictures.expression_graph",
-    "schedule.rules.vectorisable": "schedule.rules.vectorizable",
-    "schedule.rules.vectorise_output": "schedule.rules.vectorize_output",
-    "schedule.rules.vectorise_reduction": "schedule.rules.vectorize_reduction",
-    "settings": "base.settings",
-    "target": "ir.target",
-    "train.optimiser": "train.optimizer",
-    "train.optimisers": "train.optimizers",
-}
-"""New names of modules that programs of users may import, and of their folders, by old names."""
 
 
 class _Alias(Loader):
@@ -92,7 +53,7 @@ class _Finder:
         if new is None:
             return None
         warnings.warn(
-            f"{fullname} has moved: import {_CORE}{new}. The old name works until version 0.3.",
+            f"{fullname} has moved: import {_CORE}{new}. The old name works until version {GONE}.",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -103,7 +64,7 @@ def new_name(old: str) -> str | None:
     """Return the new name of a module that has moved, or None; both without the package's name."""
     parts = old.split(".")
     for count in range(len(parts), 0, -1):
-        new = MOVED.get(".".join(parts[:count]))
+        new = MODULES.get(".".join(parts[:count]))
         if new is not None:
             moved = ".".join([new, *parts[count:]])
             return new_name(moved) or moved

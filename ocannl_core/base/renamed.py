@@ -1,8 +1,4 @@
-"""Public names of version 0.1 that have another spelling: the table behind warnings and `migrate`.
-
-A name works under its old spelling until version 0.3, with a warning at the line of its use.
-`ocannl migrate` rewrites programs from the same table. Modules have a table of their own, `moved`.
-"""
+"""Values of public names by their old spellings, with a warning at the line of their use."""
 
 from __future__ import annotations
 
@@ -14,106 +10,12 @@ from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
 from ocannl_core.base.errors import printable
-from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import is_inside
+from ocannl_core.base.renamings import CALLS, KEYWORDS, METHODS, NAMES
+from ocannl_core.base.version import GONE
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-GONE = "0.3"
-"""The version in which old names stop working."""
-
-NAMES: dict[str, str] = {
-    # the names of NumPy, the array API standard and PyTorch, where these agree
-    "oc.bool_": "oc.bool",
-    "oc.sub": "oc.subtract",
-    "oc.mul": "oc.multiply",
-    "oc.div": "oc.divide",
-    "oc.neg": "oc.negative",
-    "oc.mod": "oc.remainder",
-    "oc.power": "oc.pow",
-    "oc.recip": "oc.reciprocal",
-    "oc.recip_sqrt": "oc.rsqrt",
-    # parts of other operations, and the machinery of random numbers
-    **{
-        f"oc.{name}": f"oc.primitives.{name}"
-        for name in (
-            "first",
-            "second",
-            "identity",
-            "interleave",
-            "offsets",
-            "outer_sum",
-            "relu_gate",
-            "sat01",
-            "sat01_gate",
-            "tropical",
-        )
-    },
-    **{
-        f"oc.{name}": f"oc.random.{new}"
-        for name, new in {
-            "random_words": "words",
-            "threefry4x32": "threefry4x32",
-            "uint4x32": "uint4x32",
-            "uniform_of": "uniform_of",
-            "word": "word",
-        }.items()
-    },
-    "oc.mapped": "oc.data.memmap",
-    "oc.unchanged_roots": "oc.train.unchanged_roots",
-    # one spelling
-    "oc.train.Optimiser": "oc.train.Optimizer",
-    "oc.backend_api.launches.CompilerVectorisation": (
-        "oc.backend_api.launches.CompilerVectorization"
-    ),
-    "oc.backend_api.rendering.NotVectorisedError": "oc.backend_api.rendering.NotVectorizedError",
-}
-"""New names of values, functions and classes, by old names; their arguments are the same."""
-
-METHODS: dict[str, dict[str, str]] = {"oc.train.Optimizer": {"minimise": "minimize"}}
-"""New names of methods, by classes and old names."""
-
-KEYWORDS: dict[str, dict[str, str]] = {
-    "oc.clip": {"low": "min", "high": "max"},
-    "oc.nn.batch_norm": {"axes": "shape"},
-    "oc.nn.resize": {"axes": "axis"},
-}
-"""New names of keyword arguments, by functions and old names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """A function that another one replaces, with other arguments.
-
-    Attributes:
-        parameters: The parameters of the function; those after a star are keywords, which are
-            passed on under their own names.
-        call: The call in its place, with a parameter in braces for the text of its argument.
-        place: The module that has the function until it is gone; empty if it is gone, because its
-            name has another meaning.
-    """
-
-    parameters: tuple[str, ...]
-    call: str
-    place: str = ""
-
-
-CALLS: dict[str, Rewritten] = {
-    "oc.transpose": Rewritten(("x",), "{x}.T"),
-    "oc.nn.mean": Rewritten(
-        ("spec", "x"), "oc.mean({x}, logic={spec})", "ocannl_core.nn.statistics"
-    ),
-    "oc.nn.softmax": Rewritten(
-        ("spec", "x", "*", "scale"), "oc.softmax({x}, logic={spec})", "ocannl_core.nn.statistics"
-    ),
-    "oc.nn.variance": Rewritten(
-        ("spec", "x", "center"),
-        "oc.mean(oc.square({x} - {center}), logic={spec})",
-        "ocannl_core.nn.statistics",
-    ),
-}
-"""Functions that another one replaces, by name."""
 
 
 def old_name(title: str) -> tuple[str, Callable[[], Any]] | None:

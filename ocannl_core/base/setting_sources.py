@@ -12,6 +12,7 @@ from ocannl_core.base import config_files
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_depth
+from ocannl_core.base.version import GONE
 
 PREFIX = "OCANNL_"
 
@@ -271,4 +272,4 @@ def _warn_about_old(source: str, new: str) -> None:
     if source not in _warned:
         _warned.add(source)
         text = f"The setting of {source} is one of a plugin now: write {new}. The old name works "
-        warnings.warn(text + "until version 0.2.", FutureWarning, stacklevel=caller_depth())
+        warnings.warn(text + f"until version {GONE}.", FutureWarning, stacklevel=caller_depth())

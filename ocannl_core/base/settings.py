@@ -32,6 +32,7 @@ from ocannl_core.base import setting_formats as formats
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.plugin_settings import PluginTable, setting
+from ocannl_core.base.renamings import SETTINGS
 from ocannl_core.base.setting_sources import (
     BETWEEN,
     PREFIX,
@@ -328,7 +329,7 @@ class Settings:
             """Return a setting of a plugin by the name that it had: a backend for version 1.0 of
             the interface may read it.
             """
-            plugin, _, setting = MOVED.get(name, "").rpartition(BETWEEN)
+            plugin, _, setting = SETTINGS.get(name, "").rpartition(BETWEEN)
             if plugin not in _declared:
                 raise AttributeError(f"there is no setting {name}", name=name, obj=self)
             text = (
@@ -338,22 +339,11 @@ class Settings:
             return getattr(of_plugin(plugin, _declared[plugin].declared), setting)
 
 
-MOVED = {
-    "cc": "cpu_c__cc",
-    "cc_arch": "cpu_c__arch",
-    "check_compiler": "cpu_c__check_compiler",
-    "cuda_compiler": "cuda__compiler",
-    "cuda_graphs": "cuda__graphs",
-    "mpi_device_memory": "mpi__device_memory",
-    "mpi_timeout": "mpi__timeout",
-}
-"""Full names of settings that plugins have now, by their names in version 0.1."""
-
 _TABLE = ConfigTable(
     {each.name: each.metadata["format"] for each in fields(Settings)},
     {each.name: each.default for each in fields(Settings)},
     frozenset(each.name for each in fields(Settings) if each.metadata["needs_trust"]),
-    MOVED,
+    SETTINGS,
 )
 
 

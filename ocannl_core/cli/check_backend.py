@@ -11,9 +11,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-_CORPORA = ("suite", "primitives", "onnx", "opinfo")
-
-
 HELP = "run the conformance suite on a backend, and list its capabilities"
 DESCRIPTION = (
     "Runs the conformance suite on a device, and prints a table: what it declares, "
@@ -32,10 +29,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--corpus",
         action="append",
-        choices=_CORPORA,
+        metavar="NAME",
         help="suite (default): the conformance suite; primitives: every primitive at the edges of "
-        "every declared format; onnx: node tests of the package onnx; opinfo: samples of PyTorch; "
-        "may be repeated",
+        "every declared format; opinfo: samples of PyTorch; or a corpus of a plugin, such as onnx "
+        "of ocannl-onnx; may be repeated",
     )
     command.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
     command.add_argument(

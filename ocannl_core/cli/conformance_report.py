@@ -26,7 +26,7 @@ _NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ConformanceReport:
     """The results of a check.
 
     Attributes:

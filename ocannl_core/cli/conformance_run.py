@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from ocannl_core.backend import registry
 from ocannl_core.backend.interface_use import files_of, notes_for_authors
 from ocannl_core.backend.manager import reference, select
+from ocannl_core.backend.plugins import describe
 from ocannl_core.backend.protocols import VERSIONS_PAGE
+from ocannl_core.backend.results import reraise_interruption
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
-from ocannl_core.cli.conformance_report import Report
+from ocannl_core.cli.conformance_report import ConformanceReport
 from ocannl_core.testing.allowances import Allowances, allowances_of
-from ocannl_core.testing.corpora import primitive_edges, published_vectors
+from ocannl_core.testing.corpora import opinfo, primitive_edges, reference_cases
+from ocannl_core.testing.corpora.reference_cases import ReferenceCase
 from ocannl_core.testing.outcomes import CaseResult, Outcome
 from ocannl_core.testing.subject import Subject
 
@@ -30,6 +34,7 @@ def check(arguments: argparse.Namespace) -> int:
     oracle = Subject(*(select(arguments.oracle) if arguments.oracle else reference()))
     subject, allowances = Subject(backend, target), allowances_of(backend)
     corpora = tuple(dict.fromkeys(arguments.corpus or ["suite"]))
+    cases = {each: _corpus_named(each) for each in corpora if each != "suite"}
     results: list[CaseResult] = []
     tracebacks: dict[str, str] = {}
     deprecations: dict[str, None] = {}
@@ -41,12 +46,12 @@ def check(arguments: argparse.Namespace) -> int:
             tracebacks |= outcomes.tracebacks
             deprecations |= outcomes.deprecations
         else:
-            results += _CASES[corpus](subject, oracle, allowances, arguments.k or "")
+            results += cases[corpus](subject, oracle, allowances, arguments.k or "")
     if not results:
         raise UsageError("The suite has a test that matches.", found=f"-k {arguments.k}")
     results = [allowances.apply(each) for each in results]
     stale = allowances.stale(results, is_complete=arguments.k is None)
-    report = Report(
+    report = ConformanceReport(
         backend, target, oracle.target, corpora, tuple(results), tuple(stale), tracebacks
     )
     print("\n".join(report.lines(is_verbose=arguments.verbose)))
@@ -60,15 +65,54 @@ def check(arguments: argparse.Namespace) -> int:
     return 0 if report.is_passed else 1
 
 
-_CASES: Mapping[str, Callable[[Subject, Subject, Allowances, str], Iterable[CaseResult]]] = {
-    "primitives": primitive_edges.results,
-    "onnx": lambda subject, _, *rest: published_vectors.results(
-        published_vectors.onnx_vectors(), subject, *rest
-    ),
-    "opinfo": lambda subject, _, *rest: published_vectors.results(
-        published_vectors.opinfo_vectors(), subject, *rest
-    ),
-}
+_Corpus: TypeAlias = Callable[[Subject, Subject, Allowances, str], Iterable[CaseResult]]
+"""The results of a device beside an oracle, with allowances, of cases with a part in their name."""
+
+
+def _corpus_named(name: str) -> _Corpus:
+    """Return a corpus of the core or of a plugin.
+
+    Raises:
+        UsageError: if there is none, or the plugin does not load.
+    """
+    own = {
+        "primitives": primitive_edges.results,
+        "opinfo": _with_references("opinfo", opinfo.cases),
+    }
+    if name in own:
+        return own[name]
+    added = registry.corpora()
+    if name not in added:
+        raise UsageError(
+            f"A corpus is one of {', '.join(dict.fromkeys(['suite', *own, *sorted(added)]))}.",
+            found=f"--corpus {name}",
+            fix="pip install ocannl-onnx"
+            if name == "onnx"
+            else "install the distribution with this corpus",
+        )
+    entry, load = added[name]
+    try:
+        found = load()
+        if not callable(found):
+            raise TypeError(f"{found!r} is no function that yields cases")
+    except BaseException as error:
+        reraise_interruption(error)
+        raise UsageError(
+            f"The corpus {name} is in a plugin that loads.",
+            found=describe(error),
+            where=str(entry),
+            fix=entry.repair,
+        ) from error
+    return _with_references(name, found)
+
+
+def _with_references(name: str, cases: Callable[[], Iterable[ReferenceCase]]) -> _Corpus:
+    def results(
+        subject: Subject, _: Subject, allowances: Allowances, wanted: str
+    ) -> Iterable[CaseResult]:
+        return reference_cases.results(name, cases(), subject, allowances, wanted)
+
+    return results
 
 
 class _Outcomes:

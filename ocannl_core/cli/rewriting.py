@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import ocannl_core
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.moved import MOVED, new_name
-from ocannl_core.base.renamed import CALLS, KEYWORDS, METHODS, NAMES, Rewritten
+from ocannl_core.base.moved import new_name
+from ocannl_core.base.renamings import CALLS, KEYWORDS, METHODS, MODULES, NAMES, Rewritten
+from ocannl_core.cli.old_settings import WORDS, Rewriting, new_words
 
 _CORE = "ocannl_core"
 _SCOPES = (
@@ -37,18 +38,6 @@ _METHOD_KEYWORDS = {
     for title, renamed in KEYWORDS.items()
     if hasattr(ocannl_core.Tensor, title.removeprefix("oc."))
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Rewriting:
-    """The text of a program with new names.
-
-    Attributes:
-        notes: Lines with old names that a person has to rewrite, with the reason.
-    """
-
-    text: str
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +124,7 @@ class _Program:
 
     def edits(self) -> list[_Edit]:
         """Return the edits of one round."""
-        if _CORE not in self.text:
+        if _CORE not in self.text and not any(each in self.text for each in WORDS):
             return []
         self._enter(self.tree, _Scope(self.tree, None))
         nodes = list(self._scope_of)
@@ -150,6 +139,8 @@ class _Program:
                     self._rename_attribute(node)
                 case ast.Call():
                     self._rename_keywords(node)
+                case ast.Constant(value=str(value)) if value in WORDS:
+                    self._replace(*self._span(node), new_words(self._source(node)))
         if not self._edits:
             self._rewrite_calls([node for node in nodes if isinstance(node, ast.Call)])
         if not self._edits:
@@ -604,7 +595,7 @@ def _new_title(title: str | None) -> str | None:
         return new
     path = title.removeprefix("oc.")
     top = path.partition(".")[0]
-    if top in MOVED and top in ocannl_core.__all__:
+    if top in MODULES and top in ocannl_core.__all__:
         return None  # an attribute, such as `oc.settings`
     moved = new_name(path)
     return None if moved is None else f"oc.{moved}"

@@ -26,23 +26,7 @@ from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.launch_limits import LaunchLimits
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Scope, Stmt
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.numbers.dtypes import (
-    ALL,
-    NARROW,
-    DType,
-    bool_,
-    float32,
-    float64,
-    int4,
-    int32,
-    int64,
-    round_to,
-    uint4,
-    uint4x32,
-    uint8,
-    uint32,
-    uint64,
-)
+from ocannl_core.ir.numbers import dtypes
 
 if TYPE_CHECKING:
     from ocannl_core.codegen.rendering.render_state import RenderState
@@ -62,7 +46,7 @@ class KernelParameter:
     """
 
     name: str
-    dtype: DType | None
+    dtype: dtypes.DType | None
     is_written: bool = False
     is_tensor_map: bool = False
 
@@ -93,61 +77,65 @@ class Dialect:
     signed_wraps: ClassVar[bool] = False
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
 
-    type_names: ClassVar[dict[DType, str]] = {
-        **{each: f"{each}_t" for each in ALL if each.is_integer},
-        **{each: f"uint{8 * each.nbytes}_t" for each in (bool_, *NARROW)},
-        int4: "int8_t",
-        uint4: "uint8_t",
-        float32: "float",
-        float64: "double",
-        uint4x32: "uint4x32",
+    type_names: ClassVar[dict[dtypes.DType, str]] = {
+        **{each: f"{each}_t" for each in dtypes.ALL if each.is_integer},
+        **{each: f"uint{8 * each.nbytes}_t" for each in (dtypes.bool_, *dtypes.NARROW)},
+        dtypes.int4: "int8_t",
+        dtypes.uint4: "uint8_t",
+        dtypes.float32: "float",
+        dtypes.float64: "double",
+        dtypes.uint4x32: "uint4x32",
     }
     """Storage types of cells."""
 
-    integer_suffixes: ClassVar[dict[DType, str]] = {uint32: "u", int64: "LL", uint64: "ULL"}
+    integer_suffixes: ClassVar[dict[dtypes.DType, str]] = {
+        dtypes.uint32: "u",
+        dtypes.int64: "LL",
+        dtypes.uint64: "ULL",
+    }
 
-    def storage_type(self, dtype: DType) -> str:
+    def storage_type(self, dtype: dtypes.DType) -> str:
         """Return the type of a cell in memory; of packed cells, the type of the bytes."""
-        return self.type_names[uint8 if dtype.is_packed else dtype]
+        return self.type_names[dtypes.uint8 if dtype.is_packed else dtype]
 
-    def value_type(self, dtype: DType) -> str:
+    def value_type(self, dtype: dtypes.DType) -> str:
         """Return the type in which the language computes with numbers of the format."""
-        return self.type_names[float32 if dtype.is_narrow else dtype]
+        return self.type_names[dtypes.float32 if dtype.is_narrow else dtype]
 
-    def constant(self, value: float, dtype: DType) -> CExpr:
+    def constant(self, value: float, dtype: dtypes.DType) -> CExpr:
         """Return a literal of exactly this number, rounded to the format.
 
         Raises:
             CodegenError: for 128-bit words, which numbers do not denote.
         """
-        if dtype is uint4x32:
+        if dtype is dtypes.uint4x32:
             raise CodegenError("A number is no 128-bit word.", found=f"the constant {value}")
-        exact = round_to(value, dtype)
+        exact = dtypes.round_to(value, dtype)
         return self._float(exact, dtype) if dtype.is_float else self._integer(exact, dtype)
 
-    def _float(self, value: float, dtype: DType) -> CExpr:
+    def _float(self, value: float, dtype: dtypes.DType) -> CExpr:
         if math.isnan(value):
             return CExpr("NAN")
         if math.isinf(value):
             return CExpr("INFINITY") if value > 0 else CExpr("-INFINITY", Precedence.UNARY)
         # the shortest decimal that parses to the same number
-        digits = repr(value) if dtype is float64 else str(np.float32(value)) + "f"
+        digits = repr(value) if dtype is dtypes.float64 else str(np.float32(value)) + "f"
         return CExpr(digits, Precedence.UNARY if digits.startswith("-") else Precedence.PRIMARY)
 
-    def _integer(self, value: int, dtype: DType) -> CExpr:
+    def _integer(self, value: int, dtype: dtypes.DType) -> CExpr:
         suffix = self.integer_suffixes.get(dtype, "")
-        if dtype is int64 and -(2**31) < value < 2**31:
+        if dtype is dtypes.int64 and -(2**31) < value < 2**31:
             suffix = ""  # an int, which every operand beside it widens
-        if value in (-(2**31), -(2**63)) and dtype in (int32, int64):
+        if value in (-(2**31), -(2**63)) and dtype in (dtypes.int32, dtypes.int64):
             # the digits of the least number denote its negation, which does not exist
             return CExpr(f"-{-(value + 1)}{suffix} - 1", Precedence.SUM)
         return CExpr(f"{value}{suffix}", Precedence.UNARY if value < 0 else Precedence.PRIMARY)
 
-    def function(self, name: str, dtype: DType) -> str:
+    def function(self, name: str, dtype: dtypes.DType) -> str:
         """Return the library function `name` for the format in which `dtype` is computed."""
         return name if self.value_type(dtype) == "double" else f"{name}f"
 
-    def math_helper(self, name: str, dtype: DType) -> str | None:
+    def math_helper(self, name: str, dtype: dtypes.DType) -> str | None:
         """Return the helper that replaces a library function; None if there is none."""
         return math_helper(name) if self.value_type(dtype) == "float" else None
 
@@ -303,11 +291,11 @@ class Dialect:
         """Return a prefetch of the cache line of a cell for writing; None if unsupported."""
         return f"__builtin_prefetch(&{cell}, 1);"
 
-    def array(self, name: str, dtype: DType, size: int, scope: Scope) -> str:
+    def array(self, name: str, dtype: dtypes.DType, size: int, scope: Scope) -> str:
         """Return the declaration of an array that is local to the kernel."""
         return f"_Alignas(64) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
 
-    def group_arrays(self, arrays: Sequence[tuple[str, DType, int]]) -> list[str]:
+    def group_arrays(self, arrays: Sequence[tuple[str, dtypes.DType, int]]) -> list[str]:
         """Return the declarations of the arrays that the threads of a block share.
 
         Args:

@@ -218,18 +218,17 @@ def optimize(
     Args:
         observe: Called with every node whose memory mode is open.
     """
-    from ocannl_core.passes.loops.pipeline import core_passes, run_passes
+    from ocannl_core.passes.loops.pipeline import core_passes, join_local, run_passes
     from ocannl_core.passes.loops.repetitions import optimize_repetitions
 
     decisions = _decisions(request, observe)
     own = request.backend.passes(request.target)
 
     def run(program: LoopProgram, decided: Decisions) -> LoopProgram:
-        passes = [
-            _timed(each, dump)
-            for each in (*core_passes(decided, has_fma=request.target.has_fma), *own)
-        ]
-        return run_passes(program, passes, [dump.program])
+        passes = (*core_passes(decided, has_fma=request.target.has_fma), *own)
+        # a dump has the program after each pass
+        joined = passes if dump.is_open else join_local(passes)
+        return run_passes(program, [_timed(each, dump) for each in joined], [dump.program])
 
     found = optimize_repetitions(
         request.lowered, request.stored.keys(), run, decisions.choose_mode, request.tuned_places

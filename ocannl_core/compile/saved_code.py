@@ -17,24 +17,24 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
+from ocannl_core.backend.protocols import Source
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import add_digest, strip_digest
 from ocannl_core.base.files.directory import PrivateDirectory, private_directory
-from ocannl_core.compile.parts import PartitionedSource
+from ocannl_core.compile.parts import Device, Item, OpenRepetition, Part, PartitionedSource
 from ocannl_core.compile.relevant_settings import relevant_settings
 from ocannl_core.compile.stages import CompileRequest, GeneratedCode
-from ocannl_core.ir.kernels.nodes import Plan
+from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps
 from ocannl_core.ir.loops.nodes import Definition, LoopProgram
 from ocannl_core.ir.node import Placement, TensorNode
 from ocannl_core.ir.serialization.columns import DecodingError
@@ -53,7 +53,15 @@ _MOST_ENTRIES = 1000
 _CORE = Path(__file__).parents[1]
 _LOADED = time.time()
 _PLACEMENTS = tuple[tuple[TensorNode, Placement], ...]
-_QUESTION = tuple[str, str, Target, LoopProgram, _PLACEMENTS, tuple[TensorNode, ...], _PLACEMENTS]
+_QUESTION = tuple[
+    tuple[tuple[str, str, Target], ...],
+    LoopProgram,
+    _PLACEMENTS,
+    tuple[TensorNode, ...],
+    _PLACEMENTS,
+]
+_PART = -1
+"""A part in the structure of a partitioned source; other numbers are repetitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +76,30 @@ class SavedCode:
     _write: Callable[[GeneratedCode], None] | None = None
 
     def save(self, made: GeneratedCode) -> None:
-        """Write code to the entry, if it can be written; parts for several backends are not."""
-        if self._write is not None and not isinstance(made.source, PartitionedSource):
+        """Write code to the entry, if it can be written."""
+        if self._write is not None:
             self._write(made)
 
 
 def find_saved(request: CompileRequest) -> SavedCode:
     """Return the entry of a program.
 
-    Code is saved only if the program stays in the loop language, the backend states the class of
+    Code is saved only if the program stays in the loop language, each backend states the class of
     its sources (`OCANNL_SOURCE`), no wrapper plugin is installed, and the cache can be written.
     """
-    form = _form(request.backend)
-    code = None if form is None else _code_digest(request.backend)
-    if form is None or code is None:
+    devices = request.device, *request.fallbacks
+    form = _form([backend for backend, _ in devices])
+    code = [_code_digest(backend) for backend, _ in devices]
+    if form is None or None in code:
         return SavedCode()
     numbering = Numbering()
-    lowered, target = request.lowered, request.target
-    inlined = tuple(node for node in lowered.nodes if node in request.inlined)
+    inlined = tuple(node for node in request.lowered.nodes if node in request.inlined)
     stored, tuned = tuple(request.stored.items()), tuple(request.tuned_places.items())
-    question = (code, _circumstances(target), target, lowered, stored, inlined, tuned)
+    described = tuple(
+        (digest, _circumstances(target), target)
+        for digest, (_, target) in zip(code, devices, strict=True)
+    )
+    question = described, request.lowered, stored, inlined, tuned
     try:
         key = hashlib.sha256(encode(question, form_of(_QUESTION), numbering)).hexdigest()
         directory = private_directory(settings.cache_directory(), "routines")
@@ -97,23 +109,73 @@ def find_saved(request: CompileRequest) -> SavedCode:
 
     def write(made: GeneratedCode) -> None:
         with suppress(NotDataError, OSError):
-            _write(directory, key, encode(_parts(made), form, numbering))
+            _write(directory, key, encode(_as_data(made), form, numbering))
 
-    return SavedCode(_read(directory, key, form, numbering.things), write)
+    return SavedCode(_read(directory, key, form, numbering.things, devices), write)
 
 
-def _form(backend: Backend) -> Form | None:
-    """Return the schema of an entry; None if the backend states no class for its sources."""
-    source = backend.source_class()
-    if source is None:
+def _form(backends: Sequence[Backend]) -> Form | None:
+    """Return the schema of an entry; None if a backend states no class for its sources."""
+    sources = [backend.source_class() for backend in backends]
+    if None in sources:
         return None
+    part = GenericAlias(tuple, (int, Plan, Union[tuple(sources)]))  # noqa: UP007
+    parts, numbers = (GenericAlias(tuple, (each, ...)) for each in (part, int))
     tables = Mapping[TensorNode, Placement], Mapping[TensorNode, Definition]
-    parts: Any = GenericAlias(tuple, (LoopProgram, *tables, Plan, source))
-    return form_of(parts)
+    repetitions = tuple[RepeatedSteps, ...]
+    entry: Any = (LoopProgram, *tables, Plan, parts, repetitions, numbers)
+    return form_of(GenericAlias(tuple, entry))
 
 
-def _parts(made: GeneratedCode) -> tuple[object, ...]:
-    return tuple(getattr(made, each.name) for each in fields(GeneratedCode))
+def _as_data(made: GeneratedCode) -> tuple[object, ...]:
+    """Return code as an entry: the parts of its source in order, the repetitions around them, and
+    the structure, which has `_PART` for a part, and for a repetition the number of its items. A
+    source for one device is a part without a structure.
+    """
+    parts: list[object] = []
+    repetitions: list[RepeatedSteps] = []
+    structure: list[int] = []
+
+    def add(items: Iterable[Item]) -> None:
+        for item in items:
+            if isinstance(item, Part):
+                structure.append(_PART)
+                parts.append((item.device, item.plan, item.source))
+            else:
+                structure.append(len(item.items))
+                repetitions.append(item.repeated)
+                add(item.items)
+
+    if isinstance(made.source, PartitionedSource):
+        add(made.source.items)
+    else:
+        parts.append((0, made.plan, made.source))
+    own = (made.optimized, made.placements, made.definitions, made.plan)
+    return *own, tuple(parts), tuple(repetitions), tuple(structure)
+
+
+def _from_data(entry: Any, devices: tuple[Device, ...]) -> GeneratedCode:
+    *own, parts, repetitions, structure = entry
+    if not structure:
+        ((_, _, source),) = parts
+        return _code(own, source)
+    next_part, next_repetition, numbers = iter(parts), iter(repetitions), iter(structure)
+
+    def items(count: int) -> tuple[Item, ...]:
+        return tuple(item(next(numbers)) for _ in range(count))
+
+    def item(number: int) -> Item:
+        if number == _PART:
+            return Part(*next(next_part))
+        return OpenRepetition(next(next_repetition), items(number))
+
+    found = tuple(item(number) for number in numbers)
+    return _code(own, PartitionedSource(devices, found, own[-1]))
+
+
+def _code(own: Sequence[Any], source: Source) -> GeneratedCode:
+    optimized, placements, definitions, plan = own
+    return GeneratedCode(optimized, placements, definitions, plan, source)
 
 
 def _circumstances(target: Target) -> str:
@@ -167,7 +229,11 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _read(
-    directory: PrivateDirectory, name: str, form: Form, things: Sequence[object]
+    directory: PrivateDirectory,
+    name: str,
+    form: Form,
+    things: Sequence[object],
+    devices: tuple[Device, ...],
 ) -> GeneratedCode | None:
     """Return an entry; None if there is none, or its digest differs."""
     content = directory.read(name, is_use=True)
@@ -175,7 +241,7 @@ def _read(
     if payload is None:
         return None
     try:
-        return GeneratedCode(*decode(payload, form, things))
+        return _from_data(decode(payload, form, things), devices)
     except DecodingError:  # from a plugin that changed and has the same source code, for instance
         return None
 

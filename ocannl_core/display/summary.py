@@ -13,7 +13,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.identity import ById
 from ocannl_core.display.cells import compile_aside
 from ocannl_core.ir.assignments import nodes as assignments
-from ocannl_core.ir.assignments.nodes import Sequence as AssignSequence
+from ocannl_core.ir.assignments.nodes import AssignSequence
 from ocannl_core.ir.indexing import traversals
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.tensor.computations.computation import forward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,6 +71,29 @@ class Shown:
         return bundle
 
 
+@dataclass(frozen=True, slots=True)
+class NamedViews:
+    """The same view of several tensors.
+
+    Attributes:
+        views: The view of each, by name.
+    """
+
+    views: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{name}:\n{view}".rstrip("\n") for name, view in self.views.items())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str | None:
+        """Return the views one below the other, where all of them are HTML."""
+        parts = [(name, getattr(view, "_repr_html_", None)) for name, view in self.views.items()]
+        if any(method is None for _, method in parts):
+            return None
+        return "\n".join(f"<h4>{escape(name)}</h4>\n{method()}" for name, method in parts if method)
+
+
 def show(
     subject: object, ctx: Context | None = None, *, view: str | None = None, **options: Any
 ) -> Shown:
@@ -77,17 +101,20 @@ def show(
 
     A tensor is shown as its expression, and as a table of its cells where a context is given. A
     routine is explained, code has its number formats listed, arrays are heat maps, losses and other
-    series are curves.
+    series are curves. Several tensors, by name or in a list, are shown one after the other.
 
     Args:
-        subject: A tensor, a routine, a computation, an array, a series of numbers, several series
-            by name, or the result of `oc.train.fit`.
+        subject: A tensor, several by name, a routine, a computation, an array, a series of
+            numbers, several series by name, or the result of `oc.train.fit`.
         ctx: The context that holds the cells of a tensor.
         view: The name of another view: explain, tree, table, summary, graph, curves, heatmap or
             precision_report.
         options: Arguments of the function of that name.
     """
-    views = _views_of(subject, has_cells=ctx is not None)
+    tensors = _tensors_of(subject)
+    views = _views_of(
+        next(iter(tensors.values())) if tensors else subject, has_cells=ctx is not None
+    )
     if not views:
         raise UsageError.at_caller(
             "oc.show shows tensors, routines, computations, arrays and series of numbers.",
@@ -95,7 +122,7 @@ def show(
             fix="oc.show(x), oc.show(step), oc.show(losses)",
         )
     chosen = views[0] if view is None else view
-    if isinstance(subject, Tensor) and chosen == "table" and ctx is None:
+    if tensors and chosen == "table" and ctx is None:
         raise UsageError.at_caller(
             "A table shows the cells of a tensor, which live in a context.",
             found="view='table' without a context",
@@ -107,11 +134,30 @@ def show(
             found=f"view={view!r}",
             fix=f"oc.show(..., view={views[0]!r})",
         )
-    arguments: list[object] = [subject]
-    if chosen in _READS_CELLS and ctx is not None:
-        arguments.append(ctx)
+    context = [ctx] if chosen in _READS_CELLS and ctx is not None else []
     others = tuple(f"oc.show(..., view={each!r})" for each in views if each != chosen)
-    return Shown(chosen, VIEWS[chosen](*arguments, **options), others)
+    if tensors and not isinstance(subject, Tensor):
+        each_view = {n: VIEWS[chosen](x, *context, **options) for n, x in tensors.items()}
+        return Shown(chosen, NamedViews(each_view), others)
+    return Shown(chosen, VIEWS[chosen](subject, *context, **options), others)
+
+
+def _tensors_of(subject: object) -> dict[str, Tensor]:
+    """Return the tensors that a subject is or consists of, by name; none of other things."""
+    match subject:
+        case Tensor():
+            found: dict[str, object] = {subject.node.name: subject}
+        case Mapping():
+            found = {str(name): each for name, each in subject.items()}
+        case list() | tuple():
+            found = {
+                f"{at} {each.node.name}" if isinstance(each, Tensor) else str(at): each
+                for at, each in enumerate(subject)
+            }
+        case _:
+            return {}
+    tensors = {name: each for name, each in found.items() if isinstance(each, Tensor)}
+    return tensors if len(tensors) == len(found) else {}
 
 
 def _views_of(subject: object, *, has_cells: bool) -> tuple[str, ...]:

@@ -1,73 +1,25 @@
-"""Canonical forms of whole nests, kernels and programs: equal if they are equal up to names.
+"""Canonical texts of whole nests and programs: equal if they are equal up to names.
 
-There are two spellings, both without labels, hints, titles and remarks:
-
-- `canonical_text` and `canonical_program` are the printed notation with numbers for names. They are
-  stable and readable, so caches on disk and schedules that a user states find code by them.
-- `canonical_form` is the serialisation with numbers for identities, an order of magnitude cheaper,
-  together with the identities. Deduplication finds equal kernels by it and copies by renaming.
-  Equal code that shares its parts differently may have another form. Programs with operations in
-  Python have none.
-
-The ranges of variables of loops around a nest are part of neither. Parts of a program, which have
-free names, are compared by `ir.loops.equivalence`.
+They are the printed notation with numbers for names, without labels, hints, titles and remarks.
+They are stable and readable, so caches on disk and schedules that a user states find code by them.
+The ranges of variables of loops around a nest are no part of them. Passes find equal code by
+`ir.templates`, an order of magnitude faster. Parts of a program, which have free names, are
+compared by `ir.loops.equivalence`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
 
-from ocannl_core.ir.indexing import AffineIndex, AxisIndex, LoopVar, StaticIndex, affine_text
+from ocannl_core.ir.indexing import AffineIndex, AxisIndex, LoopVar, affine_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.printer import nest_lines
 from ocannl_core.ir.loops.nodes import Block, LoopProgram, Remark, Stmt
 from ocannl_core.ir.loops.printer import TextPrinter
-from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.serialization.encode import encode
-from ocannl_core.ir.serialization.forms import Numbering
-from ocannl_core.ir.serialization.schema import form_like, form_of
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.text import RESERVED_NAMES, PrintedNames
-
-_FACTS = tuple[NodeInfo | int | None, ...]
-
-
-class CanonicalForm(NamedTuple):
-    """A canonical form.
-
-    Attributes:
-        content: Equal for values that are equal up to names.
-        things: The nodes and variables behind the numbers in the content.
-    """
-
-    content: bytes
-    things: tuple[object, ...]
-
-
-def canonical_form(value: object, nodes: NodeInfos) -> CanonicalForm:
-    """Return the canonical form of a record or of a tuple of records, with the formats and extents
-    of its nodes and the extents of its static indices.
-
-    Raises:
-        NotDataError: if the value contains more than data.
-    """
-    numbering = Numbering()
-    content = encode(value, form_like(value), numbering, by_number=True)
-    facts = tuple([_fact(thing, nodes) for thing in numbering.things])
-    content += encode(facts, form_of(_FACTS), numbering, by_number=True)
-    return CanonicalForm(content, numbering.things)
-
-
-def _fact(thing: object, nodes: NodeInfos) -> NodeInfo | int | None:
-    match thing:
-        case TensorNode():
-            return nodes.get(thing)
-        case StaticIndex():
-            return thing.extent
-        case _:
-            return None
 
 
 def canonical_text(nest: KernelNest, nodes: NodeInfos) -> str:

@@ -14,7 +14,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import relu
 
 
 @op
-def dense(x: Tensor, *, output: Sequence[int] | None = None, bias: bool = True) -> Tensor:
+def dense(x: Tensor, *, output: int | Sequence[int] | None = None, bias: bool = True) -> Tensor:
     """Return an affine function of the output axes: `weight @ x + bias`.
 
     Shapes: `b|n` to `b|m`, with parameters `weight` of shape `n->m` and `bias` of shape `m`, 0 at
@@ -36,8 +36,8 @@ def dense(x: Tensor, *, output: Sequence[int] | None = None, bias: bool = True) 
 def mlp(
     x: Tensor,
     *,
-    hidden: Sequence[int],
-    output: Sequence[int] | None = None,
+    hidden: int | Sequence[int],
+    output: int | Sequence[int] | None = None,
     activation: Callable[[Tensor], Tensor] = relu,
 ) -> Tensor:
     """Return the output of a multi-layer perceptron: a dense layer with an activation for each
@@ -47,11 +47,11 @@ def mlp(
 
     Args:
         x: The input of the first layer.
-        hidden: The width of each hidden layer.
+        hidden: The width of each hidden layer; an integer is that of the only one.
         output: The sizes `m`; inferred from the use of the result when not given.
         activation: The activation of hidden layers.
     """
-    for width in hidden:
+    for width in [hidden] if isinstance(hidden, int) else hidden:
         x = activation(dense(x, output=[width]))
     return dense(x, output=output)
 

@@ -295,7 +295,7 @@ def gpt(
     )(drop(x, rate=dropout), None, None, None, cache, position)
     if not tied:
         return dense(x, output=[vocabulary], bias=False, label="scores")
-    return einsum("...|n; |v, n => ...|v", x, table.parameters["table"][0])
+    return einsum("...|n; |v, n => ...|v", x, table.own_parameters["table"][0])
 
 
 def _tanh_gelu(x: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from ocannl_core.ir.assignments import traverse
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     AssignProgram,
+    AssignSequence,
     Constant,
     ConstantBits,
     ConstantFill,
@@ -48,7 +49,6 @@ from ocannl_core.ir.assignments.nodes import (
     Section,
     SetVector,
 )
-from ocannl_core.ir.assignments.nodes import Sequence as AssignSequence
 from ocannl_core.ir.assignments.printer import assignment_text
 from ocannl_core.ir.indexing import (
     AxisIndex,

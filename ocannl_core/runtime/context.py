@@ -12,6 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import Buffer, Event
 from ocannl_core.base import settings
@@ -341,7 +343,8 @@ class Context:
         value.
 
         Those that have a value keep it: one set with `ctx[p] = array`, or by an earlier call.
-        Parameters that the initial values depend on come first.
+        Parameters that the initial values depend on come first. Initial arrays are copied to the
+        device; code is compiled for the other initial values.
 
         Args:
             tensor: The loss, any other tensor, or recorded code.
@@ -358,10 +361,17 @@ class Context:
                 fix="ctx.init_params(loss)",
             )
         pending = []
+        arrays: dict[Tensor, Array] = {}
         for each in (*tensor.parameters(), *tensor.statistics):
             stored = self._store.find(each.node)
-            if reinitialize or stored is None or not stored.has_value:
-                pending.append(each.initialization())
+            if not reinitialize and stored is not None and stored.has_value:
+                continue
+            start = each.initialization()
+            if isinstance(start, np.ndarray):
+                arrays[each] = start
+            else:
+                pending.append(start)
+        self.assign(arrays)
         if pending:
             self.compile(reduce(add, pending), name="init_params")()
 
@@ -624,7 +634,8 @@ def _fallbacks(
 @contextmanager
 def _without_collections() -> Iterator[None]:
     """Disable the garbage collector: compiling allocates many objects and no cycles, and each
-    collection would traverse all objects of the process.
+    collection would traverse all objects of the process. So would the first one afterwards, were
+    the new objects not moved to the oldest generation.
     """
     if not gc.isenabled():
         yield
@@ -633,6 +644,9 @@ def _without_collections() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():  # else the program keeps objects there
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
 
 

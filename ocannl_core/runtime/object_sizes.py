@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
-import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ocannl_core.base import packaged_compiler
 from ocannl_core.base.errors import CompileError
 from ocannl_core.base.fast_dataclass import dataclass
 
@@ -49,15 +49,19 @@ def object_sizes(source: Path, processor: str) -> ObjectSizes | None:
     Raises:
         CompileError: if the file does not compile without a library.
     """
-    if find_spec("ziglang") is None or processor not in PROCESSORS:
+    compiler = packaged_compiler.find()
+    if compiler is None or processor not in PROCESSORS:
         return None
     flags = *PROCESSORS[processor], "-std=gnu11", "-Os", "-ffreestanding", "-w", "-c"
     with TemporaryDirectory(prefix="ocannl-") as folder:
         made = Path(folder) / "model.o"
-        # -P: never a `ziglang.py` in the working directory
-        command = [sys.executable, "-P", "-m", "ziglang", "cc", *flags, "-o", str(made)]
+        command = [*compiler.command, *flags, "-o", str(made)]
         result = subprocess.run(
-            [*command, str(source)], capture_output=True, text=True, check=False
+            [*command, str(source)],
+            env={**os.environ, **packaged_compiler.cache_variables(folder, keep_libraries=False)},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if result.returncode:
             raise CompileError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Never, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Never, NoReturn, SupportsIndex
 
 from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.base.errors import LinkError, UsageError
@@ -57,6 +57,11 @@ class Routine:
         ordinal: Its place in the order of compilation in its lineage.
         placements: The placement of each node that it mentions, with its reason.
     """
+
+    _of_the_core: ClassVar = frozenset(
+        {"link_again", "merged", "ordinal", "pause", "recomputed", "unchecked", "unlink"}
+    )
+    """Members that other modules of the core use; `dir` and the public surface leave them out."""
 
     __slots__ = (
         "__weakref__",
@@ -366,6 +371,9 @@ class Routine:
     def assignments(self) -> str:
         """The assignments that were compiled, as text."""
         return assign_printer.to_text(self._build.assignments)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in self._of_the_core]
 
     def __repr__(self) -> str:
         arguments = ", ".join(binding.name for binding in self.bindings)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ocannl_core.base import packaged_compiler
 from ocannl_core.base.errors import CompileError
 
 _FREESTANDING = ("-target", "wasm32-freestanding")
@@ -39,22 +39,23 @@ def compile_wasm(
     Raises:
         CompileError: if the compiler is not installed, or the code needs functions of a library.
     """
-    if find_spec("ziglang") is None:
+    compiler = packaged_compiler.find()
+    if compiler is None:
         raise CompileError(
             "WebAssembly is compiled by the package ziglang.",
             found="it is not installed",
-            fix='pip install ziglang, or export to a ".c" file for another compiler',
+            fix="pip install 'ocannl-core[compiler]', or export to a `.c` file for another one",
         )
     exports = [f"-Wl,--export={each}" for each in symbols]
-    # -P: never a `ziglang.py` in the working directory
     system = _WITH_LIBRARY if needs_library else _FREESTANDING
-    command = [sys.executable, "-P", "-m", "ziglang", "cc", *system, *_FLAGS, *exports]
+    command = [*compiler.command, *system, *_FLAGS, *exports]
     with TemporaryDirectory(prefix="ocannl-") as name:
         folder = Path(name)
         (folder / f"{stem}.c").write_bytes(source)
         (folder / f"{stem}.h").write_bytes(header)
         result = subprocess.run(
             [*command, "-o", str(folder / "module"), str(folder / f"{stem}.c")],
+            env={**os.environ, **packaged_compiler.cache_variables(name, keep_libraries=True)},
             capture_output=True,
             text=True,
             check=False,

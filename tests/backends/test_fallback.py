@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,12 @@ import pytest
 import ocannl_core as oc
 import ocannl_interp
 from ocannl_core.backend import manager
+from ocannl_core.backend.protocols import TargetReport
+from ocannl_core.backend.specs import hookimpl
 from ocannl_core.base import settings
+from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.compile import driver
+from ocannl_core.compile.stages import CompileRequest, GeneratedCode
 from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.ir.target import Capability
 from tests.support.limited_backend import all_but, capabilities_but, limited
@@ -314,3 +321,41 @@ def test_contexts_with_a_queue_run_parts_on_its_thread() -> None:
     expected, _ = trained(train_step, oc.Context("interp"))
     found, _ = trained(train_step, oc.Context("tiny", fallback="interp", asynchronous=True))
     assert_equal(found, expected)
+
+
+def limited_c(**facts: Any) -> None:
+    """Register the C backend under another name, on a device without some primitives."""
+    ocannl_cpu_c = pytest.importorskip("ocannl_cpu_c")
+    _, own = manager.select("cpu_c")
+    target = replace(own, backend="tiny_c", **facts)
+    module = ModuleType("tiny_c")
+    vars(module).update(vars(ocannl_cpu_c))
+    vars(module)["ocannl_targets"] = hookimpl(lambda: TargetReport((target,)))
+    manager.register("tiny_c", module)
+
+
+@pytest.mark.usefixtures("saved_routines")
+@pytest.mark.parametrize("make", [positions, loop_over_time], ids=lambda m: m.__name__)
+def test_a_split_routine_starts_from_disk(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    generate = driver.generate
+
+    def noted(request: CompileRequest, *others: Any) -> GeneratedCode:
+        made.append(request.lowered.name)
+        return generate(request, *others)
+
+    monkeypatch.setattr(driver, "generate", noted)
+    with settings.overrides(cache_dir=str(tmp_path)):
+        runs = []
+        for _ in range(2):
+            manager.refresh()
+            limited_c(primitives=all_but(UnaryOp.EXP))
+            runs.append(trained(make, oc.Context("tiny_c", fallback="cpu_c")))
+    (first, step), (second, again) = runs
+    assert len(made) == len(set(made)) == 2  # initial values, and the step
+    assert_equal(second, first)
+    assert again.devices == step.devices
+    assert "on cpu_c:0" in "\n".join(again.devices)
+    assert again.source == step.source

@@ -121,6 +121,28 @@ def test_a_parameter_has_the_initial_value_of_its_initialiser(
     np.testing.assert_array_equal(ctx[w], expected)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8"])
+def test_initial_arrays_need_no_compilation(
+    ctx: oc.Context, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = oc.param("w", init=np.array(A, "int8" if dtype == "int8" else None), dtype=dtype)
+    with monkeypatch.context() as patch:
+        patch.setattr(oc.Context, "compile", None)
+        ctx.init_params(w)
+    np.testing.assert_array_equal(ctx[w], A)
+    ctx[w] = 0
+    ctx.init_params(w, reinitialize=True)
+    np.testing.assert_array_equal(ctx[w], A)
+
+
+def test_an_initial_value_that_code_has_assigned_is_the_assigned_one(ctx: oc.Context) -> None:
+    start = oc.tensor(np.array(A, np.float32))
+    ctx[start] = np.ones((2, 2))
+    w = oc.param("w", init=start)
+    ctx.init_params(w)
+    np.testing.assert_array_equal(ctx[w], np.ones((2, 2)))
+
+
 def test_initialisation_keeps_values_without_reinitialize(ctx: oc.Context) -> None:
     inner = oc.param("inner", init=1.0, output=[2])
     w = oc.param("w", init=inner * 3.0)

@@ -82,6 +82,35 @@ def test_arithmetic_wraps_around_as_numpys_does(target: str, dtype: str) -> None
             assert_same(got, numpys(a, b).astype(dtype), name)
 
 
+def truncated(x: Array, dtype: str) -> Array:
+    """Return floats as integers modulo the width of a format; numbers that are not finite are 0."""
+    whole = [int(each) if np.isfinite(each) else 0 for each in x.reshape(-1)]
+    bits = np.array([each % 2**64 for each in whole], np.uint64).reshape(x.shape)
+    return bits.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [*SHORT, "int32", "uint32"])
+def test_floats_of_any_size_become_integers_modulo_their_width(target: str, dtype: str) -> None:
+    random = np.random.default_rng(3)
+    x = random.integers(0, 2**32, (64, 48), np.uint32).view(np.float32)
+    x = np.where(np.isnan(x), 0.5, x).astype(np.float32)
+    x[0, :12] = [0.0, -0.0, 0.99, -1.5, 255.9, 2**31, -(2.0**31), 2**31 - 128, -(2.0**31) - 256,
+                 2**32, np.inf, -np.inf]  # fmt: skip
+    wanted = truncated(x, dtype)
+    assert_same(computed(target, lambda a: oc.cast(a, dtype), x), wanted)
+    narrow = np.clip(x, -65504, 65504).astype(np.float16)
+    wanted = truncated(narrow.astype(np.float32), dtype)
+    assert_same(computed(target, lambda a: oc.cast(a, dtype), narrow), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_products_of_floats_that_are_rounded_to_integers_are_exact(target: str, dtype: str) -> None:
+    random = np.random.default_rng(5)
+    a, b = (random.integers(-9, 9, shape).astype(np.float32) for shape in ((37, 24), (24, 50)))
+    found = computed(target, lambda a, b: oc.cast(oc.einsum("i,k; k,j => i,j", a, b), dtype), a, b)
+    assert_same(found, truncated(a @ b, dtype))
+
+
 @pytest.mark.parametrize("dtype", SHORT)
 def test_functions_of_one_number_wrap_around_as_numpys_do(target: str, dtype: str) -> None:
     a = cells(dtype)

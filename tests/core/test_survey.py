@@ -25,7 +25,7 @@ NO_WORK = {
     "reset save section show summary table tree",
     "other readings of measured operations": "gradients greater greater_equal permute primitives.first "
     "primitives.second",
-    "modules, formats and constants": "data neutral nn primitives random settings testing train",
+    "modules, formats and constants": "assignments data neutral nn primitives random settings testing train",
 }
 """Public functions of `oc` that compute nothing by themselves, or as others do."""
 

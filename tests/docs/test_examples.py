@@ -25,7 +25,7 @@ SMALLER_IN_PYTHON = {
     "docs/howto/cuda.md": {"((64, 72), (72, 64))": "((16, 24), (24, 16))"},
 }
 """Extents of pages about fast kernels, with smaller ones for the interpreter."""
-OPTIONAL = {"docs/howto/onnx.md": ("onnx",)}
+OPTIONAL = {"docs/howto/onnx.md": ("onnx", "onnxruntime"), "docs/reference/onnx.md": ("onnx",)}
 """Packages that the programs of a page import, and that an environment may lack."""
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

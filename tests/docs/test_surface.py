@@ -53,3 +53,17 @@ def test_no_fact_depends_on_the_process() -> None:
     assert not [line for line in read() if " at 0x" in line]
     names = list(surface())
     assert len(names) == len(set(names))
+
+
+def test_members_of_the_core_are_no_part_of_the_surface() -> None:
+    stated = {line.partition("(")[0].partition(" ")[0] for line in read()}
+    x = oc.tensor([1.0])
+    step = oc.Context("interp").compile(oc.train.forward(x))
+    for thing, public, own in ((x, "params", "note_use"), (step, "source", "unlink")):
+        name = type(thing).__name__
+        assert hasattr(thing, own)
+        assert own not in dir(thing)
+        assert f"oc.{name}.{own}" not in stated
+        assert public in dir(thing)
+        assert f"oc.{name}.{public}" in stated
+        assert all(hasattr(type(thing), each) for each in type(thing)._of_the_core)

@@ -24,8 +24,8 @@ import ocannl_core as oc
 from ocannl_core.base import settings
 from ocannl_core.train import forward
 
-KNOWN = ("cc", "gcc-11", "gcc-12", "gcc-13", "gcc-14", "clang", "clang-14", "clang-19")
-"""The compilers that a test looks for."""
+KNOWN = ("cc", "gcc-11", "gcc-12", "gcc-13", "gcc-14", "clang", "clang-14", "clang-19", "ziglang")
+"""The compilers that a test looks for; the last one is a Python package."""
 TOGETHER = 20
 """The expressions of one routine."""
 EXTENTS = (1, 2, 2, 3, 4, 4, 7, 8, 8, 16, 17)

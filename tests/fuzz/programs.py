@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from ocannl_core.base.renamed import NAMES
+from ocannl_core.base.renamings import NAMES
 
 from .captures import Captures, Require, with_sizes
 from .notation import ALONE, SpecContext

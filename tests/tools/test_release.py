@@ -14,7 +14,7 @@ import pytest
 from tools import build_site, lock, release
 
 ROOT = Path(__file__).resolve().parents[2]
-EXTRAS = {"all", "cpu_c", "cuda", "interp", "mpi", "onnx", "opencl"}
+EXTRAS = {"all", "compiler", "cpu_c", "cuda", "interp", "mpi", "onnx", "opencl"}
 
 
 def copied(folder: Path) -> Path:

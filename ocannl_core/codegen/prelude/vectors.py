@@ -37,7 +37,7 @@ _VARIANTS = {
     "high": ("SIDE", {"SIDE": "high", "PART": "UPPER"}),
 }
 """Functions that share a template, and the words of each."""
-_OF_FLOAT32 = frozenset({"low", "high", "joined", "lookup"})
+_OF_FLOAT32 = frozenset({"low", "high", "joined", "lookup", "truncated"})
 _COMPARISONS = {"eq": ("==", 0), "lt": ("<", 1), "le": ("<=", 2), "ne": ("!=", 4)}
 """Comparisons: the operator of C, and its code in instructions."""
 _MASK_COMPARISONS = {

@@ -32,7 +32,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.expansions import expand
 from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, Op, TernaryOp, UnaryOp
-from ocannl_core.schedule.rules.vectorizable import DRAWN_FORMATS, HASHED_FORMATS
+from ocannl_core.schedule.rules.vectorizable import DRAWN_FORMATS, HASHED_FORMATS, truncates_lanes
 
 _BIT_SYMBOLS = {BinaryOp.BIT_AND: "&", BinaryOp.BIT_OR: "|", BinaryOp.BIT_XOR: "^"}
 """Operations on the bits of integers, and their operators in C."""
@@ -435,7 +435,10 @@ class VectorLoop:
         if dtype is dtypes.bool_:
             return self._flag(self._mask(arg, dtype), dtype)
         if arg.dtype.is_float and not dtype.is_float:
-            raise NotVectorizedError  # numbers outside the range of integers need care
+            if not truncates_lanes(arg.dtype, dtype):
+                raise NotVectorizedError
+            whole = call(self._helper(arg.dtype, "truncated"), self._value(arg))
+            return whole if dtype.in_lanes is dtypes.int32 else cast(self._vector(dtype), whole)
         if arg.dtype.in_lanes is dtype.in_lanes:
             return self._value(arg)
         return call("__builtin_convertvector", self._value(arg), CExpr(self._vector(dtype)))

@@ -7,7 +7,7 @@ from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING, assert_never
 
-from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.codegen.text.names import NameRole
@@ -44,7 +44,7 @@ class Launch:
 
     Attributes:
         arguments: The nodes whose memory it is given.
-        written: The nodes that it writes.
+        written: The nodes among these that it writes.
         merges: The nodes whose merge buffers it is given after the arguments.
         indices: The static indices that it is given after the merge buffers.
         title: A description of the kernel.
@@ -65,18 +65,32 @@ class Launch:
     def of(cls, step: LeafStep, text: KernelText | None, nodes: NodeInfos) -> Launch:
         """Return the launch of a step's kernel."""
         assert text is not None, "every nest has a kernel"
-        written = nodes_written(step)
         match step:
             case Kernel(body, arguments, indices, title):
+                written = tuple(node for node in nodes_written(step) if node in arguments)
                 found = (each for each in statements(body) if isinstance(each, CheckPositions))
                 checks = tuple(found) if text.checks else ()
                 shares = parallel_iterations(step.like or step, nodes)
                 merges = merge_reads(body)
                 return cls(text, arguments, written, merges, indices, title, shares, checks)
             case HostCall(call, title):
-                return cls(text, native_arguments(call), written, title=title)
+                return cls(text, native_arguments(call), nodes_written(step), title=title)
             case _:
                 assert_never(step)
+
+    def for_copy(self, first: Kernel, copy: Kernel) -> Launch:
+        """Return the launch of a kernel that equals this launch's one but for names."""
+        names = dict(zip(first.arguments, copy.arguments, strict=True))
+        found = (each for each in statements(copy.body) if isinstance(each, CheckPositions))
+        return replace(
+            self,
+            arguments=copy.arguments,
+            written=tuple(names[node] for node in self.written),
+            merges=tuple(names[node] for node in self.merges),
+            indices=copy.indices,
+            title=copy.title,
+            checks=tuple(found) if self.text.checks else (),
+        )
 
 
 RunStep = Launch | CallExternal
@@ -108,12 +122,7 @@ class RoutineSource:
         Args:
             rendered: The kernel of each of `plan.kernels`, as `render_step` returns it.
         """
-        launches = tuple(
-            step.call
-            if isinstance(step, HostCall) and text is None
-            else Launch.of(step, text, plan.nodes)
-            for step, text in zip(plan.kernels, rendered, strict=True)
-        )
+        launches = tuple(_launches(plan, rendered))
         distinct = {text.symbol: text for text in rendered if text is not None}
         table = "\n".join(_launch_table(plan, launches, dialect))
         return cls(
@@ -130,6 +139,24 @@ class RoutineSource:
     def steps(self) -> tuple[RunStep | RepeatedSteps[RunStep], ...]:
         """The launches and calls in the order of execution, with their repetitions."""
         return with_leaves(self.plan.steps, iter(self.launches))
+
+
+def _launches(plan: Plan, rendered: Sequence[KernelText | None]) -> Iterator[RunStep]:
+    """Yield the launches and calls of a plan."""
+    known: IdentityMap[Kernel, Launch] = IdentityMap()
+    for step, text in zip(plan.kernels, rendered, strict=True):
+        if isinstance(step, HostCall) and text is None:
+            yield step.call
+        elif isinstance(step, Kernel):
+            first = step.like
+            original = None if first is None else known.find(first)
+            if first is None or original is None:
+                known[step] = Launch.of(step, text, plan.nodes)
+                yield known[step]
+            else:
+                yield original.for_copy(first, step)
+        else:
+            yield Launch.of(step, text, plan.nodes)
 
 
 def render_steps(

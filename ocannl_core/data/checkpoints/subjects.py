@@ -116,7 +116,7 @@ def _tensors_of(subject: Any, function: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _parameters_of(block: NetworkBlock[Any]) -> Iterator[Tensor]:
-    yield from (tensor for tensor, _ in block.parameters.values())
+    yield from (tensor for tensor, _ in block.own_parameters.values())
     for inner in block.blocks.values():
         yield from _parameters_of(inner)
 

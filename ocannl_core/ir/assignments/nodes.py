@@ -164,7 +164,7 @@ class RepeatedAssignments:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class AssignSequence:
     """Assignments in program order."""
 
     body: tuple[Assignment, ...]
@@ -179,7 +179,7 @@ class Section:
 
 
 Assignment = (
-    Accumulate | SetVector | Fetch | ExternalCall | RepeatedAssignments | Sequence | Section
+    Accumulate | SetVector | Fetch | ExternalCall | RepeatedAssignments | AssignSequence | Section
 )
 
 

@@ -21,9 +21,9 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.assignments.nodes import (
     Assignment,
     AssignProgram,
+    AssignSequence,
     ExternalCall,
     Section,
-    Sequence,
 )
 from ocannl_core.ir.assignments.traverse import Leaf, reads, targets
 from ocannl_core.ir.node import TensorNode
@@ -58,7 +58,7 @@ def _flatten(body: tuple[Assignment, ...], path: Path = ()) -> Iterator[tuple[Pa
         match each:
             case Section(title, inner):
                 yield from _flatten(inner, (*path, (position, title)))
-            case Sequence(inner):
+            case AssignSequence(inner):
                 yield from _flatten(inner, (*path, (position, "")))
             case _:
                 yield path, each

@@ -9,14 +9,14 @@ user's line stands above its assignments, once for consecutive ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
+    AssignSequence,
     Constant,
     ConstantBits,
     ConstantFill,
@@ -31,7 +31,6 @@ from ocannl_core.ir.assignments.nodes import (
     RepeatedAssignments,
     Scalar,
     Section,
-    Sequence,
     SetVector,
 )
 from ocannl_core.ir.assignments.traverse import Leaf
@@ -72,7 +71,7 @@ def to_text(program: AssignProgram) -> str:
     return "\n".join(lines)
 
 
-def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
+def _lines(body: Sequence[Assignment], names: PrintedNames) -> list[str]:
     lines: list[str] = []
     line_above = ""
     pending = [(each, 1) for each in reversed(body)]
@@ -80,7 +79,7 @@ def _lines(body: Items[Assignment], names: PrintedNames) -> list[str]:
         assignment, depth = pending.pop()
         margin = "  " * depth
         match assignment:
-            case Sequence(inner):
+            case AssignSequence(inner):
                 pending += [(each, depth) for each in reversed(inner)]
             case Section(title, inner):
                 lines.append(f'{margin}section "{title}":')
@@ -123,20 +122,22 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
         case Accumulate(target, combine, reset, op, args, projections):
             for var, _ in projections.domain:
                 names.variable(var)
-            values = [_operand(a, i, names) for a, i in zip(args, projections.rhs, strict=True)]
+            values: list[Text] = []
 
             def index_text(index: AxisIndex) -> str:
                 if isinstance(index, ComputedIndex):
                     return values[index.operand][0]
                 return names.index(index)
 
-            maps = zip(args, projections.rhs, strict=True)
-            values = [_operand(arg, index_map, names, index_text) for arg, index_map in maps]
             has_position = any(
                 isinstance(index, ComputedIndex)
                 for index_map in (projections.lhs, *projections.rhs)
                 for index in index_map
             )
+            pairs = list(zip(args, projections.rhs, strict=True))
+            if has_position:
+                values = [_operand(arg, index_map, names) for arg, index_map in pairs]
+            values = [_operand(arg, index_map, names, index_text) for arg, index_map in pairs]
             if op is BinaryOp.FIRST and has_position:
                 value = values[0][0]  # the other operand is printed inside of an index
             else:

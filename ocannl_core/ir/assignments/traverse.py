@@ -12,6 +12,7 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
+    AssignSequence,
     EmbedIndex,
     ExternalCall,
     Fetch,
@@ -21,7 +22,6 @@ from ocannl_core.ir.assignments.nodes import (
     RepeatedAssignments,
     Scalar,
     Section,
-    Sequence,
     SetVector,
 )
 from ocannl_core.ir.node import TensorNode
@@ -38,7 +38,7 @@ def leaves(body: Iterable[Assignment]) -> Iterator[Leaf]:
     pending = [iter(body)]
     while pending:
         for each in pending[-1]:
-            if isinstance(each, Sequence | Section):
+            if isinstance(each, AssignSequence | Section):
                 pending.append(iter(each.body))
                 break
             yield each
@@ -215,8 +215,8 @@ def map_leaves(body: Iterable[Assignment], change: LeafRule) -> Iterator[Assignm
         match each:
             case Section(title, inner):
                 yield Section(title, tuple(map_leaves(inner, change)))
-            case Sequence(inner):
-                yield Sequence(tuple(map_leaves(inner, change)))
+            case AssignSequence(inner):
+                yield AssignSequence(tuple(map_leaves(inner, change)))
             case _:
                 yield from change(each)
 

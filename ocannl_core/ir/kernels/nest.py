@@ -180,6 +180,12 @@ class KernelNest:
     epilogue: tuple[ir.Store, ...]
     around: tuple[tuple[LoopVar, int], ...] = ()
 
+    @property
+    def required_reduction(self) -> Reduction:
+        """The reduction of a nest that has one."""
+        assert self.reduction is not None
+        return self.reduction
+
     @cached_property
     def cells(self) -> tuple[LoopAxis, ...]:
         """The axes that are not reduced."""

@@ -87,8 +87,7 @@ class Member:
     @cached_property
     def epilogue_nodes(self) -> frozenset[TensorNode]:
         """The nodes that a sum over rows reads or writes once it is complete."""
-        assert self.nest.reduction is not None
-        roots = [*map(nodes_of, self.nest.epilogue), nodes_of(self.nest.reduction.initial)]
+        roots = [*map(nodes_of, self.nest.epilogue), nodes_of(self.nest.required_reduction.initial)]
         return frozenset(node for root in roots for node in root)
 
 

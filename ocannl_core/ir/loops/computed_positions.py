@@ -103,6 +103,8 @@ def place_checks(stmts: Sequence[ir.Stmt]) -> tuple[ir.Stmt, ...]:
 
     A routine with wrong positions that it does not compute itself then writes nothing.
     """
+    if not any(isinstance(stmt, ir.CheckPositions) for stmt in stmts):
+        return tuple(stmts)
     written: set[TensorNode] = set()
     done: set[tuple[TensorNode, int]] = set()
     first: list[ir.Stmt] = []

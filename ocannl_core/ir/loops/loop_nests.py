@@ -6,17 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Expr,
-    For,
-    IndexValue,
-    LoopBound,
-    Staged,
-    Stmt,
-)
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.numbers.dtypes import int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp
 
@@ -32,45 +22,45 @@ class LoopNest:
     rhs: tuple[indexing.IndexMap, ...]
     sizes: Mapping[indexing.LoopVar, indexing.StaticExtent]
 
-    def around(self, innermost: Stmt) -> Stmt:
+    def around(self, innermost: ir.Stmt) -> ir.Stmt:
         return loops_around(self.loops, innermost, self.sizes)
 
 
 def loops_around(
     loops: Sequence[tuple[indexing.LoopVar, int]],
-    innermost: Stmt,
+    innermost: ir.Stmt,
     sizes: Mapping[indexing.LoopVar, indexing.StaticExtent] | None = None,
-    kind: AxisKind = AxisKind.SERIAL,
-) -> Stmt:
+    kind: ir.AxisKind = ir.AxisKind.SERIAL,
+) -> ir.Stmt:
     for var, extent in reversed(loops):
         size = (sizes or {}).get(var)
-        bound = None if size is None else LoopBound(indexing.VarIndex(var), size)
-        innermost = For(var, 0, extent, Block((innermost,)), kind, bound=bound)
+        bound = None if size is None else ir.LoopBound(indexing.VarIndex(var), size)
+        innermost = ir.For(var, 0, extent, ir.Block((innermost,)), kind, bound=bound)
     return innermost
 
 
-def guarded(bound: LoopBound | None, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def guarded(bound: ir.LoopBound | None, stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
     """Return statements that run unless their position is beyond an end at run time."""
     if bound is None or not stmts:
         return stmts
     once = indexing.fresh_var("once")
     terms, offset = indexing.as_affine(bound.index)
     guard = replace(bound, index=indexing.affine([*terms, (1, once)], offset))
-    return (For(once, 0, 1, Block(stmts), bound=guard),)
+    return (ir.For(once, 0, 1, ir.Block(stmts), bound=guard),)
 
 
-def guarded_by(bounds: Iterable[LoopBound], stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def guarded_by(bounds: Iterable[ir.LoopBound], stmts: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
     """Return statements that run unless one of some positions is beyond its end."""
     for bound in bounds:
         stmts = guarded(bound, stmts)
     return stmts
 
 
-def condition(bound: LoopBound) -> Expr:
+def condition(bound: ir.LoopBound) -> ir.Expr:
     """Return the condition that a position is before its end."""
     counter = int32 if bound.maximum < 2**30 else int64
-    index, end = (IndexValue(each, counter) for each in (bound.index, bound.end))
-    return Binary(BinaryOp.LT, index, end, counter)
+    index, end = (ir.IndexValue(each, counter) for each in (bound.index, bound.end))
+    return ir.Binary(BinaryOp.LT, index, end, counter)
 
 
 def with_fresh_variables(
@@ -89,19 +79,19 @@ def with_fresh_variables(
     return LoopNest(loops, lhs, tuple(rhs), sizes)
 
 
-def inner_statements(stmt: Stmt) -> Sequence[Stmt]:
+def inner_statements(stmt: ir.Stmt) -> Sequence[ir.Stmt]:
     """Return the statements right inside of a block, a loop or staged code."""
     match stmt:
-        case Block(stmts):
+        case ir.Block(stmts):
             return stmts
-        case For(body=body) | Staged(body=body):
+        case ir.For(body=body) | ir.Staged(body=body):
             return (body,)
         case _:
             return ()
 
 
-def most_iterations(stmt: Stmt, kind: AxisKind) -> int:
+def most_iterations(stmt: ir.Stmt, kind: ir.AxisKind) -> int:
     """Return the most iterations of nested loops of a kind; 0 if there are none."""
-    own = stmt.stop - stmt.start if isinstance(stmt, For) and stmt.kind is kind else 0
+    own = stmt.stop - stmt.start if isinstance(stmt, ir.For) and stmt.kind is kind else 0
     inside = max((most_iterations(each, kind) for each in inner_statements(stmt)), default=0)
     return own * max(inside, 1) if own else inside

@@ -16,7 +16,7 @@ included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
@@ -57,10 +57,6 @@ class Local:
     id: int
     dtype: DType
     node: TensorNode | None = None
-
-    def numbered(self, number: Callable[[object], int]) -> tuple[object, ...]:
-        """Return the fields with the id replaced by a canonical number."""
-        return number((Local, self.id)), self.dtype, self.node
 
 
 @dataclass(frozen=True, slots=True)

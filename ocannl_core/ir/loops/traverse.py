@@ -245,27 +245,30 @@ def _rewrite(
     return results[0]
 
 
+_REBUILD: Mapping[type[Node], Callable[[Any, Sequence[Any]], Node]] = {
+    ir.Binary: lambda node, new: ir.Binary(node.op, new[0], new[1], node.dtype),
+    ir.Unary: lambda node, new: ir.Unary(node.op, new[0], node.dtype),
+    ir.Ternary: lambda node, new: ir.Ternary(node.op, new[0], new[1], new[2], node.dtype),
+    ir.Store: lambda node, new: ir.Store(node.node, node.indices, new[0], node.is_streamed),
+    ir.SetLocal: lambda node, new: ir.SetLocal(node.local, new[0]),
+    ir.SubgroupReduce: lambda node, new: replace(node, value=new[0]),
+    ir.StoreVector: lambda node, new: replace(node, arg=new[0]),
+    ir.Gather: lambda node, new: replace(node, position=new[0]),
+    ir.Scatter: lambda node, new: replace(node, position=new[0], value=new[1]),
+}
+"""The nodes of a class with other expressions inside."""
+
+
 def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
     """Return the node with other children."""
-    flat = _flat(new)
+    rebuild = _REBUILD.get(type(node))
+    if rebuild is not None:
+        return rebuild(node, new)
     match node:
-        case ir.Binary(op, _, _, dtype):
-            return ir.Binary(op, *cast(tuple[ir.Expr, ir.Expr], flat), dtype)
         case ir.For() | ir.Scoped() | ir.Staged():
-            return replace(node, body=_as_block(flat))
+            return replace(node, body=_as_block(_flat(new)))
         case ir.Block():
-            return ir.Block(cast(tuple[ir.Stmt, ...], flat))
-        case ir.Store() | ir.SetLocal() | ir.SubgroupReduce():
-            return replace(node, value=_as_expr(flat))
-        case ir.StoreVector() | ir.Unary():
-            return replace(node, arg=_as_expr(flat))
-        case ir.Gather():
-            return replace(node, position=_as_expr(flat))
-        case ir.Scatter():
-            position, value = cast(tuple[ir.Expr, ir.Expr], flat)
-            return replace(node, position=position, value=value)
-        case ir.Ternary(op, _, _, _, dtype):
-            return ir.Ternary(op, *cast(tuple[ir.Expr, ir.Expr, ir.Expr], flat), dtype)
+            return ir.Block(cast(tuple[ir.Stmt, ...], _flat(new)))
         case _:
             return node
 
@@ -288,11 +291,6 @@ def _as_block(stmts: tuple[Node, ...]) -> ir.Block:
             return block
         case _:
             return ir.Block(cast(tuple[ir.Stmt, ...], stmts))
-
-
-def _as_expr(rewritten: tuple[Node, ...]) -> ir.Expr:
-    (expr,) = rewritten
-    return cast(ir.Expr, expr)
 
 
 def depth(root: Node) -> int:

@@ -14,20 +14,8 @@ from collections.abc import Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import FixedIndex, LoopVar, substitute
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded, loops_around
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Barrier,
-    Block,
-    Expr,
-    For,
-    Load,
-    LoopBound,
-    Stmt,
-    Store,
-    Ternary,
-    Unary,
-)
 from ocannl_core.ir.numbers.primitives import TernaryOp, UnaryOp
 
 
@@ -41,9 +29,9 @@ class ProductNest:
         factors: The loads of both factors, before they are widened.
     """
 
-    loops: tuple[For, ...]
-    store: Store
-    factors: tuple[Load, Load]
+    loops: tuple[ir.For, ...]
+    store: ir.Store
+    factors: tuple[ir.Load, ir.Load]
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -61,37 +49,37 @@ class RingStage:
         end: The number of the stage, below the number of all stages; None if all are used.
     """
 
-    first: LoopBound
-    copies: tuple[Stmt, ...]
-    product: For
-    end: LoopBound | None
+    first: ir.LoopBound
+    copies: tuple[ir.Stmt, ...]
+    product: ir.For
+    end: ir.LoopBound | None
 
-    def stmts(self) -> tuple[Stmt, ...]:
+    def stmts(self) -> tuple[ir.Stmt, ...]:
         """Return the statements of the stage."""
         copies = guarded(self.first, self.copies)
-        return guarded(self.end, (Barrier(), *copies, Barrier(), self.product))
+        return guarded(self.end, (ir.Barrier(), *copies, ir.Barrier(), self.product))
 
 
-def product_nest(loops: Sequence[tuple[LoopVar, int]], store: Stmt) -> For:
+def product_nest(loops: Sequence[tuple[LoopVar, int]], store: ir.Stmt) -> ir.For:
     """Return a product nest.
 
     Args:
         loops: The variables and the extents of the TILE loops, outermost first.
         store: The multiply-add.
     """
-    nest = loops_around(loops, store, kind=AxisKind.TILE)
-    assert isinstance(nest, For)
+    nest = loops_around(loops, store, kind=ir.AxisKind.TILE)
+    assert isinstance(nest, ir.For)
     return nest
 
 
-def perfect_tile(loop: For) -> tuple[tuple[For, ...], Stmt] | None:
+def perfect_tile(loop: ir.For) -> tuple[tuple[ir.For, ...], ir.Stmt] | None:
     """Return perfectly nested TILE and PAIR loops from 0 on, outermost first, and the statement
     inside of them; None for other loops.
     """
-    loops: list[For] = []
-    stmt: Stmt = loop
-    while isinstance(stmt, For):
-        is_whole = stmt.kind in (AxisKind.TILE, AxisKind.PAIR) and stmt.bound is None
+    loops: list[ir.For] = []
+    stmt: ir.Stmt = loop
+    while isinstance(stmt, ir.For):
+        is_whole = stmt.kind in (ir.AxisKind.TILE, ir.AxisKind.PAIR) and stmt.bound is None
         if not is_whole or stmt.start or len(stmt.body.stmts) != 1:
             return None
         loops.append(stmt)
@@ -99,12 +87,14 @@ def perfect_tile(loop: For) -> tuple[tuple[For, ...], Stmt] | None:
     return tuple(loops), stmt
 
 
-def match_product_nest(loop: For) -> ProductNest | None:
+def match_product_nest(loop: ir.For) -> ProductNest | None:
     """Return the parts of a product nest; None for another loop."""
     match perfect_tile(loop):
         case (
             loops,
-            Store(node, indices, Ternary(TernaryOp.FMA, first, second, Load() as own)) as store,
+            ir.Store(
+                node, indices, ir.Ternary(TernaryOp.FMA, first, second, ir.Load() as own)
+            ) as store,
         ):
             left, right = _load_of(first), _load_of(second)
             is_sum = (own.node, own.indices, own.dtype) == (node, indices, store.value.dtype)
@@ -113,27 +103,27 @@ def match_product_nest(loop: For) -> ProductNest | None:
     return None
 
 
-def match_ring_stage(loop: For) -> RingStage | None:
+def match_ring_stage(loop: ir.For) -> RingStage | None:
     """Return the stage that each iteration of a loop is; None for a loop over something else."""
     stmts, end = loop.body.stmts, None
     match stmts:
-        case (For(once, 0, 1, Block(inside), bound=LoopBound(index, int(extent))),):
-            stmts, end = inside, LoopBound(substitute(index, {once: FixedIndex(0)}), extent)
+        case (ir.For(once, 0, 1, ir.Block(inside), bound=ir.LoopBound(index, int(extent))),):
+            stmts, end = inside, ir.LoopBound(substitute(index, {once: FixedIndex(0)}), extent)
     match stmts:
         case (
-            Barrier(0),
-            For(start=0, stop=1, bound=LoopBound(extent=1) as first, body=Block(copies)),
-            Barrier(0),
-            For(kind=AxisKind.TILE) as product,
-        ) if loop.kind is AxisKind.SERIAL and loop.bound is None and not loop.start:
+            ir.Barrier(0),
+            ir.For(start=0, stop=1, bound=ir.LoopBound(extent=1) as first, body=ir.Block(copies)),
+            ir.Barrier(0),
+            ir.For(kind=ir.AxisKind.TILE) as product,
+        ) if loop.kind is ir.AxisKind.SERIAL and loop.bound is None and not loop.start:
             return RingStage(first, copies, product, end)
     return None
 
 
-def _load_of(factor: Expr) -> Load | None:
+def _load_of(factor: ir.Expr) -> ir.Load | None:
     """Return the load of a factor, which may be widened; None if it is computed."""
     match factor:
-        case (Load() as load) | Unary(UnaryOp.IDENTITY, Load() as load):
+        case (ir.Load() as load) | ir.Unary(UnaryOp.IDENTITY, ir.Load() as load):
             return load
         case _:
             return None

@@ -16,6 +16,7 @@ from ocannl_core.ir.indexing import (
     StaticIndex,
     affine,
     as_affine,
+    variables,
 )
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
@@ -166,6 +167,10 @@ def _limits(
 
     A position given by static indices alone is one of the node's own cells, not of its margins.
     """
+    if not info.extents and not any(
+        isinstance(var, StaticIndex) for index in access.indices for var in variables(index)
+    ):
+        return
     dims = info.buffer_dims
     margins = info.padding or (Margin(),) * len(dims)
     spans = [1] * len(dims)

@@ -11,7 +11,7 @@ Words = tuple[int, int, int, int]
 """A 128-bit word as four 32-bit lanes, low lane first."""
 
 _MASK = 0xFFFFFFFF
-_ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
+ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 """Rotation constants of Threefry-4x32.
 
 Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", table 2.
@@ -28,7 +28,7 @@ def threefry4x32(key: Words, counter: Words, rounds: int = 20) -> Words:
     schedule = (k0, k1, k2, k3, k0 ^ k1 ^ k2 ^ k3 ^ 0x1BD11BDA)
     a, b, c, d = (counter[i] + schedule[i] & _MASK for i in range(4))
     for r in range(rounds):
-        first, second = _ROTATIONS[r % 8]
+        first, second = ROTATIONS[r % 8]
         a = a + b & _MASK
         c = c + d & _MASK
         turned = (b << first | b >> 32 - first) & _MASK ^ a

@@ -33,32 +33,26 @@ from ocannl_core.ir.serialization.forms import (
 from ocannl_core.ir.serialization.schema import GRADIENT_OF, IDENTITY_FIELDS, Record, record_of
 
 
-def encode(
-    value: object, form: Form | None, numbering: Numbering, *, by_number: bool = False
-) -> bytes:
+def encode(value: object, form: Form | None, numbering: Numbering) -> bytes:
     """Return a value as bytes; add the identities that it mentions to a numbering.
 
     Args:
         form: Its form; None if it contains more than data.
         numbering: The numbers of identities.
-        by_number: True to write only the numbers of identities, not their labels, and for records
-            with ids of their own the result of their method `numbered`; such bytes cannot be
-            decoded.
 
     Raises:
         NotDataError: if the value contains more than data.
     """
     if form is None:
         raise NotDataError(f"{type(value).__qualname__} holds more than data")
-    return _Encoder(numbering, by_number).encode_all(value, form)
+    return _Encoder(numbering).encode_all(value, form)
 
 
 class _Encoder:
     """Encoder of one value: its records by class, and their columns so far."""
 
-    def __init__(self, numbering: Numbering, by_number: bool) -> None:
+    def __init__(self, numbering: Numbering) -> None:
         self._encoding = Encoding(numbering, self._numbers_of)
-        self._by_number = by_number
         self._numbers: IdentityNumbers[Any] = IdentityNumbers()
         self._pending: dict[type, list[Any]] = {}
         self._classes: dict[type, _Class] = {}
@@ -102,21 +96,18 @@ class _Encoder:
             record = record_of(kind)
             if record is None:
                 raise NotDataError(f"a {kind.__qualname__} holds more than data")
-            found = _Class(record, len(self._classes), self._encoding, self._by_number)
+            found = _Class(record, len(self._classes), self._encoding)
             self._classes[kind] = found
         return found.code
 
     def _write_identities(self, out: ColumnWriter) -> None:
         """Write the new identities, in the order of their numbers."""
         numbering = self._encoding.numbering
-        if not self._by_number:
-            _add_values_of_gradients(numbering)
+        _add_values_of_gradients(numbering)
         new = list(islice(numbering.numbers, numbering.known, None))
         self._new = len(new)
         if new:
             out.strings([type(each).__qualname__ for each in new])
-        if self._by_number:
-            return
         for kind, forms in (*IDENTITY_FIELDS.items(), (TensorNode, {"gradient_of": GRADIENT_OF})):
             alike = [each for each in new if type(each) is kind]
             for name, form in forms.items() if alike else ():
@@ -138,22 +129,15 @@ def _add_values_of_gradients(numbering: Numbering) -> None:
 class _Class:
     """The fields of all records of one class, at a position among the classes of the value."""
 
-    def __init__(self, record: Record, code: int, encoding: Encoding, by_number: bool) -> None:
+    def __init__(self, record: Record, code: int, encoding: Encoding) -> None:
         self.record = record
         self.code = code
         self._columns = [Column(form, encoding) for form in record.fields.values()]
-        self._number = encoding.numbering.number
-        self._is_numbered = by_number and hasattr(record.kind, "numbered")
 
     def add(self, records: Values) -> None:
         """Add the fields of records."""
-        if self._is_numbered:
-            rows = [each.numbered(self._number) for each in records]
-            for values, each in zip(zip(*rows, strict=True), self._columns, strict=True):
-                each.add(values)
-        else:
-            for get, each in zip(self.record.getters, self._columns, strict=True):
-                each.add(list(map(get, records)))
+        for get, each in zip(self.record.getters, self._columns, strict=True):
+            each.add(list(map(get, records)))
 
     def write(self, out: ColumnWriter) -> None:
         """Write the columns, in the order of the fields."""

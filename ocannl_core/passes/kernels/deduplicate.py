@@ -12,37 +12,32 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.canonical import canonical_form
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos, StepReplacement
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.ir.serialization.decode import decode
-from ocannl_core.ir.serialization.encode import encode
-from ocannl_core.ir.serialization.forms import NotDataError, Numbering
-from ocannl_core.ir.serialization.schema import Label, form_of
+from ocannl_core.ir.serialization.forms import NotDataError
+from ocannl_core.ir.templates import Key, Label, Template, canonical_form, shares_forms
 
 
 @dataclass(slots=True)
 class _First:
     """The first of several equal kernels."""
 
-    things: tuple[object, ...]
+    names: tuple[object, ...]
     titles: Sequence[str]
     made: StepReplacement
-    written: bytes | None = None
+    template: Template | None = None
 
-    def write(self) -> None:
-        """Encode the scheduled steps."""
-        if self.written is None:
-            self.written = encode(self.made, form_of(StepReplacement), Numbering.of(self.things))
+    def write(self) -> Template:
+        """Return the scheduled steps as a template."""
+        if self.template is None:
+            self.template = Template(self.made, self.names)
+        return self.template
 
     def copied(
-        self, things: tuple[object, ...], titles: Sequence[str], *, is_referred: bool
+        self, names: tuple[object, ...], titles: Sequence[str], *, is_referred: bool
     ) -> StepReplacement:
         """Return the steps of an equal kernel, as copies that refer to these or as its own."""
-        assert self.written is not None
-        made: StepReplacement = decode(
-            self.written, form_of(StepReplacement), things, _labels(self.things, things)
-        )
+        made: StepReplacement = self.write().bind(names, _labels(self.names, names))
         new_titles = dict(zip(self.titles, titles, strict=True))
         steps = [
             replace(
@@ -66,8 +61,8 @@ class KernelMemo:
         shared: Kernels of other plans for the same target under the same settings.
     """
 
-    def __init__(self, shared: dict[bytes, _First] | None = None) -> None:
-        self._first: dict[bytes, _First] = {}
+    def __init__(self, shared: dict[Key, _First] | None = None) -> None:
+        self._first: dict[Key, _First] = {}
         self._shared = {} if shared is None else shared
 
     def made(
@@ -82,22 +77,24 @@ class KernelMemo:
         Args:
             kernel: Everything that it depends on beside `nodes`; records.
         """
+        if not shares_forms():
+            return make()
         try:
-            key, things = canonical_form(kernel, nodes)
+            key, names, _ = canonical_form(kernel, nodes)
             first, other = self._first.get(key), self._shared.get(key)
             if (found := first or other) is not None:
                 found.write()
         except NotDataError:
             return make()
         if first is not None:
-            return first.copied(things, titles, is_referred=True)
-        made = make() if other is None else other.copied(things, titles, is_referred=False)
-        self._first[key] = own = _First(things, titles, made)
+            return first.copied(names, titles, is_referred=True)
+        made = make() if other is None else other.copied(names, titles, is_referred=False)
+        self._first[key] = own = _First(names, titles, made)
         self._shared.setdefault(key, own)
         return made
 
 
-_shared: ContextVar[dict[bytes, _First] | None] = ContextVar("_shared", default=None)
+_shared: ContextVar[dict[Key, _First] | None] = ContextVar("_shared", default=None)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ the same; passes over memory are saved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, is_independent, substitute_in_store
@@ -23,6 +23,7 @@ from ocannl_core.ir.kernels.nest_plan import (
     written,
 )
 from ocannl_core.ir.loops.nodes import Store
+from ocannl_core.passes.loops.node_positions import NodePositions
 from ocannl_core.schedule.machine_model import MEMORY_STREAMS
 
 
@@ -36,38 +37,72 @@ def fuse_distant_kernels(plan: NestPlan) -> NestPlan:
     A kernel moves over others that neither write a node that it mentions nor mention one that it
     writes, so that every cell still gets its operations in the same order.
     """
-    result: list[NestStep] = []
+    before = _EarlierSteps()
     for step in plan.steps:
-        found = _partner(result, step)
-        if found is None:
-            result.append(step)
-            continue
-        at, both, to_the_end = found
-        if to_the_end:
-            del result[at]
-            result.append(both)
-        else:
-            result[at] = both
-    return with_steps(plan, result)
+        if not before.fuse(step):
+            before.append(step)
+    return with_steps(plan, [step for step in before.steps if step is not None])
 
 
-def _partner(before: Sequence[NestStep], step: NestStep) -> tuple[int, NestKernel, bool] | None:
-    """Return the position of an earlier kernel, the fused one, and whether the earlier moves."""
-    if not isinstance(step, NestKernel) or step.nest.reduction is not None:
-        return None
-    own = mentioned(step)
-    for at in range(len(before) - 1, -1, -1):
-        first = before[at]
-        if not isinstance(first, NestKernel) or written(first).isdisjoint(own):
-            continue
-        between = before[at + 1 :]
-        moves_up = can_move_over(step, between)
-        if not moves_up and not can_move_over(first, between):
-            continue
-        both = fuse_pair(first, step)
-        if both is not None:
-            return at, both, not moves_up
-    return None
+class _EarlierSteps:
+    """The steps in front of the next one, with the positions at which they access nodes: a step
+    that shares no node with others is found without a look at them.
+
+    Attributes:
+        steps: The steps; None where one has moved away.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[NestStep | None] = []
+        self._writes = NodePositions(())
+        self._mentions = NodePositions(())
+
+    def append(self, step: NestStep) -> None:
+        """Add a step at the end."""
+        self.steps.append(step)
+        self._note(len(self.steps) - 1, step)
+
+    def fuse(self, step: NestStep) -> bool:
+        """Fuse the next step with the last one possible; return False if there is none."""
+        if not isinstance(step, NestKernel) or step.nest.reduction is not None:
+            return False
+        writers = {at for node in mentioned(step) for at in self._writes.of(node)}
+        for at in sorted(writers, reverse=True):
+            first = self.steps[at]
+            if not isinstance(first, NestKernel):
+                continue
+            moves_up = self._can_move_over(step, at)
+            if not moves_up and not self._can_move_over(first, at):
+                continue
+            both = fuse_pair(first, step)
+            if both is None:
+                continue
+            if moves_up:
+                self.steps[at] = both
+                self._note(at, step)
+            else:
+                self.steps[at] = None
+                self._writes.remove(at, written(first))
+                self._mentions.remove(at, mentioned(first))
+                self.append(both)
+            return True
+        return False
+
+    def _note(self, at: int, step: NestStep) -> None:
+        self._writes.add(at, written(step))
+        self._mentions.add(at, mentioned(step))
+
+    def _can_move_over(self, step: NestStep, at: int) -> bool:
+        """Return True if `can_move_over` holds for a step and those behind a position."""
+        end = len(self.steps)
+        return not any(
+            positions.is_between(node, at, end)
+            for positions, nodes in (
+                (self._writes, mentioned(step)),
+                (self._mentions, written(step)),
+            )
+            for node in nodes
+        )
 
 
 def can_move_over(step: NestStep, others: Iterable[NestStep]) -> bool:

@@ -290,8 +290,7 @@ class _Inliner:
 
     def _check_reuse(self, nest: KernelNest) -> None:
         axes = {axis.var for axis in nest.axes if axis.extent > 1}
-        assert nest.reduction is not None
-        for each in walk(nest.reduction.term):
+        for each in walk(nest.required_reduction.term):
             if isinstance(each, Load) and each.node is self._node:
                 used = {var for index in each.indices for var in variables(index)}
                 if used and axes - used:

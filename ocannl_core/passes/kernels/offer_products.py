@@ -161,8 +161,7 @@ def _with_start(epilogue: Iterable[ir.Store], reduction: Reduction) -> tuple[ir.
 
 def _epilogue(nest: KernelNest, sums: TensorNode) -> KernelNest:
     """Return the nest of an epilogue that reads sums from memory."""
-    reduction = nest.reduction
-    assert reduction is not None
+    reduction = nest.required_reduction
     at = tuple(VarIndex(axis.var) for axis in nest.cells)
     read = ir.LocalRead(reduction.result)
     load = ir.Load(sums, at, reduction.dtype)

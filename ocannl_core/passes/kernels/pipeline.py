@@ -9,6 +9,9 @@ Each pass returns a new plan. The last three run step by step, so that code gene
 with the first kernels while later ones are scheduled; primitives that the target lacks are
 decomposed at the end of the last. Within a memory budget a fusion is left out
 where more bytes would live at the same time.
+
+Passes for thread blocks, and for a library of products, are imported for the first target with
+some: imports are a large part of the time to compile a first program.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 from ocannl_core.base import settings
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.library_product import OfferProduct
 from ocannl_core.ir.kernels.live_ranges import live_bytes
 from ocannl_core.ir.kernels.nest_plan import (
@@ -27,41 +31,24 @@ from ocannl_core.ir.kernels.nest_plan import (
     mentioned,
     run_in_repetitions,
 )
-from ocannl_core.ir.kernels.nodes import (
-    FinishedStep,
-    Kernel,
-    LeafStep,
-    NodeInfos,
-    Plan,
-    StepReplacement,
-    StepRule,
-    rewrite_steps,
-    unchanged,
-)
 from ocannl_core.ir.kernels.stream import KernelStream, map_steps
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.block_sums import block_long_sums
-from ocannl_core.passes.kernels.collapse_axes import collapse_axes
 from ocannl_core.passes.kernels.decompose import with_decomposition
-from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbors
-from ocannl_core.passes.kernels.gather_windows import gather_windows, unroll_shifts
 from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
 from ocannl_core.passes.kernels.inline_nodes import (
     forward_stores,
     initialize_reductions,
     rematerialize,
 )
-from ocannl_core.passes.kernels.merge_launches import merge_launches
-from ocannl_core.passes.kernels.offer_products import offer_products
 from ocannl_core.passes.kernels.parallelize import allocate_workspace, parallelize_step
 from ocannl_core.passes.kernels.reassociate_products import reassociate_products
 from ocannl_core.passes.kernels.recognize_nests import recognize_nests
 from ocannl_core.passes.kernels.rows.choose import group_rows
-from ocannl_core.passes.kernels.rows.fuse_attention import fuse_flash_attention
 from ocannl_core.passes.kernels.schedule_kernels import (
     has_schedules,
     rule_for,
@@ -100,25 +87,31 @@ def nest_passes(
         return run if budget is None else within_budget(run, budget)
 
     recognize = partial(recognize_nests, keeps_order=accumulation == "exact")
-    passes: list[tuple[str, NestPass]] = [
-        ("recognise nests", recognize),
-        *([("gather windows", gather_windows)] if on_blocks else []),
+    passes: list[tuple[str, NestPass]] = [("recognise nests", recognize)]
+    if on_blocks:
+        from ocannl_core.passes.kernels.gather_windows import gather_windows
+
+        passes.append(("gather windows", gather_windows))
+    passes += [
         ("initialise reductions", initialize_reductions),
         ("fuse distant kernels", fusion(fuse_distant_kernels)),
         ("fuse neighbours", fusion(fuse_neighbors)),
         ("forward stores", forward_stores),
-        *([("offer products", partial(offer_products, offer=offer))] if offer else []),
-        ("widen accumulators", widen),
-        ("widen integers", widen_integers),
     ]
+    if offer is not None:
+        from ocannl_core.passes.kernels.offer_products import offer_products
+
+        passes.append(("offer products", partial(offer_products, offer=offer)))
+    passes += [("widen accumulators", widen), ("widen integers", widen_integers)]
     if accumulation != "exact":
         passes.append(("widen scoped sums", widen_scoped_sums))
     passes.append(("reassociate products", reassociate_products))
-    if on_blocks:
-        passes.append(("unroll shifts", unroll_shifts))
     if target is not None and on_blocks:
+        from ocannl_core.passes.kernels.gather_windows import unroll_shifts
+        from ocannl_core.passes.kernels.rows.fuse_attention import fuse_flash_attention
+
         flash = partial(fuse_flash_attention, target=target)
-        passes.append(("fuse flash attention", flash))
+        passes += [("unroll shifts", unroll_shifts), ("fuse flash attention", flash)]
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
         passes.append(("rematerialize", partial(rematerialize, cache=cache)))
@@ -126,13 +119,15 @@ def nest_passes(
     if target is not None and budget is None:
         passes.append(("group rows", partial(group_rows, target=target)))
     if on_blocks:
+        from ocannl_core.passes.kernels.collapse_axes import collapse_axes
+
         passes.append(("collapse axes", collapse_axes))
     passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
     return passes
 
 
 def nest_plans(
-    plan: Plan, target: Target | None, offer: OfferProduct | None = None
+    plan: kernel_ir.Plan, target: Target | None, offer: OfferProduct | None = None
 ) -> Iterator[tuple[str, NestPlan]]:
     """Yield the plan after each pass before scheduling, with the name of the pass.
 
@@ -152,7 +147,7 @@ def nest_plans(
 
 
 def nest_plan(
-    plan: Plan,
+    plan: kernel_ir.Plan,
     target: Target | None,
     observers: Sequence[PlanObserver] = (),
     offer: OfferProduct | None = None,
@@ -165,9 +160,9 @@ def nest_plan(
 
 
 def schedule_for(
-    plan: Plan,
+    plan: kernel_ir.Plan,
     target: Target,
-    finish: StepRule = unchanged,
+    finish: kernel_ir.StepRule = kernel_ir.unchanged,
     observers: Sequence[PlanObserver] = (),
     rule: Rule | None = None,
     offer: OfferProduct | None = None,
@@ -184,26 +179,28 @@ def schedule_for(
         offer: As for `nest_passes`.
     """
     if not has_schedules(target):
-        return KernelStream(rewrite_steps(plan, finish))
+        return KernelStream(kernel_ir.rewrite_steps(plan, finish))
     rule = rule or rule_for(target)
     return KernelStream(_schedule_steps(plan, target, finish, observers, rule, offer))
 
 
 def _schedule_steps(
-    plan: Plan,
+    plan: kernel_ir.Plan,
     target: Target,
-    finish: StepRule,
+    finish: kernel_ir.StepRule,
     observers: Sequence[PlanObserver],
     rule: Rule,
     offer: OfferProduct | None,
-) -> Generator[FinishedStep, None, Plan]:
+) -> Generator[kernel_ir.FinishedStep, None, kernel_ir.Plan]:
     nests = nest_plan(plan, target, observers, offer)
     scheduled = schedule_kernels(nests, rule, finish)
     if target.thread_blocks is None:
         return (yield from scheduled)
+    from ocannl_core.passes.kernels.merge_launches import merge_launches
+
     # launches are merged across the whole plan
     merged = merge_launches(KernelStream(scheduled).plan(), target.thread_blocks)
-    return (yield from rewrite_steps(merged, unchanged))
+    return (yield from kernel_ir.rewrite_steps(merged, kernel_ir.unchanged))
 
 
 def plan_kernels(
@@ -226,34 +223,40 @@ def plan_kernels(
 
 def plan_variants(
     plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule], target: Target
-) -> Plan:
+) -> kernel_ir.Plan:
     """Return a plan of one nest by each of some schedules, finished like other kernels."""
     return map_steps(schedule_variants(plan, kernel, schedules), finish_for(target))
 
 
-def finish_for(target: Target) -> StepRule:
+def finish_for(target: Target) -> kernel_ir.StepRule:
     """Return the rewrite of each scheduled step for a target."""
     if target.thread_blocks is None:
         return with_decomposition(finish_kernel, target)
     return with_decomposition(partial(_finish_on_blocks, blocks=target.thread_blocks), target)
 
 
-def _finish_on_blocks(step: LeafStep, nodes: NodeInfos, blocks: ThreadBlocks) -> StepReplacement:
-    if isinstance(step, Kernel) and not has_device_axes(step.body):
+def _finish_on_blocks(
+    step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos, blocks: ThreadBlocks
+) -> kernel_ir.StepReplacement:
+    from ocannl_core.passes.kernels.distribute import distribute, has_device_axes
+
+    if isinstance(step, kernel_ir.Kernel) and not has_device_axes(step.body):
         step = block_long_sums(step)
     return distribute(step, nodes, blocks)
 
 
-def finish_kernel(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
+def finish_kernel(
+    step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos
+) -> kernel_ir.StepReplacement:
     """Divide the long sums of a step, hoist scalars, parallelise, and move large buffers out."""
-    if isinstance(step, Kernel):
+    if isinstance(step, kernel_ir.Kernel):
         step = hoist_scalars(block_long_sums(step), nodes)
     phases = parallelize_step(step, nodes)
     found = [allocate_workspace(each, nodes) for each in phases.steps]
     steps = tuple(each for every in found for each in every.steps)
     scratch = (*phases.scratch, *(node for each in found for node in each.scratch))
     made = {node: info for each in (phases, *found) for node, info in each.nodes.items()}
-    return StepReplacement(steps, scratch, made)
+    return kernel_ir.StepReplacement(steps, scratch, made)
 
 
 def within_budget(run: NestPass, budget: int) -> NestPass:

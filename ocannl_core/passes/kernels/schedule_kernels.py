@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from functools import partial
 from itertools import islice
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
@@ -25,14 +25,14 @@ from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.deduplicate import new_memo
-from ocannl_core.passes.kernels.rows.apply import fuse_group
-from ocannl_core.passes.kernels.rows.on_blocks import fuse_on_blocks
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.rules.amx_schedules import decide_on_processor
-from ocannl_core.schedule.rules.block_rules import decide_on_blocks
 from ocannl_core.schedule.rules.decision import Rule, ScheduleDecision
 from ocannl_core.schedule.rules.pointwise import pointwise_schedule
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
+
+if TYPE_CHECKING:
+    from ocannl_core.passes.kernels.rows.apply import FusedKernel
 
 
 def has_schedules(target: Target) -> bool:
@@ -46,6 +46,8 @@ def rule_for(target: Target) -> Rule:
 
     def default(nest: KernelNest, nodes: kernel_ir.NodeInfos) -> ScheduleDecision:
         if target.thread_blocks is not None:
+            from ocannl_core.schedule.rules.block_rules import decide_on_blocks
+
             return decide_on_blocks(nest, nodes, target)
         if nest.reduction is None:
             return ScheduleDecision(pointwise_schedule(nest, nodes, target))
@@ -126,8 +128,7 @@ def _schedule_step(
     scheduled: list[LeafStep]
     match step:
         case RowGroup():
-            is_on_device = step.fusion.threads > 0
-            fused = fuse_on_blocks(step, known) if is_on_device else fuse_group(step, rule, known)
+            fused = _fuse(step, rule, known)
             known.update(fused.nodes)
             scratch += fused.partial
             scheduled = [fused.kernel, *(_schedule_nest(each, rule, known) for each in fused.sums)]
@@ -146,6 +147,17 @@ def _schedule_step(
     return StepReplacement(
         tuple(steps), tuple(scratch), dict(islice(known.items(), len(nodes), None))
     )
+
+
+def _fuse(group: RowGroup, rule: Rule, nodes: kernel_ir.NodeInfos) -> FusedKernel:
+    """Return the loops over rows; modules are imported for the first group of a process."""
+    if group.fusion.threads:
+        from ocannl_core.passes.kernels.rows.on_blocks import fuse_on_blocks
+
+        return fuse_on_blocks(group, nodes)
+    from ocannl_core.passes.kernels.rows.apply import fuse_group
+
+    return fuse_group(group, rule, nodes)
 
 
 def _schedule_nest(

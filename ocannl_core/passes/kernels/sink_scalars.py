@@ -71,6 +71,8 @@ def _with_values_in_loops(body: ir.Block) -> ir.Block | None:
 
 def _with_values(body: ir.Block) -> ir.Block | None:
     """Return the body without its scalars; None without any, or if the value of one may change."""
+    if not any(isinstance(stmt, ir.SetLocal) for stmt in flat_statements(body)):
+        return None
     written = set(writes(body))
     declared: set[ir.Local] = set()
     values: dict[ir.Local, ir.Expr] = {}

@@ -26,7 +26,6 @@ from ocannl_core.ir.loops.traverse import free_variables, substitute_in_expr, wa
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule import machine_model as machine
-from ocannl_core.schedule.rules.block_tiles import product_axes
 from ocannl_core.schedule.rules.vectorizable import is_vectorizable
 
 _PARTS = (machine.PARTIAL_SUMS, machine.PARTIAL_SUMS // 2)
@@ -107,6 +106,8 @@ def _divisible(nest: KernelNest) -> Reduction | None:
 
 def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:
     """Return the tiles of a product that thread blocks compute; 0 for other reductions."""
+    from ocannl_core.schedule.rules.block_tiles import product_axes
+
     if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD:
         return 0
     axes = product_axes(nest)

@@ -146,8 +146,7 @@ def _in_memory(
     nest: KernelNest, wide: KernelNest, node: TensorNode, nodes: NodeInfos
 ) -> tuple[KernelNest, ...]:
     (store,) = nest.epilogue
-    reduction = wide.reduction
-    assert reduction is not None
+    reduction = wide.required_reduction
     if nest.is_resumable:
         reduction = replace(reduction, initial=ir.Load(node, store.indices, float32))
     total = ir.LocalRead(reduction.result)

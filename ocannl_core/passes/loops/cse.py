@@ -32,13 +32,11 @@ from ocannl_core.ir.loops.traverse import (
     with_children,
 )
 from ocannl_core.passes.loops.local_variables import Fresh, assign_local, fresh_locals
+from ocannl_core.passes.loops.once_per_form import is_loop_free
 from ocannl_core.passes.loops.side_effects import assigned_memory, is_pure
 from ocannl_core.passes.loops.simplify import simplify
 from ocannl_core.schedule.cost_model import cost, own_cost
 from ocannl_core.schedule.machine_model import MIN_SHARED_COST
-
-_LOOP_FREE = (ir.Store, ir.StoreVector, ir.SetLocal, ir.DeclareLocal, ir.Remark)
-"""Statements that share a kernel at the top level of a routine, if they contain no loops."""
 
 
 def eliminate_common_subexpressions(
@@ -131,14 +129,14 @@ class _ValueNumbering:
     def number_top_level(self, block: ir.Block) -> Steps[None]:
         """Number the values of top-level statements; only neighbours without loops share any."""
         for stmt in block.stmts:
-            if not _is_loop_free(stmt):
+            if not is_loop_free(stmt):
                 self.available = {}
             yield (
                 self.number_top_level(stmt)
                 if isinstance(stmt, ir.Block)
                 else self.number_statement(stmt)
             )
-            if not _is_loop_free(stmt) or isinstance(stmt, ir.Block):
+            if not is_loop_free(stmt) or isinstance(stmt, ir.Block):
                 self.available = {}
 
     def number_statement(self, stmt: ir.Stmt) -> Steps[None]:
@@ -304,10 +302,3 @@ def _is_leaf(expr: ir.Expr) -> bool:
     return isinstance(
         expr, ir.Load | ir.LoadMerge | ir.LocalRead | ir.Const | ir.ConstBits | ir.IndexValue
     )
-
-
-def _is_loop_free(stmt: ir.Stmt) -> bool:
-    """Return True if a statement has no loops, and so shares a kernel with its neighbours."""
-    if isinstance(stmt, ir.Block):
-        return all(map(_is_loop_free, stmt.stmts))
-    return isinstance(stmt, _LOOP_FREE) and not any(isinstance(n, ir.For) for n in walk(stmt))

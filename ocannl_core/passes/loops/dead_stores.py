@@ -43,10 +43,19 @@ def forward_fills(program: ir.LoopProgram) -> ir.LoopProgram:
         stmts = tuple(_sink_fills(stmt.stmts, program.nodes))
         return stmt if all(map(is_, stmts, stmt.stmts)) else ir.Block(stmts)
 
-    if not any(isinstance(stmt, ir.Fill) for stmt in traverse.statements(program.body)):
+    top = program.body.stmts
+    has_inner = any(_has_inner_fills(stmt) for stmt in top)
+    if not has_inner and not any(isinstance(stmt, ir.Fill) for stmt in top):
         return program
-    body = traverse.rewrite(program.body, on_stmt=block)
-    return program if body is program.body else replace(program, body=body)
+    whole = traverse.rewrite(program.body, on_stmt=block) if has_inner else block(program.body)
+    assert isinstance(whole, ir.Block)
+    return program if whole is program.body else replace(program, body=whole)
+
+
+def _has_inner_fills(stmt: ir.Stmt) -> bool:
+    """Return True if a statement contains fills; scopes inside of values have none."""
+    inside = isinstance(stmt, ir.For | ir.Block | ir.Staged)
+    return inside and any(isinstance(each, ir.Fill) for each in traverse.statements(stmt))
 
 
 def _sink_fills(

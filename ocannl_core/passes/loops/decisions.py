@@ -154,6 +154,10 @@ class Decisions:
             return (*local, *device, MemoryMode.VIRTUAL)
         return (*local, *device) if node in found.independent else ()
 
+    def is_positive(self, node: TensorNode) -> bool:
+        """Return True if a node never holds `-0.0` when it is read."""
+        return node in self.positive
+
     def simplify(self, program: LoopProgram) -> LoopProgram:
         """Simplify, given the nodes that never hold `-0.0`."""
         return simplify(program, positive=self.positive)

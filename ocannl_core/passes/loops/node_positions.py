@@ -5,7 +5,7 @@ A value may be computed again at another position while no operand of it is writ
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from ocannl_core.ir.node import TensorNode
@@ -21,8 +21,21 @@ class NodePositions:
     def __init__(self, sequence: Iterable[Iterable[TensorNode]]) -> None:
         self._positions: dict[TensorNode, list[int]] = {}
         for position, nodes in enumerate(sequence):
-            for node in nodes:
-                self._positions.setdefault(node, []).append(position)
+            self.add(position, nodes)
+
+    def add(self, position: int, nodes: Iterable[TensorNode]) -> None:
+        """Add a position of nodes."""
+        for node in nodes:
+            positions = self._positions.setdefault(node, [])
+            if not positions or positions[-1] < position:
+                positions.append(position)
+            elif positions[(at := bisect_left(positions, position))] != position:
+                positions.insert(at, position)
+
+    def remove(self, position: int, nodes: Iterable[TensorNode]) -> None:
+        """Remove a position of nodes."""
+        for node in nodes:
+            self._positions[node].remove(position)
 
     def of(self, node: TensorNode) -> Sequence[int]:
         """Return the positions of a node, in ascending order."""

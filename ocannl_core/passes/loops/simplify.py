@@ -243,7 +243,9 @@ class _Rules:
         return replace(stmt, value=map_expr(stmt.value, substitute, self.rewrite_statement))
 
 
-def _before_ends(apart: value_analysis.Difference, known: Variables) -> value_analysis.Difference:
+def _before_ends(
+    apart: value_analysis.PositionDifference, known: Variables
+) -> value_analysis.PositionDifference:
     """Return a difference with the range that the ends of loops at run time leave to it."""
     terms, offset = as_affine(apart.index)
     low, high = apart.reach.low, apart.reach.high

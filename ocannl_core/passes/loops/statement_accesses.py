@@ -103,6 +103,8 @@ def analyze_statement(
     stmt: ir.Stmt, position: int, statics: dict[IndexVar, Range]
 ) -> AnalyzedStatement:
     """Collect the accesses of a statement."""
+    if isinstance(stmt, ir.Remark):
+        return AnalyzedStatement(position, stmt, (), (), statics)
     reads: list[AccessSite] = []
     writes: list[AccessSite] = []
     ranges = dict(statics)

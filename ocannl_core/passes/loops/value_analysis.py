@@ -166,7 +166,7 @@ def index_of(expr: ir.Expr) -> indexing.AxisIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PositionDifference:
     """The difference of two positions, as an index, and its range."""
 
     index: indexing.AxisIndex
@@ -194,7 +194,7 @@ class Difference:
 
 def difference(
     left: ir.Expr, right: ir.Expr, ranges: Mapping[indexing.IndexVar, Range]
-) -> Difference | None:
+) -> PositionDifference | None:
     """Return the difference of two positions; None for other values.
 
     i + 2, 5   -->   i - 3
@@ -203,4 +203,4 @@ def difference(
         return None
     apart = subtract(index_of(left), index_of(right))
     reach = index_range(apart, ranges)
-    return None if reach is None else Difference(apart, reach)
+    return None if reach is None else PositionDifference(apart, reach)

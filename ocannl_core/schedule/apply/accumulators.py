@@ -55,8 +55,7 @@ class Accumulators:
     @property
     def reduction(self) -> Reduction:
         """The reduction of the nest."""
-        assert self.state.nest.reduction is not None
-        return self.state.nest.reduction
+        return self.state.nest.required_reduction
 
     @property
     def declaration(self) -> ir.Stmt:

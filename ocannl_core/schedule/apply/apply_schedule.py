@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import assert_never
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -30,28 +31,18 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import locals_of
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.schedule.apply import accumulators, amx_tiles, software_pipelines, wgmma_pipeline
+from ocannl_core.schedule.apply import accumulators
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import Region
 from ocannl_core.schedule.apply.emission import Emission
 from ocannl_core.schedule.apply.nest_state import NestState, Place, apply_transforms
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer, PackedBuffer, SharedBuffer
 from ocannl_core.schedule.apply.packing import Body
-from ocannl_core.schedule.apply.partial_results import PartialResults
 from ocannl_core.schedule.apply.reduction_strategy import Accumulation
 from ocannl_core.schedule.apply.shared_fill import loads_of_cells
 from ocannl_core.schedule.apply.squares import emit_square, is_whole_square
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
-
-_PLACES: Mapping[Place, tuple[type[FilledBuffer], type[Accumulation]]] = {
-    Place.KERNEL: (PackedBuffer, Accumulation),
-    Place.TILES: (amx_tiles.AmxBuffer, amx_tiles.TileProducts),
-    Place.GROUP: (SharedBuffer, Accumulation),
-    Place.STAGES: (software_pipelines.PipelineBuffer, software_pipelines.StagedProducts),
-    Place.RING: (wgmma_pipeline.RingBuffer, wgmma_pipeline.RingProducts),
-}
-"""The buffers in each place, and the strategy of a reduction whose operands are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +126,36 @@ def _stating(schedule: Schedule) -> Iterator[None]:
         raise UsageError(error.rule, found=found, where=where, fix=error.fix) from None
 
 
+def _kinds_at(place: Place) -> tuple[type[FilledBuffer], type[Accumulation]]:
+    """Return the buffers in a place, and the strategy of a reduction whose operands are there; the
+    modules of matrix units are imported for the first schedule with one.
+    """
+    match place:
+        case Place.KERNEL:
+            return PackedBuffer, Accumulation
+        case Place.GROUP:
+            return SharedBuffer, Accumulation
+        case Place.TILES:
+            from ocannl_core.schedule.apply.amx_tiles import AmxBuffer, TileProducts
+
+            return AmxBuffer, TileProducts
+        case Place.STAGES:
+            from ocannl_core.schedule.apply.software_pipelines import PipelineBuffer, StagedProducts
+
+            return PipelineBuffer, StagedProducts
+        case Place.RING:
+            from ocannl_core.schedule.apply.wgmma_pipeline import RingBuffer, RingProducts
+
+            return RingBuffer, RingProducts
+        case _:
+            assert_never(place)
+
+
 def _emitter(
     state: NestState, nodes: NodeInfos | None, around: Ranges = MappingProxyType({})
 ) -> _NestEmitter:
     """Return the emitter of a state, if it keeps the rules of its strategy."""
-    _, strategy = _PLACES[state.place]
+    _, strategy = _kinds_at(state.place)
     for rule, is_kept in strategy.rules(state):
         if not is_kept:
             raise UsageError(rule)
@@ -154,7 +170,7 @@ class _NestEmitter:
         self.state = state = emission.state
         self.nest = nest = state.nest
         operands = nest.reduction.factors if nest.reduction else loads_of_cells(nest)
-        buffer, strategy = _PLACES[state.place]
+        buffer, strategy = _kinds_at(state.place)
         self.buffers = {
             pack.operand: buffer(emission, pack, operands[pack.operand]) for pack in state.packs
         }
@@ -207,6 +223,8 @@ class _NestEmitter:
             sums = region.guarded(self.outer_cells, sums)
         combined, value = registers.combine(), None
         if state.reduced_threads:
+            from ocannl_core.schedule.apply.partial_results import PartialResults
+
             combined, value = PartialResults(self.emission, registers).combine()
         results = self._results(registers, region, value)
         if state.reduced_threads:  # the first of those that share a result

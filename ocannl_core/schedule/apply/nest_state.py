@@ -395,8 +395,7 @@ def _initialize_cells(state: NestState) -> NestState:
     c[i] = 0.0 + sum of x[i, k]  -->  for i: c[i] = 0.0
                                       for k0: for i: c[i] = c[i] + sum of x[i, k0, k1]
     """
-    nest, reduction = state.nest, state.nest.reduction
-    assert reduction is not None
+    nest, reduction = state.nest, state.nest.required_reduction
     (store,) = nest.epilogue
     stmts: tuple[ir.Stmt, ...] = (replace(store, value=reduction.initial),)
     for axis in reversed(nest.cells):

@@ -27,8 +27,7 @@ lanes; a scalar is a vector of one lane.
 
 def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
     """Return the accesses of an epilogue whose addresses differ between the results of a nest."""
-    assert nest.reduction is not None
-    roots = (nest.reduction.initial, *(store.value for store in nest.epilogue))
+    roots = (nest.required_reduction.initial, *(store.value for store in nest.epilogue))
     loads = [each for root in roots for each in walk(root) if isinstance(each, Load)]
     loads += [
         Load(store.node, store.indices, store.value.dtype)

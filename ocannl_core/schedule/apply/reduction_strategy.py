@@ -57,8 +57,7 @@ class Accumulation:
 
     @property
     def reduction(self) -> Reduction:
-        assert self.state.nest.reduction is not None
-        return self.state.nest.reduction
+        return self.state.nest.required_reduction
 
     def whole(self, region: Region) -> Region:
         """Return the region that accumulators are computed for."""

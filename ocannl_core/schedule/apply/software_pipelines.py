@@ -58,8 +58,7 @@ class StageBuffer(SharedBuffer):
     @property
     def _staged(self) -> ir.Expr:
         """The expression that is copied."""
-        reduction = self.state.nest.reduction
-        assert reduction is not None
+        reduction = self.state.nest.required_reduction
         narrow = [unwidened(factor) for factor in reduction.factors]
         is_narrow = narrow[0].dtype is narrow[1].dtype
         return (narrow if is_narrow else reduction.factors)[self.pack.operand]

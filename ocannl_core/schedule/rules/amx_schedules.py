@@ -236,8 +236,7 @@ class _TileModel:
         """Return True if the copy of an operand would be much larger than the operand, as that of
         all windows of an image is.
         """
-        assert self._model.nest.reduction is not None
-        factor = self._model.nest.reduction.factors[operand.position]
+        factor = self._model.nest.required_reduction.factors[operand.position]
         loads = [each for each in walk(factor) if isinstance(each, Load)]
         cells = sum(self._nodes[each.node].size for each in loads)
         return self._model.iterations(operand.axes) > _MAX_REPLICATION * cells

@@ -316,8 +316,7 @@ def _schedule_reduction(
     nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters
 ) -> Schedule:
     """Return the schedule of a reduction without tiles."""
-    reduction, blocks = nest.reduction, target.thread_blocks
-    assert reduction is not None
+    reduction, blocks = nest.required_reduction, target.thread_blocks
     assert blocks is not None
     accesses = _largest(_accesses((reduction.term,)), nest)
     reduced = _coalesced_order(nest.reduced, accesses, nodes)

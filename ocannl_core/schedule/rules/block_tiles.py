@@ -33,18 +33,8 @@ from ocannl_core.ir.loops.nodes import Binary, Expr, Gather, Load, Scoped
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.schedule import machine_model as machine
 from ocannl_core.schedule.apply.operand_buffers import PADDING_CELLS
-from ocannl_core.schedule.machine_model import (
-    BLOCK_TERMS,
-    COLUMN_DIGITS,
-    MAX_STAGES,
-    MIN_BLOCK_TILE,
-    MIN_FUSED_STEPS,
-    RESIDENT_BLOCKS,
-    ROW_DIGITS,
-    STAGE_VECTOR_BYTES,
-    TILE_RATES,
-)
 from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 
@@ -163,7 +153,7 @@ def fused(nest: KernelNest, target: Target) -> bool:
     reduction = nest.reduction
     return (
         target.has_fma
-        and prod(axis.extent for axis in nest.axes) >= MIN_FUSED_STEPS
+        and prod(axis.extent for axis in nest.axes) >= machine.MIN_FUSED_STEPS
         and reduction is not None
         and reduction.op is BinaryOp.ADD
         and reduction.dtype.is_float
@@ -191,8 +181,7 @@ def _find_tile(
     """Return the tile of a product, or the reason why there is none: no operand may be used often
     enough.
     """
-    reduction, blocks = nest.reduction, target.thread_blocks
-    assert reduction is not None
+    reduction, blocks = nest.required_reduction, target.thread_blocks
     assert blocks is not None
     if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD:
         return Obstacle.AXES
@@ -204,25 +193,27 @@ def _find_tile(
     if axes is None:
         return Obstacle.AXES
     row, column, term, operand = axes.row, axes.column, axes.term, axes.row_operand
-    if min(row.extent, column.extent) < MIN_BLOCK_TILE or term.extent < BLOCK_TERMS:
+    if min(row.extent, column.extent) < machine.MIN_BLOCK_TILE or term.extent < machine.BLOCK_TERMS:
         return Obstacle.SIZE
     threads = _thread_shape(blocks.threads)
     nbytes = reduction.dtype.nbytes
-    found = _side(row, column, axes.batch, threads, depth or BLOCK_TERMS, nbytes, blocks, side)
+    found = _side(
+        row, column, axes.batch, threads, depth or machine.BLOCK_TERMS, nbytes, blocks, side
+    )
     if not found:
         return Obstacle.RESOURCES
-    tile = BlockTile(*axes.names, operand, threads, (found, found), depth or BLOCK_TERMS)
+    tile = BlockTile(*axes.names, operand, threads, (found, found), depth or machine.BLOCK_TERMS)
     forms = _forms(nest, reduction, nodes, blocks, tile)
     own_depth, stages = tile.depth, 1
     if forms:
         own_depth = depth or _stage_depth(tile, term.extent, nbytes)
         stage_bytes = own_depth * sum(each.pitch for each in forms) * nbytes
         fitting = blocks.local_bytes // stage_bytes
-        most = min(fitting, max(2, fitting // RESIDENT_BLOCKS), MAX_STAGES)
+        most = min(fitting, max(2, fitting // machine.RESIDENT_BLOCKS), machine.MAX_STAGES)
         stages = min(most, -(-term.extent // own_depth))
         if stages < 2:
             own_depth, stages, forms = tile.depth, 1, ()
-    supertile = axes.supertile(tile.extents, nbytes, RESIDENT_BLOCKS, target)
+    supertile = axes.supertile(tile.extents, nbytes, machine.RESIDENT_BLOCKS, target)
     return BlockTile(*axes.names, operand, threads, tile.cells, own_depth, forms, stages, supertile)
 
 
@@ -242,14 +233,14 @@ def _side(
         wanted: The only number to consider; 0 to choose one.
     """
     found: dict[int, float] = {}
-    for side, rate in TILE_RATES.items():
+    for side, rate in machine.TILE_RATES.items():
         height, width = threads[0] * side, threads[1] * side
         nbytes = (height + width + 2) * depth * cell_bytes
         if 2 * side * side > blocks.registers or nbytes > blocks.local_bytes:
             continue
         tiles = -(-row.extent // height) * -(-column.extent // width) * others
         fits = height <= 2 * row.extent and width <= 2 * column.extent
-        if fits or side == min(TILE_RATES):
+        if fits or side == min(machine.TILE_RATES):
             # so many processors work, each at the rate of its tile
             found[side] = rate * min(1.0, tiles / blocks.processors)
         if side == wanted:
@@ -291,8 +282,10 @@ def _stage_depth(tile: BlockTile, terms: int, cell_bytes: int) -> int:
     """Return the terms of a stage: so many that each thread copies a vector of the columns, fewer
     where the last stage would be mostly empty.
     """
-    depth = max(1, prod(tile.threads) * STAGE_VECTOR_BYTES // (tile.extents[1] * cell_bytes))
-    least = BLOCK_TERMS // 2
+    depth = max(
+        1, prod(tile.threads) * machine.STAGE_VECTOR_BYTES // (tile.extents[1] * cell_bytes)
+    )
+    least = machine.BLOCK_TERMS // 2
     while depth > least and 8 * (-terms % depth) > terms:
         depth //= 2
     return max(depth, least)
@@ -307,21 +300,21 @@ def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transfo
     (rows, columns), (row_cells, column_cells) = tile.threads, tile.cells
     blocks = target.thread_blocks
     assert blocks is not None
-    assert nest.reduction is not None
-    lanes = gcd(max(1, blocks.vector_bytes // nest.reduction.dtype.nbytes), column_cells)
+    nbytes = nest.required_reduction.dtype.nbytes
+    lanes = gcd(max(1, blocks.vector_bytes // nbytes), column_cells)
     splits: list[transforms.Transform] = []
     outer, tiles, i = split_tiles(splits, i, tile.extents[0], tile.supertile)
     splits.append(transforms.Split(j, tile.extents[1]))
-    row_digits, own_rows = _split_threads(splits, f"{i}1", rows, ROW_DIGITS, row_cells)
+    row_digits, own_rows = _split_threads(splits, f"{i}1", rows, machine.ROW_DIGITS, row_cells)
     splits.append(transforms.Split(f"{j}1", columns * lanes))
-    digits, inside = _split_threads(splits, f"{j}11", columns, COLUMN_DIGITS, lanes)
+    digits, inside = _split_threads(splits, f"{j}11", columns, machine.COLUMN_DIGITS, lanes)
     cells = [f"{j}10", inside] if lanes > 1 else [f"{j}10"]
     splits.append(transforms.Split(k, tile.depth))
     others = [axis.name for axis in nest.cells if axis.name not in (tile.rows, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
     inner = (f"{k}0", f"{k}1", own_rows, *cells)
     # the last digits of both axes are the threads of a subgroup
-    high = int(rows > ROW_DIGITS[0]), int(columns > COLUMN_DIGITS[0])
+    high = int(rows > machine.ROW_DIGITS[0]), int(columns > machine.COLUMN_DIGITS[0])
     block = (*row_digits[: high[0]], *digits[: high[1]])
     block = (*block, *row_digits[high[0] :], *digits[high[1] :])
     grid = (*others, *outer, f"{j}0", *tiles)

@@ -22,7 +22,7 @@ from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Binary, Load, Store, Unary
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_core.ir.numbers.primitives import HASHES
+from ocannl_core.ir.numbers.primitives import HASHES, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.squares import turned_loads
 from ocannl_core.schedule.machine_model import TILE_SQUARES
@@ -30,6 +30,7 @@ from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.vectorizable import (
     is_simple_power,
     is_vectorizable,
+    truncates_lanes,
     widest_lane_bytes,
 )
 
@@ -104,7 +105,18 @@ def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
     """Return True if a nest has operations that C compilers do not vectorise."""
     is_streamed = any(store.is_streamed for store in nest.epilogue)
     is_known = is_streamed or _calls_functions(nest) or _has_narrow_formats(nest, nodes)
-    return is_known or _hashes(nest)
+    return is_known or _hashes(nest) or _truncates(nest)
+
+
+def _truncates(nest: KernelNest) -> bool:
+    """Return True if a nest converts floats to integers, modulo their width."""
+    return any(
+        isinstance(each, Unary)
+        and each.op is UnaryOp.IDENTITY
+        and truncates_lanes(each.arg.dtype, each.dtype)
+        for store in nest.epilogue
+        for each in walk(store)
+    )
 
 
 def _hashes(nest: KernelNest) -> bool:

@@ -270,8 +270,7 @@ def find_tensor_core_schedule(
     nest: KernelNest, nodes: NodeInfos, target: Target
 ) -> transforms.Schedule | Obstacle:
     """Return a schedule with tiles of warps, or the reason why there is none."""
-    assert nest.reduction is not None
-    tile = find_tensor_core_tile(nest, nest.reduction, nodes, target)
+    tile = find_tensor_core_tile(nest, nest.required_reduction, nodes, target)
     if isinstance(tile, Obstacle):
         return tile
     axes = product_axes(nest, nodes)

@@ -125,7 +125,8 @@ def _is_expressible(expr: ir.Expr) -> bool:
         case ir.Unary(UnaryOp.IDENTITY, arg):
             if dtype is dtypes.bool_:
                 return lane_bytes(arg.dtype) == lane_bytes(dtype)
-            return arg.dtype is dtype or not arg.dtype.is_float or dtype.is_float
+            is_truncated = arg.dtype.is_float and not dtype.is_float
+            return not is_truncated or truncates_lanes(arg.dtype, dtype)
         case ir.Unary(UnaryOp.NOT, arg):
             return lane_bytes(arg.dtype) == lane_bytes(dtype)
         case ir.Unary(UnaryOp.NEG) if not dtype.is_float:
@@ -169,6 +170,14 @@ def _is_expressible_word(expr: ir.Expr) -> bool:
 def _is_uniform(expr: ir.Expr) -> bool:
     """Return True if an expression depends on no loop."""
     return not free_variables(expr)
+
+
+def truncates_lanes(source: dtypes.DType, dtype: dtypes.DType) -> bool:
+    """Return True if lanes convert a format of floats to one of integers: both have 32 bits in
+    lanes.
+    """
+    is_integer = dtype.in_lanes in (dtypes.int32, dtypes.uint32) and dtype is not dtypes.bool_
+    return source.in_lanes is dtypes.float32 and is_integer
 
 
 def is_simple_power(expr: ir.Expr) -> bool:

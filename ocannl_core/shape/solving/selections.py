@@ -233,13 +233,12 @@ def solve_join(state: SolverState, constraint: RowJoin) -> None:
 
 def selected_rows(state: SolverState) -> list[RowVar]:
     """Return the open rows that suspended constraints derive from other open rows."""
-    suspended = {each: None for waiting in state.suspended.values() for each in waiting}
     derived: list[Row] = []
-    for constraint in suspended:
-        if isinstance(constraint, Selection):
-            derived += constraint.source if constraint.is_inserted else constraint.result
-        elif isinstance(constraint, RowJoin):
+    for constraint in state.derivations:
+        if isinstance(constraint, RowJoin):
             derived.append(constraint.whole)
+        else:
+            derived += constraint.source if constraint.is_inserted else constraint.result
     flat = [state.flat(row) for row in derived]
     return [row.tail for row in flat if row.tail is not None]
 

@@ -134,9 +134,14 @@ class Computation:
     def __repr__(self) -> str:
         return f"<computation {self.name}: {len(self.steps)} steps>"
 
-    def tensors(self) -> Mapping[TensorNode, Tensor]:
-        """Return the tensors behind nodes of the resolved program; intermediate ones have none."""
-        return self._resolution().tensors
+    def tensors(self, *, of_steps: bool = False) -> Mapping[TensorNode, Tensor]:
+        """Return the tensors behind nodes of the resolved program; intermediate ones have none.
+
+        Args:
+            of_steps: True for the nodes that are private to the steps of loops, too.
+        """
+        found = self._resolution()
+        return {**found.tensors, **found.step_tensors} if of_steps else found.tensors
 
     def _resolution(self) -> ResolvedComputation:
         if not self._cache:

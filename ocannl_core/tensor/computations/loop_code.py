@@ -369,7 +369,10 @@ class _Step:
                 emitter.nodes[names[node]] = emitter.nodes.pop(node)
                 emitter.embedded.discard(node)
                 emitter.embedded.add(names[node])
-                emitter.tensors.pop(node, None)
+                if (tensor := emitter.tensors.pop(node, None)) is not None:
+                    emitter.step_tensors[names[node]] = tensor
+                elif node in emitter.step_tensors:  # a loop inside of the step
+                    emitter.step_tensors[names[node]] = emitter.step_tensors.pop(node)
         values: dict[indexing.IndexVar, indexing.AxisIndex] = {loop.index: indexing.VarIndex(index)}
 
         def placed(leaf: Leaf) -> tuple[Leaf]:

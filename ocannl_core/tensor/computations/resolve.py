@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import field
 from typing import assert_never
 
 from ocannl_core.base.errors import ShapeError, UsageError
@@ -82,11 +83,13 @@ class ResolvedComputation:
     Attributes:
         kept_bytes: The bytes of the values of steps that loops keep for gradients, beside the
             carries.
+        step_tensors: The tensors behind nodes of the steps of loops.
     """
 
     program: AssignProgram
     tensors: Mapping[TensorNode, Tensor]
     kept_bytes: int = 0
+    step_tensors: Mapping[TensorNode, Tensor] = field(default_factory=dict)
 
 
 def resolve(
@@ -137,7 +140,7 @@ def resolve(
     )
     program = emitter.with_passed_gradients(emitter.calls.settle_calls(program))
     tensors_of = {n: t for n, t in emitter.tensors.items() if n in program.nodes}
-    return ResolvedComputation(program, tensors_of, emitter.loops.kept_bytes)
+    return ResolvedComputation(program, tensors_of, emitter.loops.kept_bytes, emitter.step_tensors)
 
 
 def _shapes_of(tensor: Tensor) -> Iterator[Shape]:
@@ -193,6 +196,8 @@ class AssignmentEmitter:
         self.embedded: set[TensorNode] = set()
         self.fresh: set[TensorNode] = set()
         self.tensors: dict[TensorNode, Tensor] = {}
+        self.step_tensors: dict[TensorNode, Tensor] = {}
+        """The tensors behind nodes of the steps of loops."""
         self.passed: set[object] = set()
         """The calls and loops through which the current backpropagation has passed."""
         self._changes: dict[Tensor, int] = {}

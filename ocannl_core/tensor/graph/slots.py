@@ -24,32 +24,24 @@ from ocannl_core.base.origin import returns_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op
 from ocannl_core.ir.text import ATOM, Text, accumulation_symbol, application
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
+from ocannl_core.tensor.graph import formulas
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
-from ocannl_core.tensor.graph.formulas import (
-    COTANGENT,
-    POSITION,
-    RESULT,
-    SELECTION,
-    Application,
-    Formula,
-    Variable,
-    operand_variables,
-    variables_in,
-)
 from ocannl_core.tensor.graph.subscript_keys import key_text
 
 ALL = -1
 """In place of a position: a parameter that gets the slots of all operands, as a tuple."""
 
-SLOT_NAMES: dict[str, Variable] = {
-    **dict.fromkeys(("v", "t", "lhs"), RESULT),
-    **{f"{name}{i}": Variable("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)},
-    "vs": Variable("value", ALL),
-    "g": COTANGENT,
-    "gs": Variable("gradient", ALL),
-    **{f"g{i}": Variable("gradient", i) for i in (1, 2, 3)},
-    "selected": SELECTION,
+SLOT_NAMES: dict[str, formulas.Variable] = {
+    **dict.fromkeys(("v", "t", "lhs"), formulas.RESULT),
+    **{
+        f"{name}{i}": formulas.Variable("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)
+    },
+    "vs": formulas.Variable("value", ALL),
+    "g": formulas.COTANGENT,
+    "gs": formulas.Variable("gradient", ALL),
+    **{f"g{i}": formulas.Variable("gradient", i) for i in (1, 2, 3)},
+    "selected": formulas.SELECTION,
 }
 
 RETURNS_NOTHING = (
@@ -61,7 +53,7 @@ _INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
 
 
 @cache
-def slot_of(name: str) -> Variable | None:
+def slot_of(name: str) -> formulas.Variable | None:
     """Return the variable of a parameter; None if the name does not denote a slot."""
     if name in SLOT_NAMES:
         return SLOT_NAMES[name]
@@ -69,11 +61,11 @@ def slot_of(name: str) -> Variable | None:
     if match is None:
         return None
     side = match[1] or match[2]
-    return Variable("intermediate", 0 if side == "lhs" else int(side[3:] or 1), name)
+    return formulas.Variable("intermediate", 0 if side == "lhs" else int(side[3:] or 1), name)
 
 
 @lru_cache(maxsize=1024)
-def parameter_slots(function: Callable[..., None]) -> Mapping[str, Variable]:
+def parameter_slots(function: Callable[..., None]) -> Mapping[str, formulas.Variable]:
     """Return the variables of the parameters of a defining function, by name."""
     found = {name: slot_of(name) for name in inspect.signature(function).parameters}
     if unknown := [name for name, variable in found.items() if variable is None]:
@@ -86,7 +78,7 @@ def parameter_slots(function: Callable[..., None]) -> Mapping[str, Variable]:
     return {name: variable for name, variable in found.items() if variable is not None}
 
 
-def slot_texts(slots: Sequence[Variable]) -> Mapping[Variable, str]:
+def slot_texts(slots: Sequence[formulas.Variable]) -> Mapping[formulas.Variable, str]:
     """Return names of slots for messages: `v`, `g2`, `position`."""
     prefixes = {"value": "v", "gradient": "g"}
     return {each: f"{prefixes.get(each.role, each.role)}{each.position or ''}" for each in slots}
@@ -100,16 +92,16 @@ class SlotAssignment:
         logic: The logic that is stated for the assignment, or None.
     """
 
-    target: Variable
+    target: formulas.Variable
     combine: BinaryOp
     reset: bool
-    value: Formula
+    value: formulas.Formula
     logic: Logic | None = None
 
     @property
     def part(self) -> ConcatPart:
         """The logic, with the tensors that it lines up."""
-        sources = tuple(variable.position for variable in variables_in(self.value))
+        sources = tuple(variable.position for variable in formulas.variables_in(self.value))
         return ConcatPart(self.target.position, sources, self.logic or Pointwise())
 
 
@@ -123,7 +115,7 @@ class Code:
     __slots__ = ("_assignments", "_trace", "_violations", "slots")
 
     def __init__(
-        self, slots: Mapping[Variable, str], trace: Callable[[], Iterable[SlotAssignment]]
+        self, slots: Mapping[formulas.Variable, str], trace: Callable[[], Iterable[SlotAssignment]]
     ) -> None:
         self.slots = slots
         self._trace = trace
@@ -131,7 +123,7 @@ class Code:
         self._violations: tuple[str | None, ...] | None = None
 
     @staticmethod
-    def of(slots: Sequence[Variable], *assignments: SlotAssignment) -> Code:
+    def of(slots: Sequence[formulas.Variable], *assignments: SlotAssignment) -> Code:
         """Return code of given assignments."""
         return Code(slot_texts(slots), lambda: assignments)
 
@@ -142,12 +134,12 @@ class Code:
         The function is called when the assignments are first read: functions of this package refer
         to operations that are defined later.
         """
-        slots: dict[Variable, str] = {}
+        slots: dict[formulas.Variable, str] = {}
         for name, variable in parameter_slots(function).items():
-            if variable == SELECTION:
-                slots |= {SELECTION: name, POSITION: "position"}
+            if variable == formulas.SELECTION:
+                slots |= {formulas.SELECTION: name, formulas.POSITION: "position"}
             elif variable.position == ALL:
-                every = operand_variables(operands, variable.role)
+                every = formulas.operand_variables(operands, variable.role)
                 slots |= {each: f"{name}[{i}]" for i, each in enumerate(every)}
             else:
                 slots[variable] = name
@@ -175,18 +167,18 @@ class Code:
             lines.append(f"{self.text(each.target)}{start} {symbol} {value}")
         return "\n".join(lines)
 
-    def text(self, formula: Formula) -> str:
+    def text(self, formula: formulas.Formula) -> str:
         """Return a formula as text."""
         return self._printed(formula)[0]
 
-    def _printed(self, formula: Formula) -> Text:
+    def _printed(self, formula: formulas.Formula) -> Text:
         match formula:
-            case Variable(is_merge=True):
+            case formulas.Variable(is_merge=True):
                 return f"{self.text(replace(formula, is_merge=False))}.merge", ATOM
-            case Variable():
+            case formulas.Variable():
                 slot = replace(formula, occurrence=0)
                 return self.slots.get(slot) or slot_texts([slot])[slot], ATOM
-            case Application(op, args):
+            case formulas.Application(op, args):
                 return application(op, [self._printed(arg) for arg in args])
             case _:
                 return repr(formula), ATOM
@@ -194,7 +186,7 @@ class Code:
     @property
     def results(self) -> list[SlotAssignment]:
         """The assignments to the result."""
-        return [each for each in self.assignments if each.target == RESULT]
+        return [each for each in self.assignments if each.target == formulas.RESULT]
 
     @property
     def accumulation(self) -> BinaryOp | None:
@@ -203,7 +195,7 @@ class Code:
         return next((each for each in found if each is not BinaryOp.SECOND), None)
 
     @property
-    def extreme(self) -> tuple[BinaryOp, Formula] | None:
+    def extreme(self) -> tuple[BinaryOp, formulas.Formula] | None:
         """The accumulation of a maximum or minimum and its operand; None for other results."""
         match self.results:
             case [SlotAssignment(_, (BinaryOp.MAX | BinaryOp.MIN) as combine, _, value)]:
@@ -223,13 +215,13 @@ def _violations(code: Code) -> Iterator[str | None]:
     """
     is_gradient = any(each.role == "gradient" for each in code.slots)
     unwritten = {each for each in code.slots if each.role == "intermediate"}
-    unwritten |= set() if is_gradient else {RESULT}
-    gradients = {each for each in code.slots if each.role == "gradient"} - {COTANGENT}
+    unwritten |= set() if is_gradient else {formulas.RESULT}
+    gradients = {each for each in code.slots if each.role == "gradient"} - {formulas.COTANGENT}
     targets = unwritten | gradients
     for each in code.assignments:
         target, is_plain = each.target, each.combine is BinaryOp.SECOND
         is_sum = each.combine in (BinaryOp.ADD, BinaryOp.SUB) and not each.reset
-        early = next((v for v in variables_in(each.value) if v in unwritten), None)
+        early = next((v for v in formulas.variables_in(each.value) if v in unwritten), None)
         if target not in targets:
             yield f"it writes {code.text(target)}"
         elif target in gradients and not is_sum:
@@ -247,12 +239,12 @@ def _trace(function: Callable[..., None], operands: int) -> list[SlotAssignment]
     """Return the assignments of a defining function."""
     found: list[SlotAssignment] = []
 
-    def argument(name: str, variable: Variable) -> Any:
-        if variable == SELECTION:
-            slots = Slot(name, variable, found), Slot("position", POSITION, found)
+    def argument(name: str, variable: formulas.Variable) -> Any:
+        if variable == formulas.SELECTION:
+            slots = Slot(name, variable, found), Slot("position", formulas.POSITION, found)
             return SlotApplication(BinaryOp.EQ, slots)
         if variable.position == ALL:
-            every = operand_variables(operands, variable.role)
+            every = formulas.operand_variables(operands, variable.role)
             return tuple(Slot(f"{name}[{i}]", each, found) for i, each in enumerate(every))
         return Slot(name, variable, found)
 
@@ -284,7 +276,7 @@ class Slot(Assignable):
     """A parameter of a defining function, while the function is traced."""
 
     name: str
-    variable: Variable
+    variable: formulas.Variable
     assignments: list[SlotAssignment]
     """The assignments of the function so far."""
 
@@ -330,12 +322,12 @@ class Slot(Assignable):
 SlotValue = Slot | SlotApplication | int | float
 
 
-def _formula(value: SlotValue) -> Formula:
+def _formula(value: SlotValue) -> formulas.Formula:
     match value:
         case Slot(variable=variable):
             return variable
         case SlotApplication(op, args):
-            return Application(op, tuple(map(_formula, args)))
+            return formulas.Application(op, tuple(map(_formula, args)))
         case _:
             return float(value)
 

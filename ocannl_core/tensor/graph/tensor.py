@@ -5,7 +5,7 @@ definition.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -96,7 +96,19 @@ class Tensor(TensorMethods, Assignable):
         "fixed_by", "id", "is_overwritten", "label", "loop", "made_in", "origin", "recording",
         "session", "terms",
     )
+    _of_the_core: ClassVar = frozenset({
+        "add_access", "add_dependent", "add_effect", "adopt", "applications", "assign_with",
+        "definition", "effects", "fixed_by", "free_number",
+        "has_node", "initialization", "is_assignable", "is_determined", "is_overwritten", "layout",
+        "literal", "loop", "made_in", "note_host_write", "note_stated_shape", "note_update",
+        "note_use", "operands", "parameters", "precision", "recording", "relabel", "relate_words",
+        "scopes", "settle", "sliced_from", "target", "terms",
+    })
+    """Members that other modules of the core use; `dir` and the public surface leave them out."""
     # fmt: on
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in self._of_the_core]
 
     def __init__(
         self,
@@ -576,14 +588,30 @@ class Tensor(TensorMethods, Assignable):
         return tuple(sorted(found, key=lambda parameter: parameter.id))
 
     def initialization(self) -> Any:
-        """Return the computation of the first value of a parameter or statistic."""
+        """Return the first value of a parameter or statistic: its cells, or the computation of it.
+
+        The cells are those of an initial array. A literal that other code uses may be assigned
+        there, so it is read by a computation.
+        """
         match self.definition:
-            case Parameter(code=code):
-                return code(self)
+            case Parameter(initializer=start, code=code):
+                is_array = isinstance(start.definition, Literal) and start._node is None
+                cells = self._cells_of(start) if is_array else None
+                return code(self) if cells is None else cells
             case Declared(initialization=start) if start is not None:
                 return start(self)
             case _:
                 raise UsageError("Parameters have an initial value.", found=self.describe())
+
+    def _cells_of(self, literal: Tensor) -> np.ndarray[Any, Any] | None:
+        """Return the cells of a literal of the tensor's own shape and format; None for others."""
+        self.settle()
+        literal.adopt(self.dtype)
+        shape = self.shape
+        if literal.dtype is not self.dtype or not shape.is_closed or any(shape.extents):
+            return None
+        cells = literal.literal
+        return cells if cells is not None and cells.shape == shape.dims else None
 
     def describe(self) -> str:
         """Return the kind, the name and the line of the tensor, for messages."""

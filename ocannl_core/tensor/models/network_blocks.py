@@ -39,7 +39,7 @@ class NetworkBlock(Generic[R]):
         label: The name given with `label=`.
         title: The name in printed code: the label, or the function's name, numbered among the
             sub-blocks of one block with the same function.
-        parameters: The parameters created so far, by name.
+        own_parameters: The parameters of its own body that exist, by name, with their arguments.
         blocks: The blocks configured in its body, by key.
     """
 
@@ -50,7 +50,7 @@ class NetworkBlock(Generic[R]):
         self.label = label
         self.title = label or (self.name if number == 1 else f"{self.name}{number}")
         self.config = config
-        self.parameters: dict[str, tuple[Tensor, Hashable]] = {}
+        self.own_parameters: dict[str, tuple[Tensor, Hashable]] = {}
         self.blocks: dict[Hashable, NetworkBlock[Any]] = {}
         self._function = function
         self.has_been_applied = False
@@ -118,11 +118,14 @@ class NetworkBlock(Generic[R]):
         return f"<block {self.name}({config}){' ' + self.label if self.label else ''}>"
 
 
+_PARAMETERS = """loss.params are the parameters of a loss, by name; cells are in the context: ctx[p]
+optimizers take the loss: step = ctx.compile(oc.train.SGD(learning_rate=0.1).minimize(loss))"""
 _ATTRIBUTES = {
     **dict.fromkeys(
-        ["params", "trainable_weights", "weights", "named_parameters", "state_dict"],
-        "loss.params are the trained parameters of a loss: the result of net(x), or made of it",
+        ["params", "parameters", "named_parameters", "trainable_weights", "weights"], _PARAMETERS
     ),
+    "state_dict": "oc.save('net.safetensors', ctx, loss), or {name: ctx[p] for name, p in "
+    "loss.params.items()}",
     "fit": "oc.train.fit(step, loader, [x, y], loss=loss)",
     "compile": "step = ctx.compile(opt.minimize(loss))",
     "summary": "oc.summary(net(x))",
@@ -138,12 +141,12 @@ _ATTRIBUTES = {
 
 
 def _missing_attribute(block: object, name: str) -> AttributeError:
-    if name not in _ATTRIBUTES and name != "parameters":
+    if name not in _ATTRIBUTES:
         return AttributeError(f"{type(block).__name__!r} object has no attribute {name!r}")
     return MissingAttributeError.at_caller(
         f"A block is a function of tensors and has no attribute {name}.",
         found=f"{name} of {block!r}",
-        fix=_ATTRIBUTES.get(name, _ATTRIBUTES["params"]),
+        fix=_ATTRIBUTES[name],
     )
 
 
@@ -275,8 +278,8 @@ def shared_parameter(
             fix="give the second one another name, or keep the first one in a variable",
         )
     application.names.add(name)
-    if name in block.parameters:
-        parameter, made_with = block.parameters[name]
+    if name in block.own_parameters:
+        parameter, made_with = block.own_parameters[name]
         if parameter.session is not session:
             raise UsageError.at_caller(
                 "The applications of a block belong to one session, as its parameters do.",
@@ -298,7 +301,7 @@ def shared_parameter(
             stacklevel=caller_depth(),
         )
     parameter = create((name, *application.path))
-    block.parameters[name] = (parameter, arguments)
+    block.own_parameters[name] = (parameter, arguments)
     return parameter
 
 

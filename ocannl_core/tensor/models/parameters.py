@@ -288,7 +288,7 @@ def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
     found: Tensor = session.applications[name]
     if session.block is not None:
         key = f"{name} of the session"  # no identifier, as the names of parameters are
-        session.block.block.parameters.setdefault(key, (found, dtype))
+        session.block.block.own_parameters.setdefault(key, (found, dtype))
     return found
 
 

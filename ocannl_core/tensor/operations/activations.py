@@ -155,9 +155,10 @@ def selu(x: Operand) -> Any:
     return _SELU_SCALE * elu(x, _SELU_ALPHA)
 
 
-def hardtanh(x: Operand, low: float = -1.0, high: float = 1.0) -> Any:
+@takes_old_keywords("oc.hardtanh")
+def hardtanh(x: Operand, min: float = -1.0, max: float = 1.0) -> Any:
     """Return `x` between two bounds, and the bounds outside. No gradient flows at a bound."""
-    return minimum(high, maximum(low, x))
+    return minimum(max, maximum(min, x))
 
 
 def hardsigmoid(x: Operand) -> Any:

@@ -66,10 +66,10 @@ def transpose(x: Any, *axes: Any) -> Any:
 
     `x.T` exchanges the input and the output axes.
     """
-    if not axes:  # until version 0.3, when programs of 0.1 have changed
+    if not axes:  # until programs with the old meaning have changed
         warnings.warn(
             "oc.transpose(x) reverses all axes, as NumPy's does. Where that is meant, state the "
-            "axes: oc.transpose(x, (1, 0)). In 0.1 it exchanged input and output axes, as x.T "
+            "axes: oc.transpose(x, (1, 0)). Before, it exchanged input and output axes, as x.T "
             "does, which `ocannl migrate` writes.",
             DeprecationWarning,
             stacklevel=caller_depth(),

@@ -215,7 +215,11 @@ def prod(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
 
 @lru_cache(maxsize=256)
 def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operation:
-    """Return the product along axes, with its gradient as an expression."""
+    """Return the product along axes, with its gradient as an expression.
+
+    Backpropagation divides the product by each cell, in one pass. The derivative of that is wrong
+    beside a cell of 0, so the expression, which may be differentiated, divides by none.
+    """
 
     def gradient(x: Tensor, g: Tensor) -> tuple[Tensor]:
         axes = axes_of(x, "prod")

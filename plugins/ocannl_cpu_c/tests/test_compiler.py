@@ -17,7 +17,7 @@ from ocannl_core.ir.loops.nodes import Block, Fill
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.target import Target
-from ocannl_cpu_c import compiler, loader, own_settings
+from ocannl_cpu_c import compiler, compiler_command, loader, own_settings
 
 TARGET = Target("cpu_c")
 
@@ -81,26 +81,29 @@ def test_a_chosen_compiler_is_never_replaced(monkeypatch):
 The chosen C compiler must be installed.
   found  no program 'no-such-compiler -O0'
   where  the setting cc (OCANNL_CPU_C__CC)
-  try    install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,
-         or run without one: OCANNL_BACKEND=interp\
+  try    install a C compiler (Debian, Ubuntu: apt-get install gcc) or the one of a Python package
+         (pip install 'ocannl-cpu-c[compiler]'), or run without one: OCANNL_BACKEND=interp\
 """)
 
 
 def test_without_any_compiler_the_message_names_packages_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)  # no ziglang
+    monkeypatch.setattr(compiler_command, "packaged_compiler", lambda: None)
     for variable in ("CC", "OCANNL_CPU_C__CC"):
         monkeypatch.delenv(variable, raising=False)
     assert failure() == snapshot("""\
 The CPU backend needs a C compiler.
-  found  none of cc, gcc, clang on the path
-  try    install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,
-         or run without one: OCANNL_BACKEND=interp\
+  found  none of cc, gcc, clang on the path, and no package ziglang
+  try    install a C compiler (Debian, Ubuntu: apt-get install gcc) or the one of a Python package
+         (pip install 'ocannl-cpu-c[compiler]'), or run without one: OCANNL_BACKEND=interp\
 """)
     report = backend.ocannl_targets()
     assert report.targets == ()
     assert (report.reason, report.priority) == snapshot(
-        ("The CPU backend needs a C compiler: none of cc, gcc, clang on the path", 50)
+        (
+            "The CPU backend needs a C compiler: none of cc, gcc, clang on the path, and no package ziglang",
+            50,
+        )
     )
     assert "OCANNL_BACKEND=interp" in report.fix
 

@@ -13,7 +13,9 @@ import ocannl_core as oc
 from ocannl_core.base import settings
 from ocannl_core.codegen.c_family import render_step
 from ocannl_core.ir.kernels.nodes import Kernel, StepReplacement
-from ocannl_core.passes.kernels import deduplicate
+from ocannl_core.ir.templates import separate_forms
+from ocannl_core.passes.kernels import deduplicate, schedule_kernels
+from ocannl_core.passes.loops import once_per_form
 from ocannl_cpu_c import code_generation
 
 WIDTH, LAYERS = 48, 4
@@ -100,3 +102,79 @@ def test_a_copy_of_a_kernel_has_its_own_arguments() -> None:
         assert copy.like.like is None
         assert copy.like in steps
         assert not set(copy.arguments) <= set(copy.like.arguments)
+
+
+def stack(layer: Callable[[oc.Tensor], oc.Tensor], layers: int) -> oc.Tensor:
+    """Return the loss of a network of equal layers, written as a loop of Python."""
+    x = oc.placeholder("x", batch=[4, 6], output=[8])
+    for _ in range(layers):
+        x = layer(x)
+    return oc.einsum("...|... => 0", x * x)
+
+
+def attention_layer(x: oc.Tensor) -> oc.Tensor:
+    attended = x + oc.nn.multi_head_attention(oc.nn.layer_norm(x), heads=2, width=4)
+    return attended + oc.nn.mlp(oc.nn.layer_norm(attended), hidden=[16])
+
+
+def dense_layer(x: oc.Tensor) -> oc.Tensor:
+    return x + oc.relu(oc.nn.dense(oc.nn.layer_norm(x)))
+
+
+def scanned_layer(x: oc.Tensor) -> oc.Tensor:
+    return oc.nn.repeat_layers(lambda h: h + oc.tanh(oc.nn.dense(h)), x, layers=2)
+
+
+LAYERS_OF = {each.__name__: each for each in (attention_layer, dense_layer, scanned_layer)}
+
+
+def compiled(layer: str, layers: int) -> oc.TargetCode:
+    """Return the code of a training step of a network of equal layers."""
+    with oc.Session():
+        loss = stack(LAYERS_OF[layer], layers)
+        rate = oc.placeholder("rate")
+        update = oc.train.sgd_update(loss, learning_rate=rate, momentum=0.9)
+        return oc.compile_for(oc.train.grad_update(loss) + update, "cpu_c", "x86-64-v3")
+
+
+@pytest.mark.parametrize("layer", LAYERS_OF)
+def test_networks_have_the_code_and_titles_of_separate_layers(layer: str, tmp_path: Path) -> None:
+    shared = compiled(layer, 3)
+    with separate_forms(), settings.overrides(cache_dir=str(tmp_path / "apart")):
+        separate = compiled(layer, 3)
+    assert shared.assignments == separate.assignments
+    assert shared.loop_ir == separate.loop_ir
+    assert shared.source == separate.source
+    assert [*map(str, shared.placements.values())] == [*map(str, separate.placements.values())]
+
+
+def test_passes_and_schedules_run_as_often_for_any_number_of_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def runs(layers: int) -> dict[str, int]:
+        counts = dict.fromkeys(("groups", "kernels"), 0)
+
+        def counted(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+            def counting(*given: Any, **named: Any) -> Any:
+                counts[name] += 1
+                return run(*given, **named)
+
+            return counting
+
+        with monkeypatch.context() as patch:
+            patch.setattr(once_per_form, "_known", {})
+            patch.setattr(once_per_form, "_run_on", counted("groups", once_per_form._run_on))
+            step = counted("kernels", schedule_kernels._schedule_step)
+            patch.setattr(schedule_kernels, "_schedule_step", step)
+            compiled("attention_layer", layers)
+        return counts
+
+    assert runs(3) == runs(5) == runs(9)
+
+
+def test_a_second_routine_of_equal_layers_runs_no_local_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled("dense_layer", 3)
+    monkeypatch.setattr(once_per_form, "_run_on", None)  # which nothing calls
+    compiled("dense_layer", 6)

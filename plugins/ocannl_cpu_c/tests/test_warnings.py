@@ -38,6 +38,7 @@ from ocannl_core.ir.numbers.dtypes import bfloat16, float16, float32, float64
 from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, TernaryOp, UnaryOp
 from ocannl_cpu_c.cache import DiskCache
 from ocannl_cpu_c.dialect import DIALECT, ThreadedC
+from ocannl_cpu_c.linking import Libraries
 from ocannl_cpu_c.loader import load
 
 GOLDENS = sorted((Path(__file__).parents[3] / "tests" / "golden").glob("*.c"))
@@ -99,15 +100,15 @@ def test_functions_called_by_kernels_are_declared(tmp_path):
 
 def test_kernels_without_functions_are_linked_with_nothing(tmp_path, monkeypatch):
     with settings.overrides(cache_dir=str(tmp_path)):
-        linked: list[bool] = []
+        linked: list[Libraries] = []
         real = DiskCache.start
 
         def start(self, file):
-            linked.append(file.calls_libraries)
+            linked.append(file.libraries)
             return real(self, file)
 
         monkeypatch.setattr(DiskCache, "start", start)
-        for op, calls in ((UnaryOp.NEG, False), (UnaryOp.TRUNC, True)):
+        for op, libraries in ((UnaryOp.NEG, Libraries.NONE), (UnaryOp.TRUNC, Libraries.C)):
             x, y = TensorNode(0, ("x",)), TensorNode(1, ("y",))
             nodes = {node: NodeInfo(float64, (5,)) for node in (x, y)}
             i = fresh_var()
@@ -115,4 +116,4 @@ def test_kernels_without_functions_are_linked_with_nothing(tmp_path, monkeypatch
             loop = For(i, 0, 5, Block((Store(y, (VarIndex(i),), value),)))
             kernel = render_kernel(Kernel(Block((loop,)), (x, y), ()), nodes, ThreadedC())
             assert load([kernel])[kernel.symbol] is not None
-            assert linked.pop() is calls
+            assert linked.pop() is libraries

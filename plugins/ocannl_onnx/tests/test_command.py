@@ -85,3 +85,50 @@ def test_a_wrong_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "text.onnx").write_text("no model")
     assert main(["onnx", "info", str(tmp_path / "text.onnx")]) == 1
     assert "OnnxError" in capsys.readouterr().err
+
+
+PROGRAM = """
+import sys
+import ocannl_core as oc
+
+
+def exported():
+    x = oc.placeholder("x", batch=[4], output=[3])
+    y = oc.nn.mlp(x, hidden=(int(sys.argv[1]),), output=2)
+    ctx = oc.Context("interp")
+    ctx.init_params(y)
+    return {"outputs": {"y": y}, "inputs": [x], "ctx": ctx}
+
+
+def nothing():
+    return []
+"""
+
+
+def test_save_writes_the_model_of_a_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, path = tmp_path / "train.py", tmp_path / "model.onnx"
+    program.write_text(PROGRAM)
+    arguments = ["--opset", "20", "--weights", "beside", f"{program}:exported", str(path)]
+    with oc.Session():
+        assert main(["onnx", "save", *arguments, "--", "300"]) == 0
+    text = capsys.readouterr().out
+    assert str(path) in text
+    assert ".data" in text
+    proto = onnx.load(path)
+    assert proto.opset_import[0].version == 20
+    assert {each.name for each in proto.functions} == {"dense", "mlp"}
+    assert [300, 3] in [list(each.dims) for each in proto.graph.initializer]
+
+
+@pytest.mark.parametrize("name", ["nothing", "missing"])
+def test_save_takes_the_arguments_from_a_function(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    assert main(["onnx", "save", f"{program}:{name}", str(tmp_path / "m.onnx")]) == 1
+    assert "returns the arguments of ocannl_onnx.save" in capsys.readouterr().err
+    assert main(["onnx", "save", str(program), str(tmp_path / "m.onnx")]) == 1
+    assert "a program and the name of a function" in capsys.readouterr().err

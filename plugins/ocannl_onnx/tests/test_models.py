@@ -210,7 +210,7 @@ def test_refusals_name_node_operator_version_and_reason() -> None:
         x=TensorProto.UINT8,
         y=TensorProto.UINT8,
     )
-    with oc.Session(), pytest.raises(ocannl_onnx.UnsupportedError) as refusal:
+    with oc.Session(), pytest.raises(ocannl_onnx.UnsupportedOperatorError) as refusal:
         ocannl_onnx.load(proto)(oc.placeholder("x", output=[10], dtype="uint8"))
     text = str(refusal.value)
     assert "node 'decode': ImageDecoder (operator set 20)" in text
@@ -250,7 +250,7 @@ def test_random_numbers_are_drawn_on_request_only() -> None:
     proto = model(
         [helper.make_node("RandomNormalLike", ["x"], ["y"])], {"x": [1000]}, {"y": [1000]}
     )
-    with oc.Session(), pytest.raises(ocannl_onnx.UnsupportedError, match="random=True"):
+    with oc.Session(), pytest.raises(ocannl_onnx.UnsupportedOperatorError, match="random=True"):
         ocannl_onnx.load(proto)(oc.placeholder("x", output=[1000]))
     with oc.Session(seed=1):
         y = ocannl_onnx.load(proto, random=True)(oc.tensor(np.zeros(1000, np.float32)))

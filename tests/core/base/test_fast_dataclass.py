@@ -246,3 +246,52 @@ def test_compiled_methods_are_no_lines_of_the_user(decorator: Decorator, slots: 
     names["Checked"](1)
     assert found[0] is not None
     assert found[0].text == 'names["Checked"](1)'
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_fields_may_have_the_names_that_generated_methods_use(is_frozen: bool) -> None:
+    names = ("field1", "field0", "FACTORY", "set_field0", "make_field2", "found")
+    annotations = dict.fromkeys(names, "object")
+    decorate = fast_dataclass.dataclass(frozen=is_frozen, slots=True)
+    content = {"__annotations__": annotations, "__doc__": "Odd names.", "__module__": __name__}
+    made: Any = decorate(type("Odd", (), {**content, "found": field(default_factory=list)}))
+    one = made(1, 2, 3, set_field0=4, make_field2=5)
+    assert [getattr(one, name) for name in names] == [1, 2, 3, 4, 5, []]
+    assert one == made(1, 2, 3, 4, 5) != made(2, 1, 3, 4, 5)
+    assert str(inspect.signature(made)) == (
+        "(field1: 'object', field0: 'object', FACTORY: 'object', set_field0: 'object', "
+        "make_field2: 'object', found: 'object' = <factory>) -> None"
+    )
+
+
+def test_methods_of_equal_patterns_share_their_instructions() -> None:
+    def made(name: str) -> Any:
+        content = {"__annotations__": {name: "int"}, "__doc__": "A.", "__module__": __name__}
+        return fast_dataclass.dataclass(frozen=True, slots=True)(type("One", (), content))
+
+    one, other = made("first"), made("last")
+    assert one.__init__.__code__.co_code == other.__init__.__code__.co_code
+    with pytest.raises(TypeError, match="unexpected keyword argument 'last'"):
+        one(last=1)
+    assert (one(first=1).first, other(last=2).last) == (1, 2)
+
+
+def test_a_field_without_a_default_comes_before_those_with_one() -> None:
+    content = {"__annotations__": {"first": "int", "last": "int"}, "first": 1, "__doc__": "A."}
+    with pytest.raises(SyntaxError):
+        fast_dataclass.dataclass(slots=True)(type("Wrong", (), content))
+
+
+def test_a_class_without_a_docstring_has_its_signature_as_one() -> None:
+    def documentation(decorator: Decorator) -> str | None:
+        @decorator(frozen=True, slots=True)
+        class Point:
+            x: int
+            y: str = "none"
+            z: list[int] = field(default_factory=list)
+            size: int = field(init=False, default=2)
+
+        found: str | None = Point.__doc__
+        return found
+
+    assert documentation(fast_dataclass.dataclass) == documentation(dataclasses.dataclass)

@@ -8,17 +8,18 @@ import sys
 
 import pytest
 
-from ocannl_core.base.moved import MOVED, new_name
+from ocannl_core.base.moved import new_name
+from ocannl_core.base.renamings import MODULES
 
 
-@pytest.mark.parametrize("old", sorted(MOVED))
+@pytest.mark.parametrize("old", sorted(MODULES))
 def test_a_module_is_found_by_its_old_name_with_a_warning(old: str) -> None:
     sys.modules.pop(f"ocannl_core.{old}", None)
-    new = importlib.import_module(f"ocannl_core.{MOVED[old]}")
+    new = importlib.import_module(f"ocannl_core.{MODULES[old]}")
     spec = new.__spec__
     with pytest.warns(DeprecationWarning, match="has moved") as caught:  # of its folder, too
         found = importlib.import_module(f"ocannl_core.{old}")
-    assert f"import ocannl_core.{MOVED[old]}. " in str(caught[-1].message)
+    assert f"import ocannl_core.{MODULES[old]}. " in str(caught[-1].message)
     assert found is new
     assert new.__spec__ is spec
 

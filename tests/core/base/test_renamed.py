@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.base.renamed import CALLS, GONE, KEYWORDS, METHODS, NAMES, value_of
+from ocannl_core.base.renamed import value_of
+from ocannl_core.base.renamings import CALLS, GONE, KEYWORDS, METHODS, NAMES
 
 
 def _module_and_name(title: str) -> tuple[object, str]:

@@ -15,14 +15,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.backend import manager
+from ocannl_core.backend import manager, registry
 from ocannl_core.backend.protocols import Event, TargetReport
+from ocannl_core.backend.registry import PluginEntry
 from ocannl_core.backend.specs import hookimpl
 from ocannl_core.cli import main
 from ocannl_core.ir.target import Capability, Target
+from ocannl_core.testing.corpora.reference_cases import ReferenceCase
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
 
@@ -348,6 +351,47 @@ def test_a_corpus_runs_in_place_of_the_suite(capsys: pytest.CaptureFixture[str])
     assert code == 0
     assert ["bool", "yes", "works", "3 passed"] in rows  # abs, add, and
     assert "test_" not in text
+
+
+def add_corpus(monkeypatch: pytest.MonkeyPatch, load: Callable[[], object]) -> None:
+    entry = PluginEntry("theirs", "theirs.corpus:cases", "ocannl-theirs", "2.0")
+    monkeypatch.setattr(registry, "corpora", lambda: {"theirs": (entry, load)})
+
+
+def test_a_plugin_adds_a_corpus(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = np.float32([1, 2])
+
+    def cases() -> Iterator[ReferenceCase]:
+        float32 = frozenset({"float32"})
+        yield ReferenceCase("exact", lambda device: [expected], [expected], float32)
+        yield ReferenceCase("wrong", lambda device: [expected + 1], [expected], float32)
+
+    register()
+    add_corpus(monkeypatch, lambda: cases)
+    code, rows, text = check(capsys, "theirs/", "--corpus", "theirs")
+    assert code == 1
+    (row,) = [each for each in rows if each[:1] == ["float32"]]
+    assert row[1:] == ["yes", "fails", "1 passed, 1 failed"]
+    assert "theirs/wrong" in text
+    code, rows, _ = check(capsys, "exact", "--corpus", "theirs")
+    assert code == 0
+
+
+def test_a_corpus_that_is_unknown_or_does_not_load_is_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register()
+    add_corpus(monkeypatch, lambda: 3)
+    assert main(["check-backend", "mine", "--corpus", "nobodys"]) == 1
+    text = capsys.readouterr().err
+    assert "one of suite, primitives, opinfo, theirs" in text
+    assert "found  --corpus nobodys" in text
+    assert main(["check-backend", "mine", "--corpus", "theirs"]) == 1
+    text = capsys.readouterr().err
+    assert "TypeError: 3 is no function" in text
+    assert "repair or uninstall ocannl-theirs" in text
 
 
 def test_a_suite_without_tests_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,24 @@ def test_a_tensor_is_shown_as_its_expression_and_beside_a_context_as_its_cells(
     assert str(shown).startswith(str(oc.table(x, ctx)).rstrip())
 
 
+def test_several_tensors_are_shown_one_after_the_other(x: oc.Tensor) -> None:
+    ctx, y = oc.Context("interp"), oc.tensor([5.0, 6.0])
+    ctx.compile(oc.train.forward(x) + oc.train.forward(y))()
+    shown = oc.show({"a": x, "b<": y}, ctx)
+    assert shown.view == "table"
+    a, b = (str(oc.table(each, ctx)).rstrip("\n") for each in (x, y))
+    assert str(shown.value) == f"a:\n{a}\n\nb<:\n{b}"
+    html = shown._repr_mimebundle_().get("text/html")
+    assert html is None or "b&lt;" in html
+    listed = oc.show([x, y])
+    assert (listed.view, str(listed.value).count("\n\n")) == ("tree", 1)
+    assert str(listed.value).startswith("0 rows:\n")
+    with pytest.raises(oc.UsageError, match="live in a context"):
+        oc.show({"a": x}, view="table")
+    with pytest.raises(oc.UsageError, match="has the views"):
+        oc.show({"a": x}, view="heatmap")
+
+
 def test_the_other_views_are_named_and_can_be_called(x: oc.Tensor) -> None:
     shown = oc.show(x)
     assert shown.others == tuple(

@@ -16,6 +16,7 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
+    AssignSequence,
     Constant,
     ConstantBits,
     ConstantFill,
@@ -27,7 +28,6 @@ from ocannl_core.ir.assignments.nodes import (
     RangeOverOffsets,
     Scalar,
     Section,
-    Sequence,
     SetVector,
 )
 from ocannl_core.ir.indexing import (
@@ -303,7 +303,7 @@ def test_sections_become_remarks_and_merge_buffers_are_read() -> None:
         (Merge(g),),
         code.projections({I: 3}, g, at(I), at(I)),
     )
-    code.body.append(Section("average", (Sequence((accumulation,)), Section("again", ()))))
+    code.body.append(Section("average", (AssignSequence((accumulation,)), Section("again", ()))))
     assert to_text(code.lowered()) == snapshot("""\
 routine routine(g: float32[3]):
     # average

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -333,3 +334,26 @@ def test_a_block_belongs_to_the_session_of_its_parameters(x: oc.Tensor) -> None:
     with oc.Session(), pytest.raises(oc.UsageError, match="belong to one session") as caught:
         block(oc.tensor([1.0, 2.0, 3.0]))
     assert "after oc.reset()" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "counterpart"),
+    [
+        ("parameters", "loss.params are the parameters of a loss"),
+        ("parameters", "oc.train.SGD(learning_rate=0.1).minimize(loss)"),
+        ("named_parameters", "loss.params"),
+        ("state_dict", "{name: ctx[p] for name, p in loss.params.items()}"),
+    ],
+)
+def test_attributes_of_models_elsewhere_name_their_counterpart(name: str, counterpart: str) -> None:
+    net = oc.nn.dense(output=[3])
+    net(oc.tensor([1.0, 2.0]))
+    with pytest.raises(oc.UsageError, match=re.escape(counterpart)):
+        getattr(net, name)()
+
+
+def test_one_width_needs_no_list() -> None:
+    x = oc.tensor([1.0, 2.0])
+    results = oc.nn.mlp(x, hidden=4, output=3), oc.nn.mlp(x, hidden=[4], output=[3])
+    one, listed = (sorted(str(p.shape) for p in each.params.values()) for each in results)
+    assert one == listed

@@ -217,8 +217,7 @@ class FusedLoops:
         return row_dims if self.plan.size == 1 else row_dims[:-1]
 
     def _allocate_partial(self, member: Member) -> TensorNode:
-        reduction = member.nest.reduction
-        assert reduction is not None
+        reduction = member.nest.required_reduction
         node = TensorNode(member.written[0].id, (*member.written[0].label, "partial"))
         groups = () if member.reduces_inner_rows else (self.plan.groups,)
         dims = (*groups, *(axis.extent for axis in self._partial_axes(member)))
@@ -396,8 +395,7 @@ class FusedLoops:
         return tuple(with_nodes(nest, buffers) if nest is not None else None for nest in nests)
 
     def _accumulate(self, position: int, member: Member) -> KernelNest:
-        reduction = member.nest.reduction
-        assert reduction is not None
+        reduction = member.nest.required_reduction
         cell = self._partial_cell(position, member, self._own_group())
         term = self._rewrite_expr(member, reduction.term)
         axes = self._inner_axes(member)
@@ -445,8 +443,7 @@ class FusedLoops:
             ).loops
 
     def _substitute_total(self, member: Member, store: ir.Store, total: ir.Expr) -> ir.Store:
-        reduction = member.nest.reduction
-        assert reduction is not None
+        reduction = member.nest.required_reduction
         store = with_value(store, ir.LocalRead(reduction.result), total)
         return substitute_in_store(store, self._substitution(member))
 
@@ -459,8 +456,7 @@ class FusedLoops:
         )
 
     def _combine_partial(self, position: int, member: Member) -> KernelNest:
-        nest, reduction = member.nest, member.nest.reduction
-        assert reduction is not None
+        nest, reduction = member.nest, member.nest.required_reduction
         var = fresh_var(self._group.hint)
         cell = self._partial_cell(position, member, VarIndex(var))
         axes = (*nest.cells, LoopAxis("", var, 0, self.plan.groups, is_reduced=True))

@@ -279,10 +279,7 @@ def _lanes(attention: FusedAttention, nodes: NodeInfos, blocks: ThreadBlocks, ce
 def _common_instruction(
     attention: FusedAttention, products: Sequence[KernelNest], target: Target
 ) -> MatrixInstruction | None:
-    found: set[MatrixInstruction | Obstacle] = set()
-    for nest in products:
-        assert nest.reduction is not None
-        found.add(find_unit(MatrixInstruction, nest.reduction, target))
+    found = {find_unit(MatrixInstruction, nest.required_reduction, target) for nest in products}
     instruction, *others = found
     if others or isinstance(instruction, Obstacle) or not _has_rows_of_eight(instruction):
         return None

@@ -185,9 +185,8 @@ def _factored_sum(defined: DefiningStores, at: int, product: int) -> FactoredSum
 def _factored(
     trace: Trace, own: KernelNest, at: int, other: KernelNest, product: int, sides: Sides
 ) -> KernelNest | None:
-    assert own.reduction is not None
-    dtype = own.reduction.dtype
-    term = trace.value(own.reduction.term, at)
+    reduction = own.required_reduction
+    dtype, term = reduction.dtype, trace.value(reduction.term, at)
     theirs = Trace(trace.defined, other.axes, sides.rows.var, sides.columns.var)
     weights = theirs.value(sides.weights, product)
     further = [each for n, each in trace.products.items() if n not in theirs.products]
@@ -216,7 +215,7 @@ def _factored(
     indices = tuple(substitute(index, values) for index in result.indices)
     sums = Load(result.node, indices, result.value.dtype)
     product_of_cells = joined([as_format(scores.left, dtype), as_format(sums, dtype)], [], dtype)
-    reduction = replace(own.reduction, term=product_of_cells)
+    reduction = replace(reduction, term=product_of_cells)
     total = joined([LocalRead(reduction.result), *numerators], denominators, dtype)
     total = Unary(UnaryOp.NEG, total, dtype) if is_negative else total
     epilogue = tuple(
@@ -241,9 +240,8 @@ def _correspondence(theirs: Trace, ours: Trace) -> dict[IndexVar, AxisIndex] | N
 
 def _result(nest: KernelNest) -> Store | None:
     """Return the store of a sum itself, if the nest stores nothing else to that node."""
-    assert nest.reduction is not None
     for store in nest.epilogue:
-        if unconverted(store.value) == LocalRead(nest.reduction.result):
+        if unconverted(store.value) == LocalRead(nest.required_reduction.result):
             same = [each for each in nest.epilogue if each.node is store.node]
             return store if len(same) == 1 else None
     return None

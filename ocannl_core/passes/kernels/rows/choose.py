@@ -24,9 +24,7 @@ from ocannl_core.ir.kernels.row_fusion import (
 )
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.passes.kernels.rows.apply import FusedLoops
 from ocannl_core.passes.kernels.rows.buffer_reuse import reuse_buffers
-from ocannl_core.passes.kernels.rows.on_blocks import row_threads
 from ocannl_core.passes.kernels.rows.recompute_matrices import recompute_matrices
 from ocannl_core.passes.loops.node_positions import NodePositions
 from ocannl_core.schedule import machine_model
@@ -84,6 +82,12 @@ class _Chooser:
         self._machine = machine_model.MachineModel.of(target)
         self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
         self._uses = NodePositions(map(nest_plan.mentioned, plan.steps))
+        # by the first use: the last use, and the bytes
+        self._scratch_from: dict[int, list[tuple[int, int]]] = {}
+        for node in plan.scratch:
+            if uses := self._uses.of(node):
+                live = uses[-1], self._nodes[node].nbytes
+                self._scratch_from.setdefault(uses[0], []).append(live)
 
     def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> nest_plan.RowGroup:
         steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
@@ -124,6 +128,8 @@ class _Chooser:
 
     def _refine(self, start: int, group: nest_plan.RowGroup) -> nest_plan.RowGroup:
         """Return a group with inlined nodes; those that only the group reads are not stored."""
+        from ocannl_core.passes.kernels.rows.apply import FusedLoops
+
         fusion = FusedLoops(group.fusion, self._nodes).refine()
         inlined = [each for each in fusion.inlined if each not in fusion.folded]
         end = start + len(fusion.members)
@@ -139,6 +145,9 @@ class _Chooser:
         """Return the longest group of kernels from a position on that the threads of a block run
         row by row; None if no kernel reduces a row.
         """
+        from ocannl_core.passes.kernels.rows.apply import FusedLoops
+        from ocannl_core.passes.kernels.rows.on_blocks import row_threads
+
         candidate = self._start_candidate(start, least_bytes=0)
         best: tuple[_RowCandidate, RowFusion] | None = None
         while candidate is not None and not any(each.reduces_rows for each in candidate.members):
@@ -230,9 +239,10 @@ class _Chooser:
         """Return the most memory that a group from a position on can save."""
         end = start + _MAX_MEMBERS
         return sum(
-            self._nodes[node].nbytes
-            for node in self._scratch
-            if (uses := self._uses.of(node)) and start <= uses[0] and uses[-1] < end
+            nbytes
+            for first in range(start, end)
+            for last, nbytes in self._scratch_from.get(first, ())
+            if last < end
         )
 
     def _block_contraction(self, candidate: _RowCandidate) -> nest_plan.RowGroup | None:

@@ -92,8 +92,7 @@ def attentions_at(defined: DefiningStores, at: int, *, runs: bool) -> Iterator[T
 
 
 def _attention(trace: Trace, nest: KernelNest, at: int, sides: Sides) -> FusedAttention | None:
-    reduction = nest.reduction
-    assert reduction is not None
+    reduction = nest.required_reduction
     term = trace.value(sides.weights, at)
     products = tuple(trace.products.values())
     if not products or len(products) > _MOST_PRODUCTS:

@@ -279,8 +279,7 @@ class _Analysis:
         if axis is None or axis.bound is not None or axis.is_shifting:
             return _Part.ALL
         if axis.is_reduced or member.reduces_rows:
-            reduction = member.nest.reduction
-            assert reduction is not None
+            reduction = member.nest.required_reduction
             is_neutral = self._value(at, reduction.term) == reduction.neutral.value
             return _Part.VISIBLE if is_neutral else _Part.ALL
         if all(self._is_own_cell(at, store) for store in member.nest.epilogue):

@@ -168,8 +168,7 @@ class Trace:
         self, nest: KernelNest, at: int, values: dict[IndexVar, AxisIndex]
     ) -> Local | None:
         """Add the product of a nest; return None if it is none of rows and columns."""
-        reduction = nest.reduction
-        assert reduction is not None
+        reduction = nest.required_reduction
         result = Local(at, reduction.dtype)
         if at in self.products:
             return result
@@ -196,8 +195,7 @@ class Trace:
         self, nest: KernelNest, at: int, values: dict[IndexVar, AxisIndex]
     ) -> Local | None:
         """Add the statistic of rows that a nest computes; return None if it is to be loaded."""
-        reduction = nest.reduction
-        assert reduction is not None
+        reduction = nest.required_reduction
         (columns,) = (axis for axis in self.axes if axis.var == self.columns)
         reduced = [axis for axis in nest.reduced if axis.extent > 1]
         if len(reduced) != 1 or reduced[0].domain != columns.domain:

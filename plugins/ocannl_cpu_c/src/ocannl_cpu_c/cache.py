@@ -20,6 +20,7 @@ from ocannl_core.backend_api.files import (
 )
 from ocannl_core.backend_api.launches import CompilerVectorization
 from ocannl_cpu_c.compiler import Compilation, Compiler, UnfinishedError
+from ocannl_cpu_c.linking import Libraries
 from ocannl_cpu_c.object_files import defect_of
 
 
@@ -31,13 +32,13 @@ class TranslationUnit:
         keys: The keys of the kernels in its table.
         text: The file.
         loops: The loops that the compiler is to vectorise.
-        calls_libraries: False if it calls no library.
+        libraries: The libraries to link it with.
     """
 
     keys: tuple[str, ...]
     text: str
     loops: CompilerVectorization = CompilerVectorization.PLAIN
-    calls_libraries: bool = True
+    libraries: Libraries = Libraries.C
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class DiskCache:
                 Path(f"{name}.c"),
                 Path(f"{name}.so"),
                 unit.loops,
-                calls_libraries=unit.calls_libraries,
+                libraries=unit.libraries,
                 directory=directory,
             )
         except BaseException:

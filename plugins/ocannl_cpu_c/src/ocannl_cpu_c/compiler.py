@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import importlib.util
 import os
 import re
 import shlex
-import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,13 +19,14 @@ from ocannl_core.backend_api import (
     dataclass,
     settings,
 )
-from ocannl_core.backend_api.files import PrivateDirectory, private_directory, unfinished_directory
+from ocannl_core.backend_api.files import PrivateDirectory, cache_variables, unfinished_directory
 from ocannl_core.backend_api.launches import EMULATED_TILES, CompilerVectorization
 from ocannl_cpu_c import amx_permission, own_settings
+from ocannl_cpu_c.compiler_command import WITHOUT_COMPILER, CompilerCommand, choose
+from ocannl_cpu_c.linking import Libraries, Linking, linking
 from ocannl_cpu_c.matrix_units import TILE_PRODUCTS, units_of
 from ocannl_cpu_c.processes import Process
 
-_CANDIDATES = ("cc", "gcc", "clang")
 _ARITHMETIC = (
     "-ffp-contract=off",
     "-fno-math-errno",
@@ -41,7 +39,15 @@ _ARITHMETIC = (
 wrap around: sums that change between signed and unsigned numbers GCC 12.2 vectorises wrongly.
 """
 _BASE = ("-std=gnu11", *_ARITHMETIC, "-fPIC", "-shared", "-w")
-_LEVELS = (("-O2",), ("-O2",), ("-O3",), ("-O3",))
+_LEVELS_OF_CLANG = (
+    ("-O2", "-fno-slp-vectorize", "-fno-vectorize", "-fno-unroll-loops"),
+    ("-O2", "-fno-slp-vectorize"),
+    ("-O2", "-fno-slp-vectorize"),
+    ("-O3",),
+)
+"""As `_LEVELS_OF_GCC`. Superword-level parallelism, which clang 22 finds beside explicit vectors,
+makes convolutions half as fast.
+"""
 _VECTORS_OF_GCC = (
     "-fira-region=one",
     "-fno-aggressive-loop-optimizations",
@@ -72,15 +78,8 @@ take twice as long and improve nothing but the plain loops. Address strength red
 the renderer where the text is vectors: in the compiler it takes a third of the time.
 Common-subexpression elimination moves constants of functions out of loops.
 """
-_WITHOUT_COMPILER = (
-    "install a C compiler (Debian, Ubuntu: apt-get install gcc) or the Python package ziglang,\n"
-    "or run without one: OCANNL_BACKEND=interp"
-)
-_LIBRARIES = ("-lm", "-pthread")
-_ALONE = ("-nostdlib", "-lgcc")
-"""Linker flags without the C library: resolving its names takes as long as a small kernel. Calls
-that GCC inserts, as of memset, are resolved in the process that loads the object.
-"""
+_OF_ZIG = ("-g0",)
+"""Debug information, which Zig adds by default."""
 _SHOWN_LINES = 40
 _NO_SPACE = re.compile("No space left on device|Disk quota exceeded|NoSpaceLeft")
 _STOPPED = re.compile(
@@ -96,8 +95,8 @@ class Compiler:
     Attributes:
         command: The program and its first arguments. flags: The arguments before the files, the
             same for all files. levels: The flags of the optimisation level for each kind of loops.
-        version: Its name and version.
-        alone: Linker flags for code that calls no library.
+        linking: The arguments for libraries.
+        version: Its name and version. origin: The place where it was chosen or found.
         vector_bytes: Width of the vector registers it may use.
         vector_registers: The number of vector registers.
         has_fma: True if it may use instructions that multiply and add.
@@ -110,8 +109,9 @@ class Compiler:
     command: tuple[str, ...]
     flags: tuple[str, ...]
     levels: tuple[tuple[str, ...], ...]
-    alone: tuple[str, ...]
+    linking: Linking
     version: str
+    origin: str
     vector_bytes: int
     vector_registers: int
     has_fma: bool
@@ -125,7 +125,7 @@ class Compiler:
         target: Path,
         loops: CompilerVectorization = CompilerVectorization.PLAIN,
         *,
-        calls_libraries: bool = True,
+        libraries: Libraries = Libraries.DEFAULT,
         directory: PrivateDirectory | None = None,
     ) -> Compilation:
         """Start to compile a C file into a shared object.
@@ -134,7 +134,7 @@ class Compiler:
             source: The file.
             target: The path of the object.
             loops: The loops to vectorise; fewer compile faster.
-            calls_libraries: False if it calls no library.
+            libraries: The libraries to link it with.
             directory: The directory of both and of the compiler's temporary files, which it reaches
                 by its descriptor, so that no other path can be substituted; None for files
                 anywhere.
@@ -145,14 +145,14 @@ class Compiler:
         level = self.levels[list(CompilerVectorization).index(loops)]
         # flags of the user that switch something off win
         level = tuple(each for each in level if f"-fno-{each[2:]}" not in self.command)
-        linked = _LIBRARIES if calls_libraries else self.alone
         variables, descriptors = {}, []
         if directory is not None:
             source, target = directory.place / source, directory.place / target
             descriptors = [directory.descriptor]
-            variables = _variables(self.command, directory)
+            is_default = self.linking[libraries] == self.linking[Libraries.DEFAULT]
+            variables = _variables(self.command, directory, keep_libraries=is_default)
         files = ("-o", str(target), str(source))
-        command = (*self.command, *level, *self.flags, *files, *linked)
+        command = (*self.command, *level, *self.flags, *files, *self.linking[libraries])
         return Compilation(command, source, target, Process(command, variables, descriptors))
 
 
@@ -252,51 +252,18 @@ def _find(
 ) -> Compiler | CompileError:
     """Return a compiler or the error that explains its absence; either is cached."""
     try:
-        return _probe(_command(setting, variable), arch)
+        return _probe(choose(setting, variable), arch)
     except CompileError as error:
         return error
 
 
-def _command(setting: str | None, variable: str | None) -> tuple[str, ...]:
-    for origin, given in (("the setting cc (OCANNL_CPU_C__CC)", setting), ("CC", variable)):
-        if not given:
-            continue
-        try:
-            command = tuple(shlex.split(given))
-        except ValueError as error:
-            raise CompileError(
-                "The chosen C compiler must be a command as in a shell.",
-                found=f"{given!r}: {error}".rstrip("."),
-                where=origin,
-                fix="close what is quoted, such as in \"gcc '-DA=b c'\"",
-            ) from None
-        if not command or shutil.which(command[0]) is None:
-            # a requested compiler is never replaced silently
-            raise CompileError(
-                "The chosen C compiler must be installed.",
-                found=f"no program {given!r}",
-                where=origin,
-                fix=_WITHOUT_COMPILER,
-            )
-        return command
-    for name in _CANDIDATES:
-        if shutil.which(name):
-            return (name,)
-    if importlib.util.find_spec("ziglang") is not None:
-        # -P: never a `ziglang.py` in the working directory
-        return (sys.executable, "-P", "-m", "ziglang", "cc")
-    raise CompileError(
-        "The CPU backend needs a C compiler.",
-        found=f"none of {', '.join(_CANDIDATES)} on the path",
-        fix=_WITHOUT_COMPILER,
-    )
-
-
-def _probe(command: tuple[str, ...], arch: str) -> Compiler:
+def _probe(chosen: CompilerCommand, arch: str) -> Compiler:
     """Return the compiler with the flags for a processor, after reading the macros they
     predefine.
     """
-    arch_flags: tuple[str, ...] = (f"-march={arch}",)
+    command = chosen.words
+    # Zig takes the names of LLVM with other punctuation
+    arch_flags: tuple[str, ...] = (f"-march={arch.replace('-', '_') if chosen.is_zig else arch}",)
     macros = _macros(command, arch_flags)
     if isinstance(macros, str) and arch == "native":
         # some compilers cannot detect the processor
@@ -309,7 +276,7 @@ def _probe(command: tuple[str, ...], arch: str) -> Compiler:
             "The C compiler must work.",
             found=macros,
             where=shlex.join((*command, *_BASE, *arch_flags, "-dM", "-E", "-x", "c", os.devnull)),
-            fix=f"choose another one with OCANNL_CPU_C__CC=..., or {_WITHOUT_COMPILER}"
+            fix=f"choose another one with OCANNL_CPU_C__CC=..., or {WITHOUT_COMPILER}"
             if arch == "native"
             else f"unset OCANNL_CPU_C__ARCH={arch}, the setting arch, if the processor is unknown",
         )
@@ -329,17 +296,21 @@ def _probe(command: tuple[str, ...], arch: str) -> Compiler:
     dot_products = [each for each in units if isinstance(each, DotProduct) and is_gcc]
     tile_products, tiles = _tiles(macros, units)
     meaning = "\n".join(f"{name} {value}" for name, value in sorted(macros.items()))
-    levels = _LEVELS_OF_GCC if is_gcc else _LEVELS
-    alone = _ALONE if is_gcc and "__linux__" in macros and _adds_nothing(command) else _LIBRARIES
-    chosen = [*(flag for level in levels for flag in level), *flags, *alone]
-    content = [*command, *chosen, tiles, meaning]
+    levels = _LEVELS_OF_GCC if is_gcc else _LEVELS_OF_CLANG
+    if chosen.is_zig:
+        flags += _OF_ZIG
+    linked = linking(chosen, macros, is_gcc=is_gcc)
+    arguments = [*(flag for level in levels for flag in level), *flags]
+    arguments += [flag for each in linked for flag in each]
+    content = [*chosen.identity, *arguments, tiles, meaning]
     identity = hashlib.sha256("\n".join(content).encode()).hexdigest()
     return Compiler(
         command,
         flags,
         levels,
-        alone,
+        linked,
         _version(macros),
+        chosen.origin,
         vector_bytes,
         vector_registers=32 if {"__AVX512F__", "__ARM_NEON"} & macros.keys() else 16,
         has_fma=bool({"__FMA__", "__ARM_FEATURE_FMA", "__FP_FAST_FMAF"} & macros.keys()),
@@ -349,25 +320,12 @@ def _probe(command: tuple[str, ...], arch: str) -> Compiler:
     )
 
 
-def _adds_nothing(command: tuple[str, ...]) -> bool:
-    """Return True if a command is a program without flags and no script. A script may add flags,
-    such as the flags of sanitizers, which need libraries for all code.
-    """
-    path = shutil.which(command[0])
-    if path is None or len(command) > 1:
-        return False
-    try:
-        with open(path, "rb") as file:
-            return file.read(4) == b"\x7fELF"
-    except OSError:  # executable, not readable
-        return False
-
-
 def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] | str:
     """Return the macros that a compiler predefines, or its error message."""
     status, output = _query([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
-    if status != 0:
-        return f"exit status {status}\n{_shortened(output)}".rstrip()
+    if status != 0:  # Zig lists all processors before the error
+        errors = "\n".join(line for line in output.splitlines() if "error:" in line)
+        return f"exit status {status}\n{_shortened(errors or output)}".rstrip()
     macros: dict[str, str] = {}
     for line in output.splitlines():
         _, _, definition = line.partition("#define ")
@@ -377,26 +335,24 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] 
     return macros
 
 
-def _variables(command: Sequence[str], directory: PrivateDirectory) -> dict[str, str]:
+def _variables(
+    command: Sequence[str], directory: PrivateDirectory, *, keep_libraries: bool
+) -> dict[str, str]:
     """Return the environment variables that keep the files of a compiler private.
 
-    Others could exchange its assembly in a TMPDIR that is open to them. Zig keeps compiled
-    libraries, which it does not verify, in the home directory.
+    Others could exchange its assembly in a TMPDIR that is open to them.
     """
     place = str(directory.place)
     if not any("zig" in part for part in command):
         return {"TMPDIR": place}
-    caches = {"ZIG_LOCAL_CACHE_DIR": place}
-    if "ZIG_GLOBAL_CACHE_DIR" not in os.environ:
-        own = private_directory(settings.cache_directory(), "zig")
-        caches["ZIG_GLOBAL_CACHE_DIR"] = str(own.path)
-    return {"TMPDIR": place, **caches}
+    return {"TMPDIR": place, **cache_variables(place, keep_libraries=keep_libraries)}
 
 
 def _query(command: list[str]) -> tuple[int, str]:
     """Return the exit status of a compiler and its output."""
     with unfinished_directory(settings.cache_directory(), "cpu_c") as directory:
-        variables, descriptors = _variables(command, directory), [directory.descriptor]
+        variables = _variables(command, directory, keep_libraries=False)
+        descriptors = [directory.descriptor]
         try:
             process = Process(command, variables, descriptors, is_watched=False)
         except OSError as error:  # not executable, or for another machine

@@ -106,7 +106,7 @@ def check_units() -> list[TranslationUnit]:
     for level in LEVELS:
         keys = tuple(_key(each, level) for each in check_kernels())
         text = file.text.replace(keys_text(file.keys), keys_text(keys))
-        units.append(TranslationUnit(keys, text, level, file.calls_libraries))
+        units.append(TranslationUnit(keys, text, level, file.libraries))
     return units
 
 

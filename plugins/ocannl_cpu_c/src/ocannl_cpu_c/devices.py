@@ -94,7 +94,7 @@ def target(compiler: Compiler, device: int = 0, count: int = 1) -> Target:
 
 def _details(compiler: Compiler) -> tuple[str, ...]:
     return (
-        f"compiler {shlex.join(compiler.command)}: {compiler.version}",
+        f"compiler {shlex.join(compiler.command)}, from {compiler.origin}: {compiler.version}",
         f"flags {' '.join(compiler.flags)}",
         f"processor {own_settings.current().arch}: {_abilities(compiler)}",
         f"cache {settings.cache_directory() / 'cpu_c'}",

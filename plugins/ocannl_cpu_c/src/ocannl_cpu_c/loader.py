@@ -7,6 +7,7 @@ once for all routines: `runtime.c`, which has the thread pool.
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 import threading
 from collections.abc import Sequence
@@ -24,11 +25,14 @@ from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache
 from ocannl_cpu_c.calling import set_python_functions
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
+from ocannl_cpu_c.linking import Libraries
 from ocannl_cpu_c.loaded_objects import LoadedKernel, LoadedObject, RecentObjects
 from ocannl_cpu_c.translation_units import CHECK_VERSION, key, keys_text, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 _ATTEMPTS = 3
+_UNRESOLVED = re.compile("undefined symbol|symbol not found")
+"""Messages of dynamic linkers about code that was linked with too few libraries."""
 _SHOWN = 5
 """Kernels that an error names."""
 
@@ -266,14 +270,14 @@ def _compile(
 ) -> dict[str, CachedKernel]:
     """Compile files, and return the locations of their kernels, which can be loaded.
 
-    A file whose compiler was killed or wrote an incomplete object is compiled again. If an object
+    A file whose compiler was killed or wrote an incomplete object is compiled again, and one that
+    calls other functions than those of its libraries is linked with all of them. If an object
     cannot be written or loaded, it is compiled in a temporary directory.
 
     Raises:
         CompileError: if the compiler rejects it, or none of this helps.
     """
-    every = [replace(each, calls_libraries=True) for each in files]
-    every += [replace(each.unit, calls_libraries=True) for each in early]
+    every = [*files, *(each.unit for each in early)]
     problem = ""
     for _ in range(_ATTEMPTS):
         try:
@@ -285,7 +289,10 @@ def _compile(
             problem = str(error)
         except OSError as error:  # a full disk, a file system that runs no code, odd entries
             problem = str(error)
-            cache.move(error)
+            if _UNRESOLVED.search(problem):
+                every = [replace(each, libraries=Libraries.DEFAULT) for each in every]
+            else:
+                cache.move(error)
         except (KeyboardInterrupt, SystemExit):  # no caller waits for the others either
             background_compilation.stop()
             raise

@@ -14,7 +14,10 @@ class CSettings:
     """The settings in force at one moment."""
 
     cc: str | None = settings.setting(
-        None, "the C compiler command; by default the first one found", kind=str, needs_trust=True
+        None,
+        "the C compiler command, or `ziglang`, the package; by default the first one found",
+        kind=str,
+        needs_trust=True,
     )
     arch: str = settings.setting(
         "native",

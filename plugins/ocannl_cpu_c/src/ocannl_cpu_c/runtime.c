@@ -164,7 +164,15 @@ static void after_fork(void) {
   for (struct pool *pool = atomic_load(&pools); pool; pool = pool->next) reset(pool);
 }
 
+#ifdef __GLIBC__
+/* pthread_atfork is in the static part of the C library, which a linker without a development
+   package does not have, and calls this function of the shared part. Without the handle of an
+   object, the function stays registered, as this object stays mapped. */
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
+static void watch_forks(void) { __register_atfork(NULL, NULL, after_fork, NULL); }
+#else
 static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
+#endif
 
 /* Workers take no signals, which are Python's, and end with the process. */
 static void start(struct pool *pool) {

@@ -14,6 +14,7 @@ from typing import assert_never
 
 from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorization, KernelText
 from ocannl_cpu_c.cache import TranslationUnit
+from ocannl_cpu_c.linking import Libraries
 
 _LEAST_SECONDS = 0.1
 """Kernels of less estimated time share one file: starting compiler and linker takes a quarter of
@@ -84,8 +85,8 @@ def file_of(kernels: Sequence[KernelText]) -> TranslationUnit:
     text = "\n".join([DIALECT.unit(kernels), exported, keys_text(keys)])
     most = max((kernel.vectorization for kernel in kernels), key=list(CompilerVectorization).index)
     helpers = {helper for kernel in kernels for helper in kernel.helpers}
-    libraries = MATH in headers_of(helpers, DIALECT.words.files)
-    return TranslationUnit(keys, text, most, libraries)
+    calls_libraries = MATH in headers_of(helpers, DIALECT.words.files)
+    return TranslationUnit(keys, text, most, Libraries.C if calls_libraries else Libraries.NONE)
 
 
 def keys_text(keys: Sequence[str]) -> str:

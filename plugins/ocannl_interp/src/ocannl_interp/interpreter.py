@@ -93,7 +93,7 @@ from ocannl_interp.groups import (
 )
 from ocannl_interp.memory import cell, interior, outside, poison, reader, strides, undefined
 from ocannl_interp.offsets import Terms, offset_of, sum_of
-from ocannl_interp.python_code import Action, Code, Frame, Functions, Value
+from ocannl_interp.python_code import Action, Frame, Functions, PythonCode, Value
 
 Position = Callable[[Frame], int]
 
@@ -426,7 +426,7 @@ class Translator:
         """Return the value of an index."""
         return self._functions.value(sum_of(self._terms(index)))
 
-    def _offset(self, node: TensorNode, indices: Sequence[AxisIndex]) -> Code:
+    def _offset(self, node: TensorNode, indices: Sequence[AxisIndex]) -> PythonCode:
         """Return the row-major offset of a cell, which must exist."""
         info = self.nodes[node]
         if len(indices) != len(info.dims):
@@ -442,7 +442,7 @@ class Translator:
         """Return the value of an expression."""
         return self._functions.value(self._value(expr))
 
-    def _value(self, expr: Expr) -> Code:
+    def _value(self, expr: Expr) -> PythonCode:
         match expr:
             case Load(node, indices):
                 return self._load(node, self._slot(node), self._offset(node, indices))
@@ -452,7 +452,7 @@ class Translator:
             case Gather():
                 return self._functions.result(self._gather(expr))
             case LocalRead(local):
-                return Code(f"f[{self._slot(local)}]")
+                return PythonCode(f"f[{self._slot(local)}]")
             case Scoped(local, body):
                 return self._functions.result(self._scoped(local, body))
             case Unary(op, arg, dtype):
@@ -492,17 +492,17 @@ class Translator:
             case IndexValue(index, dtype):
                 position = sum_of(self._terms(index))
                 if dtype.kind is Kind.WORD:
-                    return Code(f"{self._functions.name(word_of)}({position.text})")
+                    return PythonCode(f"{self._functions.name(word_of)}({position.text})")
                 return self._rounded(position.text, dtype)
             case _:
                 assert_never(expr)
 
-    def _rounded(self, text: str, dtype: DType, *operands: Code) -> Code:
+    def _rounded(self, text: str, dtype: DType, *operands: PythonCode) -> PythonCode:
         """Return a result of any type rounded to a number format."""
         name = self._functions.name(rounder(dtype))
         return self._functions.nested(f"{name}({text})", operands)
 
-    def _rounded_float(self, text: str, dtype: DType, *operands: Code) -> Code:
+    def _rounded_float(self, text: str, dtype: DType, *operands: PythonCode) -> PythonCode:
         """Return a Python `float` rounded to a number format."""
         if dtype.name == "float32":
             return self._functions.nested(f"single({text}).value", operands)
@@ -510,10 +510,12 @@ class Translator:
             return self._functions.nested(text, operands)
         return self._rounded(text, dtype, *operands)
 
-    def _load(self, node: TensorNode, slot: int, offset: Code) -> Code:
+    def _load(self, node: TensorNode, slot: int, offset: PythonCode) -> PythonCode:
         dtype = self.nodes[node].dtype
         text = cell(dtype, f"f[{slot}]", offset.text)
-        return Code(text or f"{self._functions.name(reader(dtype))}(f[{slot}], {offset.text})")
+        return PythonCode(
+            text or f"{self._functions.name(reader(dtype))}(f[{slot}], {offset.text})"
+        )
 
     def _gather(self, expr: Gather) -> Value:
         info, slot, axis = self.nodes[expr.node], self._slot(expr.node), expr.axis

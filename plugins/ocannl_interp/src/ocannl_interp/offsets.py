@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from ocannl_core.backend_api import NodeInfo, TensorNode
 from ocannl_interp.memory import outside, strides
-from ocannl_interp.python_code import Code, Frame, Functions
+from ocannl_interp.python_code import Frame, Functions, PythonCode
 
 Terms = tuple[Sequence[tuple[int, int]], int]
 """An affine index: coefficients with slots of the frame, and the constant."""
 
 
-def sum_of(index: Terms) -> Code:
+def sum_of(index: Terms) -> PythonCode:
     """Return the code of an affine index."""
     terms, offset = index
     parts = [f"f[{slot}]" if times == 1 else f"f[{slot}]*{times}" for times, slot in terms]
     if offset or not parts:
         parts.append(str(offset))
-    return Code(f"({' + '.join(parts)})" if len(parts) > 1 or offset < 0 else parts[0])
+    return PythonCode(f"({' + '.join(parts)})" if len(parts) > 1 or offset < 0 else parts[0])
 
 
 def offset_of(
@@ -28,7 +28,7 @@ def offset_of(
     extents: Sequence[int],
     iterations: Mapping[int, range],
     functions: Functions,
-) -> Code:
+) -> PythonCode:
     """Return the row-major offset of a cell, which must exist.
 
     Args:
@@ -51,8 +51,8 @@ def offset_of(
     ]
     if not tests:
         return whole
-    is_inside, at = functions.value(Code(" and ".join(tests))), functions.value(whole)
-    found = functions.value(Code(f"[{', '.join(sum_of(index).text for index in positions)}]"))
+    is_inside, at = functions.value(PythonCode(" and ".join(tests))), functions.value(whole)
+    found = functions.value(PythonCode(f"[{', '.join(sum_of(index).text for index in positions)}]"))
 
     def checked(frame: Frame) -> int:
         if not is_inside(frame):

@@ -20,7 +20,7 @@ _DEEPEST = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class PythonCode:
     """The text of a Python expression in which the frame is `f`, and the levels that it has."""
 
     text: str
@@ -39,27 +39,27 @@ class Functions:
         self._objects[name] = value
         return name
 
-    def number(self, value: Number) -> Code:
+    def number(self, value: Number) -> PythonCode:
         """Return the code of a constant."""
         if type(value) is int or (type(value) is float and math.isfinite(value)):
             text = repr(value)
-            return Code(f"({text})" if text.startswith("-") else text)
-        return Code(self.name(value))
+            return PythonCode(f"({text})" if text.startswith("-") else text)
+        return PythonCode(self.name(value))
 
-    def result(self, function: Value) -> Code:
+    def result(self, function: Value) -> PythonCode:
         """Return the code of a call of a function of a frame."""
-        return Code(f"{self.name(function)}(f)")
+        return PythonCode(f"{self.name(function)}(f)")
 
-    def nested(self, text: str, parts: Iterable[Code]) -> Code:
+    def nested(self, text: str, parts: Iterable[PythonCode]) -> PythonCode:
         """Return the code of an expression over others, as the call of a function where it is
         deep.
         """
         depth = 1 + max([part.depth for part in parts], default=0)
         if depth < _DEEPEST:
-            return Code(text, depth)
-        return self.result(self.value(Code(text)))
+            return PythonCode(text, depth)
+        return self.result(self.value(PythonCode(text)))
 
-    def value(self, code: Code) -> Value:
+    def value(self, code: PythonCode) -> Value:
         """Return the function that computes an expression."""
         function: Value = eval(compile(f"lambda f: {code.text}", _FILE, "eval"), self._objects)
         return function

@@ -1,6 +1,21 @@
-"""ONNX models as blocks of OCANNL for Python."""
+"""ONNX models as blocks of OCANNL for Python, and expressions as ONNX models."""
 
-from ocannl_onnx.errors import OnnxError, UnknownValueError, UnsupportedError
+from ocannl_onnx.errors import (
+    NoCounterpartError,
+    OnnxError,
+    UnknownValueError,
+    UnsupportedOperatorError,
+)
 from ocannl_onnx.model import Model, Port, load
+from ocannl_onnx.saving import save
 
-__all__ = ["Model", "OnnxError", "Port", "UnknownValueError", "UnsupportedError", "load"]
+__all__ = [
+    "Model",
+    "NoCounterpartError",
+    "OnnxError",
+    "Port",
+    "UnknownValueError",
+    "UnsupportedOperatorError",
+    "load",
+    "save",
+]

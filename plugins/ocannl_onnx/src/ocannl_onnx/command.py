@@ -1,15 +1,23 @@
-"""`ocannl onnx info | run | check FILE`: shows, runs and compares ONNX models."""
+"""`ocannl onnx info | run | check FILE`: shows, runs and compares ONNX models; and `ocannl onnx
+save PROGRAM:FUNCTION FILE`, which writes one.
+"""
 
 from __future__ import annotations
 
 import argparse
+import runpy
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ocannl_onnx.model import Model
 
-HELP = "show, run and check ONNX models"
-DESCRIPTION = "Shows what an ONNX model holds, runs it, and compares it with onnxruntime."
+HELP = "show, run, check and write ONNX models"
+DESCRIPTION = (
+    "Shows what an ONNX model holds, runs it, compares it with onnxruntime, and writes models of "
+    "programs."
+)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -32,6 +40,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
             metavar="NAME=SIZE,...",
             help="sizes of the axes that the file names, or of an input: batch=8,image=1x3x48x48",
         )
+    save = actions.add_parser("save", help="write the model that a function of a program returns")
+    save.add_argument("program", metavar="PROGRAM:FUNCTION", help="train.py:exported")
+    save.add_argument("file", metavar="FILE", help="model.onnx")
+    save.add_argument("--opset", type=int, metavar="VERSION", help="of the operator set")
+    save.add_argument("--ir-version", type=int, metavar="VERSION", help="of the file format")
+    save.add_argument("--weights", choices=("inside", "beside"), help="their place")
+    save.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
     for each in (run, check):
         each.add_argument("--backend", help="the backend; the settings choose without it")
     run.add_argument("inputs", help="an .npz file with an array for each input")
@@ -44,6 +59,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run an action; return the exit code."""
+    if arguments.action == "save":
+        return _save(arguments)
     from ocannl_onnx.model import load
 
     model = load(arguments.file, extents=_extents(arguments.extents))
@@ -153,3 +170,42 @@ def _check(model: Model, arguments: argparse.Namespace) -> int:
     report = check(model, inputs, arguments.backend, arguments.rtol, arguments.atol)
     print(report)
     return 0 if report.agrees else 1
+
+
+def _save(arguments: argparse.Namespace) -> int:
+    """Write the model of a program's function, which returns the arguments of `save`."""
+    from ocannl_onnx.errors import OnnxError
+    from ocannl_onnx.saving import save
+
+    script, _, function = arguments.program.rpartition(":")
+    if not function.isidentifier() or not Path(script).is_file():
+        raise OnnxError(
+            "`ocannl onnx save` takes a program and the name of a function in it.",
+            found=arguments.program,
+            fix="ocannl onnx save train.py:exported model.onnx",
+        )
+    given = arguments.arguments[arguments.arguments[:1] == ["--"] :]
+    before = sys.argv, sys.path[:]
+    sys.argv = [script, *given]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        made = runpy.run_path(script, run_name="__ocannl_export__").get(function)
+        made = made() if callable(made) else made
+    finally:
+        sys.argv, sys.path[:] = before
+    names = {"outputs", "inputs", "ctx", "code"}
+    if not isinstance(made, dict) or not {"outputs"} <= made.keys() <= names:
+        raise OnnxError(
+            "The function of a program that is saved returns the arguments of ocannl_onnx.save, by "
+            "name.",
+            found=f"{function} is {made!r}",
+            where=script,
+            fix=f'def {function}(): ...; return {{"outputs": scores, "inputs": [x], "ctx": ctx}}',
+        )
+    chosen = {"opset": arguments.opset, "ir_version": arguments.ir_version}
+    options = {name: value for name, value in chosen.items() if value is not None}
+    save(arguments.file, **made, **options, weights=arguments.weights)
+    path = Path(arguments.file)
+    for file in (path, *sorted(path.parent.glob(f"{path.name}.*.data"))):
+        print(f"{file.stat().st_size:>12,} bytes  {file}")
+    return 0

@@ -9,7 +9,7 @@ class OnnxError(oc.OcannlError):
     """A model is invalid, or was used in a way that its inputs exclude."""
 
 
-class UnsupportedError(OnnxError):
+class UnsupportedOperatorError(OnnxError):
     """A model contains what this importer cannot express.
 
     Attributes:
@@ -23,7 +23,7 @@ class UnsupportedError(OnnxError):
         super().__init__(f"{operator} cannot be imported: {reason}.", where=where, fix=fix)
 
 
-class UnknownValueError(UnsupportedError):
+class UnknownValueError(UnsupportedOperatorError):
     """A number that decides a shape or a structure is only known at run time.
 
     Attributes:
@@ -43,3 +43,17 @@ class UnknownValueError(UnsupportedError):
             if names
             else "",
         )
+
+
+class NoCounterpartError(OnnxError):
+    """An expression contains what ONNX cannot express.
+
+    Attributes:
+        operation: The name of the operation.
+        reason: The reason, without the place.
+    """
+
+    def __init__(self, operation: str, reason: str, *, where: str, fix: str = "") -> None:
+        self.operation = operation
+        self.reason = reason
+        super().__init__(f"{operation} cannot be exported: {reason}.", where=where, fix=fix)

@@ -12,7 +12,7 @@ import onnx
 import ocannl_core as oc
 from ocannl_core import Tensor
 from ocannl_onnx import operators as _operators  # noqa: F401  (fills the table)
-from ocannl_onnx.errors import OnnxError, UnknownValueError, UnsupportedError
+from ocannl_onnx.errors import OnnxError, UnknownValueError, UnsupportedOperatorError
 from ocannl_onnx.formats import Format, format_named
 from ocannl_onnx.reading import attribute_value, read_initializers
 from ocannl_onnx.registry import FOLDED, STANDARD, find, versions
@@ -100,7 +100,7 @@ class Node:
             ) from error
 
     def refuse(self, reason: str, fix: str = "") -> NoReturn:
-        raise UnsupportedError(self.operator, reason, where=self.where, fix=fix)
+        raise UnsupportedOperatorError(self.operator, reason, where=self.where, fix=fix)
 
     def invalid(self, rule: str, found: str) -> NoReturn:
         raise OnnxError(rule, found=found, where=self.where)

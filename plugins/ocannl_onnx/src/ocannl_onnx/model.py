@@ -343,7 +343,7 @@ def load(
 
     Raises:
         OnnxError: if the file is no valid model.
-        UnsupportedError: when the model is applied, if an operator has no counterpart.
+        UnsupportedOperatorError: when the model is applied, if an operator has no counterpart.
     """
     file = ModelFile(path) if isinstance(path, onnx.ModelProto) else read_model(Path(path))
     return Model(file, extents=extents, trainable=trainable, random=random)

@@ -9,6 +9,7 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     AssignProgram,
+    AssignSequence,
     Constant,
     ConstantBits,
     ConstantFill,
@@ -20,7 +21,6 @@ from ocannl_core.ir.assignments.nodes import (
     RangeOverOffsets,
     Scalar,
     Section,
-    Sequence,
     SetVector,
 )
 from ocannl_core.ir.assignments.printer import to_text
@@ -91,7 +91,7 @@ PROGRAM = AssignProgram(
         Section(
             "update",
             (
-                Sequence((Fetch(S, Constant(0.5), Origin("number")),)),
+                AssignSequence((Fetch(S, Constant(0.5), Origin("number")),)),
                 accumulate(S, BinaryOp.MAX, UnaryOp.NEG, (Merge(S),), {}, (), (), reset=True),
                 Section(
                     "inner",
@@ -167,7 +167,7 @@ step:
 def test_sequences_nested_to_any_depth_are_walked() -> None:
     body: Assignment = Fetch(S, Constant(0.0))
     for _ in range(3000):
-        body = Sequence((body,))
+        body = AssignSequence((body,))
     program = AssignProgram((body,), NODES)
     assert len(list(leaves(program.body))) == 1
     assert to_text(program).endswith("s[:] = 0.0")

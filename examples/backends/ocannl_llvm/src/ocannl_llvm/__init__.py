@@ -1,7 +1,6 @@
 """The backend llvm: kernels as LLVM IR, compiled in this process.
 
-- `kernels`: statements and indices of the loop language as IR;
-- `numbers`: primitives, conversions and words as IR;
+- `kernels`: the instructions of kernels as IR;
 - `machine`: memory of this process by address, and compiled code.
 """
 
@@ -15,38 +14,18 @@ from ocannl_core.backend_api import (
     Buffer,
     Capability,
     Done,
-    HostCall,
-    IdentityMap,
-    Kernel,
     KernelStream,
     Launcher,
     NodeInfo,
     Target,
     TargetReport,
     TensorNode,
-    bfloat16,
-    bool_,
-    float16,
-    float32,
-    float64,
     hookimpl,
-    int4,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint4,
-    uint4x32,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
 )
-from ocannl_core.backend_api.launches import KernelText, Launch, RoutineSource
+from ocannl_core.backend_api.launches import RoutineSource
 
 OCANNL_API = (1, 1)
 OCANNL_SOURCE = RoutineSource
-INTEGERS = (bool_, int4, uint4, int8, uint8, int16, uint16, int32, uint32, int64, uint64, uint4x32)
 DEVICE = Target(
     "llvm",
     description="this processor, by LLVM",
@@ -57,7 +36,6 @@ DEVICE = Target(
         Capability.REPETITIONS,
         Capability.SCATTERS,
     ),
-    formats=(*INTEGERS, float16, bfloat16, float32, float64),
 )
 
 
@@ -70,24 +48,10 @@ def ocannl_targets() -> TargetReport:
 
 @hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> RoutineSource:
+    from ocannl_core.backend_api.instructions import instruction_source
     from ocannl_llvm.kernels import kernel_text
 
-    plan = kernels.plan()
-    known: IdentityMap[Kernel, KernelText] = IdentityMap()
-    launches: list[Any] = []
-    for step, nodes in kernels:
-        if isinstance(step, HostCall):
-            launches.append(step.call)
-            continue
-        first = step.like or step
-        if first not in known:
-            known[first] = kernel_text(f"k{len(launches)}", first, nodes)
-        launches.append(Launch.of(step, known[first], nodes))
-    texts = {each.text.symbol: each.text.text for each in launches if isinstance(each, Launch)}
-    return RoutineSource(plan, tuple(launches), "\n".join([HEAD, *texts.values()]), "llvm")
-
-
-HEAD = "; LLVM IR of a routine"
+    return instruction_source(kernels, kernel_text, "llvm", head="; LLVM IR of a routine")
 
 
 @hookimpl

@@ -24,6 +24,7 @@ from ocannl_core.backend_api import (
     hookimpl,
 )
 from ocannl_core.backend_api.c_family import UNFUSED, Dialect, render_step, render_steps
+from ocannl_core.backend_api.files import packaged_compiler
 from ocannl_core.backend_api.launches import RoutineSource
 
 OCANNL_API = (1, 1)
@@ -46,7 +47,8 @@ DEVICE = Target(
 
 @hookimpl
 def ocannl_targets() -> TargetReport:
-    missing = [name for name in ("wasmtime", "ziglang") if find_spec(name) is None]
+    missing = [] if packaged_compiler() else ["ziglang"]
+    missing += [] if find_spec("wasmtime") else ["wasmtime"]
     if missing:
         packages = " ".join(missing)
         return TargetReport(

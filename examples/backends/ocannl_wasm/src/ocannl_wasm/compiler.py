@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
 
 from ocannl_core.backend_api import CompileError, settings
-from ocannl_core.backend_api.files import object_cache, private_directory, unfinished_directory
+from ocannl_core.backend_api.files import (
+    PackagedCompiler,
+    cache_variables,
+    object_cache,
+    packaged_compiler,
+    unfinished_directory,
+)
 
 FLAGS = (
     "-target wasm32-wasi -std=gnu11 -O2 -msimd128 -ffp-contract=off -fPIC -shared",
@@ -29,26 +32,23 @@ def compile_module(text: str, exports: list[str]) -> bytes:
     Raises:
         CompileError: with the command and its output.
     """
-    identity = hashlib.sha256(repr((version("ziglang"), FLAGS)).encode()).hexdigest()[:32]
+    compiler = packaged_compiler()
+    assert compiler is not None, "ocannl_targets has found it"
+    identity = hashlib.sha256(repr((compiler.version, FLAGS)).encode()).hexdigest()[:32]
     cache = object_cache(settings.cache_directory(), "wasm", identity, ".wasm")
     key = hashlib.sha256(text.encode()).hexdigest()
     known = cache.find(key)
     if known is None:
-        known = cache.add([key], _compiled(text, exports))
+        known = cache.add([key], _compiled(compiler, text, exports))
         cache.drop_old()
     return known.content
 
 
-def _compiled(text: str, exports: list[str]) -> bytes:
-    package = find_spec("ziglang")
-    assert package is not None, "ocannl_targets has found it"
-    zig = str(Path(package.origin or "").with_name("zig"))
-    kept = private_directory(settings.cache_directory(), "wasm", "zig")  # its C library, compiled
+def _compiled(compiler: PackagedCompiler, text: str, exports: list[str]) -> bytes:
     with unfinished_directory(settings.cache_directory(), "wasm") as folder:
         folder.create("code.c", text.encode())
         command = [
-            zig,
-            "cc",
+            *compiler.command,
             *" ".join(FLAGS).split(),
             *(f"-Wl,--export={each}" for each in exports),
         ]
@@ -56,11 +56,7 @@ def _compiled(text: str, exports: list[str]) -> bytes:
         done = subprocess.run(
             command,
             cwd=folder.path,
-            env={
-                **os.environ,
-                "ZIG_GLOBAL_CACHE_DIR": str(kept.path),
-                "ZIG_LOCAL_CACHE_DIR": str(folder.path / "zig"),
-            },
+            env={**os.environ, **cache_variables(str(folder.path / "zig"), keep_libraries=True)},
             capture_output=True,
             text=True,
         )

@@ -181,8 +181,8 @@ def window_geometry(
 
 
 def fitted(
-    tensor: Tensor, lead: int, sizes: Sizes, widths: list[tuple[int, int]], outputs: list[int],
-    kernel: Sizes, dilations: Sizes, strides: Sizes, value: Any = 0.0,
+    node: Node, tensor: Tensor, lead: int, sizes: Sizes, widths: list[tuple[int, int]],
+    outputs: list[int], kernel: Sizes, dilations: Sizes, strides: Sizes, value: Any = 0.0,
 ) -> Tensor:  # fmt: skip
     """Pad and crop so that the windows cover the axes exactly."""
     all_widths = [(0, 0)] * lead
@@ -195,6 +195,10 @@ def fitted(
     for k, crop in enumerate(crops):
         if crop < 0:
             tensor = section(tensor, lead + k, 0, sizes[k] + crop)
+    if any(before or after for before, after in all_widths) and not node.importer.has_extents:
+        outer = tuple(tensor.shape.dims)
+        sizes = tuple(s + a + b for s, (a, b) in zip(outer, all_widths, strict=True))
+        return node.sized(padded(tensor, all_widths, value), sizes)
     return padded(tensor, all_widths, value)
 
 
@@ -232,13 +236,16 @@ def convolved(
             f"{node.attr('kernel_shape')} and {kernel}",
         )
     widths, outputs = window_geometry(node, shape[2:], kernel, dilations, strides)
-    x = fitted(x, 2, shape[2:], widths, outputs, kernel, dilations, strides, value)
+    x = fitted(node, x, 2, shape[2:], widths, outputs, kernel, dilations, strides, value)
     slid = windows(count, strides, dilations)
     cells, places = labels("k", count), labels("o", count)
     if groups == 1:
         spec = spec_of(["n", "c", *slid], ["m", "c", *cells], ["n", "m", *places])
         return node.sized(summed(spec, x, w, dtype=dtype), (shape[0], weights[0], *outputs))
     per = weights[0] // groups
+    if weights[1] == per == 1:  # depthwise: the axes keep their places
+        spec = spec_of(["n", "g", *slid], ["g", "0", *cells], ["n", "g", *places])
+        return node.sized(summed(spec, x, w, dtype=dtype), (shape[0], groups, *outputs))
     sizes = tuple(x.shape.dims)[2:]
     x = reshaped(x, [shape[0], groups, weights[1], *sizes])
     w = reshaped(w, [groups, per, *weights[1:]])

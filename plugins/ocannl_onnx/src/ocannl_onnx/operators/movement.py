@@ -71,7 +71,10 @@ def reshaped(tensor: Tensor, sizes: Any) -> Tensor:
             if size == dims[at] and math.prod(wanted[:place]) == before:
                 wanted[place] = extent
                 break
-    return oc.reshape(tensor, output=wanted)
+    result = oc.reshape(tensor, output=wanted)
+    if not shape.extents and -1 not in wanted:
+        oc.require_shape(result, wanted)
+    return result
 
 
 @operator("Reshape")
@@ -147,7 +150,7 @@ def transpose(node: Node, x: Value) -> Value:
         node.invalid("`perm` names each axis once.", f"{list(order)} for {list(x.shape)}")
     if x.rank < 2:
         return x
-    return moved(x, oc.permute(x.tensor, *order))
+    return moved(x, node.sized(oc.permute(x.tensor, *order), [x.shape[at] for at in order]))
 
 
 @folded("Transpose")

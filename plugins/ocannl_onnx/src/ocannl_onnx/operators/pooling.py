@@ -23,6 +23,7 @@ class _Pool:
 
     def __init__(self, node: Node, x: Value) -> None:
         count = x.rank - 2
+        self.node = node
         self.kernel = node.attr("kernel_shape", ())
         if len(self.kernel) != count or count < 1:
             node.invalid(
@@ -30,6 +31,7 @@ class _Pool:
                 f"{list(self.kernel)} for {list(x.shape)}",
             )
         self.count = count
+        self.lead = x.shape[:2]
         self.strides = node.attr("strides", (1,) * count)
         self.dilations = node.attr("dilations", (1,) * count)
         self.widths, self.outputs = window_geometry(
@@ -43,6 +45,7 @@ class _Pool:
 
     def fit(self, tensor: Tensor, sizes: tuple[int, ...], value: Any, lead: int = 2) -> Tensor:
         return fitted(
+            self.node,
             tensor,
             lead,
             sizes,
@@ -53,6 +56,11 @@ class _Pool:
             self.strides,
             value,
         )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the result."""
+        return (*self.lead, *self.outputs)
 
     @property
     def spec(self) -> str:
@@ -72,7 +80,7 @@ def _least(x: Value) -> Any:
 def max_pool(node: Node, x: Value) -> Any:
     pool = _Pool(node, x)
     tensor = pool.fit(x.tensor, x.shape[2:], _least(x))
-    result = oc.einmax(pool.spec, tensor, values=pool.values)
+    result = node.sized(oc.einmax(pool.spec, tensor, values=pool.values), pool.shape)
     if not node.wants(1):
         return moved(x, result)
     return moved(x, result), _places(node, x, pool)
@@ -126,6 +134,7 @@ def average_pool(node: Node, x: Value) -> Value:
     total = oc.einsum(
         pool.spec, pool.fit(x.tensor, x.shape[2:], 0.0), values=pool.values, dtype=x.format.carrier
     )
+    node.sized(total, pool.shape)
     inclusive = bool(node.attr("count_include_pad", 0))
     counts = np.ones((1,) * pool.count)
     for k in range(pool.count):
@@ -137,7 +146,8 @@ def average_pool(node: Node, x: Value) -> Value:
         form = [1] * pool.count
         form[k] = len(number)
         counts = counts * number.reshape(form)
-    return moved(x, total / oc.tensor(np.maximum(counts, 1).astype(x.format.carrier)))
+    mean = total / oc.tensor(np.maximum(counts, 1).astype(x.format.carrier))
+    return moved(x, node.sized(mean, pool.shape))
 
 
 @operator("LpPool")
@@ -148,14 +158,19 @@ def lp_pool(node: Node, x: Value) -> Value:
     return moved(x, total ** (1.0 / p))
 
 
+def _whole(node: Node, x: Value, tensor: Tensor) -> Value:
+    """Return a result with one cell for each channel."""
+    return moved(x, node.sized(tensor, [*x.shape[:2], *[1] * (x.rank - 2)]))
+
+
 @operator("GlobalMaxPool")
 def global_max_pool(node: Node, x: Value) -> Value:
-    return moved(x, oc.max(x.tensor, axis=tuple(range(2, x.rank)), keepdims=True))
+    return _whole(node, x, oc.max(x.tensor, axis=tuple(range(2, x.rank)), keepdims=True))
 
 
 @operator("GlobalAveragePool")
 def global_average_pool(node: Node, x: Value) -> Value:
-    return moved(x, oc.mean(x.tensor, axis=tuple(range(2, x.rank)), keepdims=True))
+    return _whole(node, x, oc.mean(x.tensor, axis=tuple(range(2, x.rank)), keepdims=True))
 
 
 @operator("GlobalLpPool", since=2)

@@ -116,35 +116,106 @@ def _is_zero(value: Value | None) -> bool:
     return value is None or (value.array is not None and not np.any(value.array))
 
 
-def _shifted(value: Value, zero: Value | None, axis: int) -> Tensor:
+def _shifted(value: Value, zero: Value | None, axis: int, dtype: str) -> Tensor:
     """Return integers minus their zero point, which may differ along an axis."""
     if _is_zero(zero):
-        return value.tensor if value.format.name == "int8" else oc.cast(value.tensor, "int32")
+        is_read_directly = value.format.name == "int8"
+        return value.tensor if is_read_directly else oc.cast(value.tensor, dtype)
     assert zero is not None
     shift = zero.tensor
     if zero.rank == 0 or math.prod(zero.shape) == 1:
         shift = reshaped(shift, [])
     elif zero.rank == 1:
         shift = reshaped(shift, [-1 if at == axis else 1 for at in range(value.rank)])
-    return oc.cast(value.tensor, "int32") - oc.cast(shift, "int32")
+    return oc.cast(value.tensor, dtype) - oc.cast(shift, dtype)
+
+
+def _greatest(value: Value, zero: Value | None) -> int:
+    """Return the greatest distance of a number of a format from its zero point."""
+    low, high = (int(each) for each in value.format.range)
+    if zero is None:
+        return max(-low, high)
+    if zero.array is None:
+        return high - low
+    return max(int(zero.array.max()) - low, high - int(zero.array.min()))
+
+
+def _greatest_sum(
+    a: Value, a_zero: Value | None, b: Value, b_zero: Value | None, axis: int, depth: int
+) -> int:
+    """Return a bound of a product's sums, of `depth` terms for each position along `axis` of the
+    right operand.
+    """
+    left = _greatest(a, a_zero)
+    if b.array is None or (b_zero is not None and b_zero.array is None):
+        return left * _greatest(b, b_zero) * depth
+    shift: Any = 0
+    if b_zero is not None and b_zero.array is not None:
+        shift = b_zero.array.astype(np.int64)
+        if b_zero.rank == 1 and b_zero.shape != (1,):
+            shift = shift.reshape([-1 if at == axis else 1 for at in range(b.rank)])
+    cells = np.abs(b.array.astype(np.int64) - shift)
+    if b.rank > 2 and axis == b.rank - 1:  # a stack of matrices
+        return left * int(cells.sum(-2).max(initial=0))
+    others = tuple(at for at in range(b.rank) if at != axis)
+    return left * int(cells.sum(others).max(initial=0))
+
+
+MOST_EXACT = 1 << 24
+"""Integers up to this one are numbers of `float32`."""
+
+
+def _format_of_sums(bound: int) -> str:
+    """Return the format of exact sums up to a bound.
+
+    Sums of products that stay below 2**24 are exact in `float32` in any order; devices multiply
+    matrices of floats faster than those of integers.
+    """
+    return "float32" if bound <= MOST_EXACT else "int32"
+
+
+def _multiplied(
+    node: Node, a: Value, a_zero: Value | None, b: Value, b_zero: Value | None, extra: int = 0
+) -> Tensor:
+    """Return exact products of matrices of integers.
+
+    Args:
+        extra: The greatest absolute number that is added to a sum later.
+    """
+    bound = extra + _greatest_sum(a, a_zero, b, b_zero, b.rank - 1, a.shape[-1])
+    dtype = _format_of_sums(bound)
+    left = _shifted(a, a_zero, a.rank - 2, dtype)
+    right = _shifted(b, b_zero, b.rank - 1, dtype)
+    return product(node, left, a.shape, right, b.shape, dtype)
+
+
+def _convolved(
+    node: Node, x: Value, x_zero: Value | None, w: Value, w_zero: Value | None, extra: int = 0
+) -> Tensor:
+    """Return an exact convolution of integers; arguments as for `_multiplied`."""
+    bound = extra + _greatest_sum(x, x_zero, w, w_zero, 0, math.prod(w.shape[1:]))
+    dtype = _format_of_sums(bound)
+    # cells outside of the image are the zero point, which is 0 after the shift
+    return convolved(
+        node,
+        _shifted(x, x_zero, 1, dtype), x.shape,
+        _shifted(w, w_zero, 0, dtype), w.shape,
+        dtype, 0,
+    )  # fmt: skip
 
 
 @operator("MatMulInteger", since=10)
 def matmul_integer(
     node: Node, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None
 ) -> Tensor:
-    left, right = _shifted(a, a_zero, a.rank - 2), _shifted(b, b_zero, b.rank - 1)
-    return product(node, left, a.shape, right, b.shape, "int32")
+    return oc.cast(_multiplied(node, a, a_zero, b, b_zero), "int32")
 
 
 @operator("ConvInteger", since=10)
 def conv_integer(
     node: Node, x: Value, w: Value, x_zero: Value | None = None, w_zero: Value | None = None
 ) -> Tensor:
-    # cells outside of the image are the zero point, which is 0 after the shift
-    return convolved(
-        node, _shifted(x, x_zero, 1), x.shape, _shifted(w, w_zero, 0), w.shape, "int32", 0
-    )
+    return oc.cast(_convolved(node, x, x_zero, w, w_zero), "int32")
 
 
 def _scale_along(scale: Value, rank: int, axis: int) -> Tensor:
@@ -163,8 +234,7 @@ def qlinear_matmul(
     b: Value, b_scale: Value, b_zero: Value,
     y_scale: Value, y_zero: Value,
 ) -> Value:  # fmt: skip
-    left, right = _shifted(a, a_zero, a.rank - 2), _shifted(b, b_zero, b.rank - 1)
-    total = product(node, left, a.shape, right, b.shape, "int32")
+    total = _multiplied(node, a, a_zero, b, b_zero)
     rank = len(tuple(total.shape.dims))
     factor = _scale_along(a_scale, rank, rank - 2) * _scale_along(b_scale, rank, rank - 1)
     real = oc.cast(total, "float32") * (factor / _scale_along(y_scale, rank, rank - 2))
@@ -179,11 +249,14 @@ def qlinear_conv(
     w: Value, w_scale: Value, w_zero: Value,
     y_scale: Value, y_zero: Value, bias: Value | None = None,
 ) -> Value:  # fmt: skip
-    total = convolved(
-        node, _shifted(x, x_zero, 1), x.shape, _shifted(w, w_zero, 0), w.shape, "int32", 0
-    )
+    extra = 0
     if bias is not None:
-        total = total + reshaped(bias.tensor, [-1, *[1] * (x.rank - 2)])
+        cells = bias.array
+        extra = MOST_EXACT if cells is None else int(np.abs(cells.astype(np.int64)).max(initial=0))
+    total = _convolved(node, x, x_zero, w, w_zero, extra)
+    if bias is not None:
+        addend = oc.cast(bias.tensor, str(total.dtype))
+        total = total + reshaped(addend, [-1, *[1] * (x.rank - 2)])
     factor = (
         _scale_along(x_scale, x.rank, 1)
         * _scale_along(w_scale, x.rank, 1)

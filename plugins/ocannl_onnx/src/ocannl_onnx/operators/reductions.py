@@ -10,7 +10,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import Tensor
-from ocannl_onnx.operators.movement import axis_of, moved, reshaped, section
+from ocannl_onnx.operators.movement import axis_of, moved, section
 from ocannl_onnx.registry import operator
 from ocannl_onnx.values import Value
 
@@ -39,8 +39,8 @@ def _reduction(
             return Value.of_array(np.full(shape, empty, x.format.numpy), x.format)
         if not along:
             return moved(x, function(x.tensor, (), keep))
-        result = function(x.tensor, along, keep)
-        return moved(x, oc.cast(reshaped(result, shape), x.format.carrier))
+        result = node.sized(function(x.tensor, along, keep), shape)
+        return moved(x, node.sized(oc.cast(result, x.format.carrier), shape))
 
 
 def _sum(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
@@ -94,9 +94,8 @@ def _extreme(name: str, is_max: bool) -> None:
         if not along:
             return x
         reduce_axis = oc.max if is_max else oc.min
-        return moved(
-            x, oc.cast(reshaped(reduce_axis(x.tensor, axis=along), shape), x.format.carrier)
-        )
+        result = node.sized(reduce_axis(x.tensor, axis=along, keepdims=keep), shape)
+        return moved(x, node.sized(oc.cast(result, x.format.carrier), shape))
 
 
 _extreme("ReduceMax", True)

@@ -1,0 +1,1 @@
+"""Translation of assignments into ONNX graphs."""

@@ -1,0 +1,282 @@
+"""Right sides of assignments: operands as views, a primitive, and an accumulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ocannl_core.assignments import (
+    Accumulate,
+    BinaryOp,
+    ComputedIndex,
+    IndexMap,
+    LoopVar,
+    Merge,
+    NodeOperand,
+    Scalar,
+    TernaryOp,
+    UnaryOp,
+    neutral,
+    saturate,
+    working_format,
+)
+from ocannl_onnx.errors import NoCounterpartError
+from ocannl_onnx.formats import Format, format_named
+from ocannl_onnx.writing import primitives, products
+from ocannl_onnx.writing.emitter import BOOL, INT64, Emitter, computed_in
+from ocannl_onnx.writing.primitives import Calculation
+from ocannl_onnx.writing.values import FORMATS, Values
+from ocannl_onnx.writing.views import View, Views
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The right side of an assignment over one domain.
+
+    Attributes:
+        kept: The variables of the result.
+    """
+
+    graph: Values
+    leaf: Accumulate
+    views: Views
+    rhs: Sequence[IndexMap]
+    kept: Sequence[LoopVar]
+
+    @property
+    def emit(self) -> Emitter:
+        return self.graph.emit
+
+    def accumulated(self) -> tuple[View, Format]:
+        """Return the right side, accumulated over the variables that are not kept, and its
+        format.
+        """
+        kept = self.kept
+        op, combine, args = self.leaf.op, self.leaf.combine, self.leaf.args
+        found = self._formats()
+        numbers = [each.value for each in args if isinstance(each, Scalar)]
+        working = self._working()
+        rule = primitives.RULES.get(op)
+        if rule is None and op is not TernaryOp.WHERE:
+            self.graph.format(self.leaf.target)
+            raise self._no_rule(op)
+        if op is UnaryOp.NOT and found:
+            working = found[0]
+        elif op is UnaryOp.BIT_NOT and working.name == "bool":
+            rule = primitives.RULES[UnaryOp.NOT]
+        format = self._known(working)
+        if op.value.gives_truth and not all(_fits(each, format) for each in numbers):
+            format = format_named("float64")
+        computed = computed_in(format)
+        gathered = {
+            index.operand
+            for index_map in (*self.rhs, self.leaf.projections.lhs)
+            for index in index_map
+            if isinstance(index, ComputedIndex)
+        }
+        reduced = [v for v in self.views.extents if v not in kept and self.views.extents[v] != 1]
+        fill = neutral(combine) if combine is not BinaryOp.SECOND else 0.0
+        fill = self.leaf.beyond if self.leaf.beyond is not None else fill
+        used = [k for k in range(len(args)) if not (op is BinaryOp.FIRST and k > 0)]
+        used = [k for k in used if not (op is BinaryOp.SECOND and k == 0)]
+        is_sum = combine is BinaryOp.ADD and bool(reduced)
+        is_product = (
+            is_sum
+            and op is BinaryOp.MUL
+            and not gathered
+            and all(isinstance(arg, NodeOperand) for arg in args)
+        )
+        if is_product:
+            made = self._windowed_product(computed)
+            if made is not None:
+                return made, computed
+        if combine is BinaryOp.MAX and reduced and len(used) == 1 and not gathered:
+            made = self._windowed_maximum(computed, used[0])
+            if made is not None:
+                return made, computed
+        operands: list[View] = []
+        for k in used:
+            is_condition = op is TernaryOp.WHERE and k == 0
+            wanted = BOOL if is_condition else computed
+            operands.append(self._operand(k, wanted, fill))
+        if is_product:
+            left, right = operands
+            made = products.product(self.views, left, right, kept)
+            terms = {*kept, *left.axes, *right.axes}
+            return self._repeated(made, terms, computed), computed
+        every = [
+            v
+            for v in (*kept, *reduced)
+            if any(v in each.axes for each in operands) or (v in self.views.ones and not reduced)
+        ]
+        while every and all(every[0] not in each.axes for each in operands):
+            del every[0]
+        names = [self.views.ordered(each, every) for each in operands]
+        calculation = Calculation(self.emit, computed)
+        if op is TernaryOp.WHERE:
+            name = calculation.where(*names)
+        elif rule is not None:
+            name = rule(calculation, *(names if len(used) == len(args) else names * 2))
+        name = self._rounded(name, computed, format)
+        view = View(name, tuple(every))
+        return (self._reduced(view, computed) if reduced else view), computed
+
+    def _formats(self) -> list[Any]:
+        """Return the number formats of the operands that are tensors, without conditions."""
+        stated = self.leaf.args[self.leaf.op is TernaryOp.WHERE :]
+        return [self.graph.info(a.node).dtype for a in stated if isinstance(a, NodeOperand)]
+
+    def _working(self) -> Any:
+        """Return the number format in which the primitive works."""
+        op, target = self.leaf.op, self.graph.info(self.leaf.target).dtype
+        if op in (TernaryOp.WHERE, UnaryOp.IDENTITY, BinaryOp.FIRST, BinaryOp.SECOND):
+            return target
+        numbers = [each.value for each in self.leaf.args if isinstance(each, Scalar)]
+        return working_format(op, self._formats(), numbers, target)
+
+    def _no_rule(self, op: Any) -> NoCounterpartError:
+        return self.graph.refuse(f"ONNX has no counterpart of the primitive {op.value.name}")
+
+    def _known(self, dtype: Any) -> Format:
+        if dtype.name not in FORMATS:
+            raise self.graph.refuse(f"ONNX has no number format {dtype.name}")
+        return format_named(dtype.name)
+
+    def _rounded(self, name: str, computed: Format, format: Format) -> str:
+        """Round a number to its working format, if that has less digits than the target's."""
+        if computed == format or format == self.graph.format(self.leaf.target):
+            return name
+        return self.emit.cast(self.emit.cast(name, computed, format), format, computed)
+
+    def _operand(self, k: int, wanted: Format, fill: float) -> View:
+        """Return an operand as a view, in a format, without single positions of variables that are
+        not kept.
+        """
+        arg = self.leaf.args[k]
+        match arg:
+            case Scalar(value):
+                if wanted == BOOL:
+                    return View(self.emit.constant(value != 0, BOOL), ())
+                dtype = self._working()
+                fits = math.isfinite(value) and _fits(value, format_named(dtype.name))
+                rounded = np.float64(value).astype(dtype.numpy) if fits else value
+                return View(self.emit.constant(rounded, wanted), ())
+            case Merge(node):
+                raise self.graph.refuse(f"{node.name}.merge is a buffer of another device")
+            case NodeOperand(node):
+                source = self.graph.value(node)
+                name = self.emit.cast(source.name, source.format, wanted)
+                if source.is_spread:
+                    return View(name, ())
+                edge = saturate(fill, self.graph.info(node).dtype) if fill else fill
+
+                index_map, sizes = self.rhs[k], source.sizes
+                if (axis := source.row_axis) is not None:
+                    index_map = (*index_map[:axis], *index_map[axis + 1 :])
+                    sizes = (*sizes[:axis], *sizes[axis + 1 :])
+                view = self.views.of(name, index_map, sizes, wanted, edge, self.positions)
+                return self.views.without(view, self.kept)
+
+    def positions(self, index: ComputedIndex) -> View:
+        """Return the positions that a computed index refers to."""
+        holder = self.leaf.args[index.operand]
+        if not isinstance(holder, NodeOperand):
+            raise self.graph.refuse("its positions are no tensor")
+        source = self.graph.value(holder.node)
+        name = self.emit.cast(source.name, source.format, INT64)
+        if source.is_spread:
+            return View(name, ())
+
+        def nested(_: ComputedIndex) -> View:
+            raise self.graph.refuse("positions of positions")
+
+        return self.views.of(name, index.at, source.sizes, INT64, 0, nested)
+
+    def _windowed_product(self, computed: Format) -> View | None:
+        """Return a product of windows with weights as `Conv`, if it is one."""
+        if computed.name != "float32" or (self.leaf.beyond or 0) != 0:
+            return None
+        for x, w in ((0, 1), (1, 0)):
+            node = self.leaf.args[x].node  # type: ignore[union-attr]
+            source = self.graph.value(node)
+            if source.is_spread or source.row_axis is not None:
+                continue
+            found = products.windows_of(self.views, self.rhs[x], source.sizes, self.kept)
+            if found is None:
+                continue
+            weights = self._operand(w, computed, 0)
+            name = self.emit.cast(source.name, source.format, computed)
+            made = products.convolution(self.views, name, found, weights, self.kept)
+            if made is not None:
+                return made
+        return None
+
+    def _windowed_maximum(self, computed: Format, k: int) -> View | None:
+        """Return maxima of windows as `MaxPool`, if they are some."""
+        is_plain = self.leaf.op in (UnaryOp.IDENTITY, BinaryOp.FIRST, BinaryOp.SECOND)
+        arg = self.leaf.args[k]
+        if not is_plain or computed.name not in ("float32", "float64"):
+            return None
+        if self.leaf.beyond not in (None, -math.inf) or not isinstance(arg, NodeOperand):
+            return None
+        source = self.graph.value(arg.node)
+        if source.is_spread or source.row_axis is not None:
+            return None
+        found = products.windows_of(self.views, self.rhs[k], source.sizes, self.kept)
+        if found is None:
+            return None
+        name = self.emit.cast(source.name, source.format, computed)
+        return products.maxima(self.views, name, found, self.kept)
+
+    def _repeated(self, view: View, terms: AbstractSet[LoopVar], format: Format) -> View:
+        """Multiply a sum by the number of equal terms: of variables that no term has.
+
+        Args:
+            terms: The variables that terms or results have.
+        """
+        name = view.name
+        for var in self.views.extents:
+            if var not in terms and self.views.extents[var] != 1:
+                size = self.emit("Squeeze", self.emit.size(self.views.size(var)))
+                name = self.emit("Mul", name, self.emit.cast(size, INT64, format))
+        return View(name, view.axes)
+
+    def _reduced(self, view: View, computed: Format) -> View:
+        """Accumulate over the variables that are not kept."""
+        combine, kept = self.leaf.combine, self.kept
+        axes = [k for k, var in enumerate(view.axes) if var not in kept]
+        rest = tuple(var for var in view.axes if var in kept)
+        terms = {*kept, *view.axes}
+        emit = self.emit
+        if combine is BinaryOp.SECOND:
+            raise self.graph.refuse("it writes cells repeatedly, and only the last value remains")
+        if combine in (BinaryOp.OR, BinaryOp.AND):
+            truth = emit.cast(emit.cast(view.name, computed, BOOL), BOOL, computed)
+            operator = "ReduceMax" if combine is BinaryOp.OR else "ReduceMin"
+        elif combine in (BinaryOp.SUB, BinaryOp.ADD):
+            truth, operator = view.name, "ReduceSum"
+        elif combine in primitives.REDUCTIONS:
+            truth, operator = view.name, primitives.REDUCTIONS[combine]
+        else:
+            raise self.graph.refuse(f"ONNX accumulates by no {combine.value.name}")
+        view = View(emit.reduce(operator, truth, axes, len(view.axes)), rest)
+        if combine in (BinaryOp.ADD, BinaryOp.SUB):
+            view = self._repeated(view, terms, computed)
+        elif combine is BinaryOp.MUL and any(
+            self.views.extents[v] != 1 for v in self.views.extents if v not in terms
+        ):
+            raise self.graph.refuse("it multiplies by one number repeatedly")
+        return view
+
+
+def _fits(number: float, format: Format) -> bool:
+    """Return True unless a format is one of integers that do not include a number."""
+    if format.is_float or not math.isfinite(number):
+        return format.is_float
+    low, high = (0, 1) if format == BOOL else format.range
+    return number == int(number) and low <= number <= high
