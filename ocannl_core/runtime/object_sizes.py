@@ -23,6 +23,10 @@ PROCESSORS: Mapping[str, tuple[str, ...]] = {
 }
 """The options of the compiler in `ziglang` for the targets of exports."""
 
+_FLAGS = ("-std=gnu11", "-Os", "-ffreestanding", "-w", "-c")
+# functions of the C library are declared as the compiler knows them, without its headers
+_LIBRARY = ("-fbuiltin", "-Wno-implicit-function-declaration")
+
 _WRITE, _ALLOCATED, _EXECUTABLE = 1, 2, 4
 _WITHOUT_CONTENT = 8
 
@@ -43,18 +47,18 @@ class ObjectSizes:
 
 
 def object_sizes(source: Path, processor: str) -> ObjectSizes | None:
-    """Return the sizes of an exported C file for a processor, optimised for size; None without the
-    package `ziglang`, or for a processor that it is not given options for.
+    """Return the sizes of an exported C file for a processor, optimised for size, without those of
+    functions of libraries; None without the package `ziglang`, or for another processor.
 
     Raises:
-        CompileError: if the file does not compile without a library.
+        CompileError: if the file does not compile.
     """
     compiler = packaged_compiler.find()
     if compiler is None or processor not in PROCESSORS:
         return None
-    flags = *PROCESSORS[processor], "-std=gnu11", "-Os", "-ffreestanding", "-w", "-c"
     with TemporaryDirectory(prefix="ocannl-") as folder:
         made = Path(folder) / "model.o"
+        flags = *PROCESSORS[processor], *_FLAGS, *_LIBRARY
         command = [*compiler.command, *flags, "-o", str(made)]
         result = subprocess.run(
             [*command, str(source)],

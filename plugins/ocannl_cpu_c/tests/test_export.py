@@ -604,7 +604,7 @@ import sys
 import ocannl_core as oc
 
 def exported():
-    x = oc.placeholder("x", output=[int(sys.argv[1])])
+    x = oc.placeholder("x", output=[int(sys.argv[1])], dtype=sys.argv[2])
     ctx = oc.Context("cpu_c")
     return {"predict": ctx.compile(oc.train.forward(oc.tanh(x)), name="predict")}
 """
@@ -617,8 +617,8 @@ def test_the_command_prints_sizes_of_files_and_of_code(
     Path("train.py").write_text(PROGRAM)
     options = ["--target", "cortex-m4", "--threads"]
     for command in (
-        ["train.py:exported", "model.c", *options, "--", "48"],
-        [*options, "train.py:exported", "other.c", "--", "48"],
+        ["train.py:exported", "model.c", *options, "--", "48", "float32"],
+        [*options, "train.py:exported", "other.c", "--", "48", "float64"],
     ):
         assert main(["export", *command]) == 0
         printed = capsys.readouterr().out
