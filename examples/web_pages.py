@@ -1,16 +1,18 @@
-"""Two web pages with networks in them: recognise drawn digits, and train in the browser.
+"""Web pages with networks in them: recognise drawn digits, train in the browser, and write text.
 
-`pip install ziglang; python examples/web_pages.py pages` writes the folders `pages/digits` and
-`pages/moons`; `python -m http.server -d pages` shows them.
+`pip install ziglang; python examples/web_pages.py pages` writes the folders `pages/digits`,
+`pages/moons` and `pages/gpt`; `python -m http.server -d pages` shows them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
+from char_gpt import Writer, documentation
 from digits_data import CLASSES, PIXELS, digits
 from moons import moons
 
@@ -71,12 +73,27 @@ def moons_page(folder: Path, size: int = 50, grid: int = 41) -> None:
     (folder / "points.json").write_text(str(cells.round(4).tolist()))
 
 
+def gpt_page(
+    folder: Path, texts: tuple[str, str], steps: int = 1200, length: int = 128, width: int = 64
+) -> Writer:
+    """Train a character GPT, write a page on which it writes, and return it.
+
+    The page has the function for one character; its state has the text and the cache.
+    """
+    with oc.Session(seed=0), oc.settings.overrides(backend="cpu_c"):
+        writer = Writer(texts, steps, batch=12, length=length, width=width)
+        generate = writer.generate
+        _write(writer.ctx, {"write": generate.write}, folder, "gpt", {"text": generate.text})
+    (folder / "alphabet.json").write_text(json.dumps(list(writer.alphabet)))
+    return writer
+
+
 def _write(
     ctx: oc.Context,
     routines: dict[str, oc.Routine],
     folder: Path,
     name: str,
-    outputs: list[oc.Tensor],
+    outputs: list[oc.Tensor] | dict[str, oc.Tensor],
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     ctx.export(routines, folder / f"{name}.wasm", outputs=outputs)
@@ -90,7 +107,9 @@ def main() -> None:
     accuracy = digits_page(folder / "digits")
     print(f"digits: accuracy {accuracy:.4f} on images that the network was not trained on")
     moons_page(folder / "moons")
-    for page in (folder / "digits", folder / "moons"):
+    writer = gpt_page(folder / "gpt", documentation())
+    print(f"gpt: loss {writer.held_out:.3f} on text that the network was not trained on")
+    for page in (folder / "digits", folder / "moons", folder / "gpt"):
         served = sum(
             each.stat().st_size for each in page.iterdir() if each.suffix not in (".c", ".h")
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.scripts import require_script, script_arguments
+from ocannl_core.runtime.object_sizes import object_sizes
 from ocannl_core.runtime.routine import Routine
 
 HELP = "write routines of a program as a C file or a WebAssembly module"
@@ -25,28 +26,53 @@ DESCRIPTION = (
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     command.add_argument("program", metavar="PROGRAM:FUNCTION", help="train.py:exported")
-    command.add_argument("path", metavar="FILE", help="model.c or model.wasm")
-    command.add_argument("--target", metavar="NAME", help="the processor: portable, aarch64, ...")
-    command.add_argument("--weights", choices=("inside", "beside"), default="inside")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    _add_options(command)
+    command.add_argument(
+        "arguments",
+        metavar="FILE",
+        nargs=argparse.REMAINDER,
+        help="model.c or model.wasm; then options, and arguments of the program after --",
+    )
+
+
+def _add_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--target", metavar="NAME", help="the processor: portable, cortex-m4, ...")
+    add("--weights", choices=("inside", "beside"), default="inside")
+    add("--threads", action="store_true", help="let threads of the caller share the work")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Export; return 0."""
+    rest = arguments.arguments
+    end = rest.index("--") if "--" in rest else len(rest)
+    options = argparse.ArgumentParser(prog="ocannl export PROGRAM:FUNCTION")
+    options.add_argument("path", metavar="FILE")
+    _add_options(options)
+    options.parse_args(rest[:end], arguments)
     script, _, function = arguments.program.rpartition(":")
     if not function.isidentifier():
         script = ""
     script = require_script("export", script or None, ":FUNCTION model.c")
-    with script_arguments(script, arguments.arguments):
+    with script_arguments(script, rest[end:]):
         routines = _returned(script, function)
     context = next(iter(routines.values())).context
     files = context.export(
-        routines, arguments.path, target=arguments.target, weights=arguments.weights
+        routines,
+        arguments.path,
+        target=arguments.target,
+        weights=arguments.weights,
+        threads=arguments.threads,
     )
     for file in (files.source, files.header, files.weights, *files.module):
         if file is not None:
             print(f"{file.stat().st_size:>12,} bytes  {file}")
     print(f"{files.state_bytes:>12,} bytes  of memory for a state")
+    sizes = object_sizes(files.source, arguments.target or "")
+    if sizes is not None:
+        print(f"{sizes.code:>12,} bytes  of code for {arguments.target}, optimised for size")
+        inside = ", weights included" if files.weights is None and files.weights_bytes else ""
+        print(f"{sizes.constants + sizes.variables:>12,} bytes  of constants{inside}")
     return 0
 
 

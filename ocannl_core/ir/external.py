@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -49,6 +49,8 @@ class NativeCode:
         headers: Header files, such as `<math.h>`.
         grid: Extents of the grid of thread blocks, for devices that have one.
         block: Extents of a thread block, for devices that have one.
+        workspace: The bytes of memory that the body finds under the name `workspace`, aligned for
+            all types and of any content; a function of the extents of the inputs.
         origin: The operation and the user's line that applied it, for messages.
     """
 
@@ -59,6 +61,7 @@ class NativeCode:
     headers: tuple[str, ...] = ()
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
+    workspace: Callable[[Sequence[tuple[int, ...]]], int] | None = None
     origin: str = ""
 
 

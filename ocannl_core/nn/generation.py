@@ -54,6 +54,7 @@ class Generator:
     Attributes:
         length: The greatest number of tokens of a sequence, the prompt included.
         cache: The keys and values.
+        text: The sequences, token by token.
         write: The routine for one token, with the static index `at`, that draws from all tokens.
             `top_k` and `top_p` have routines of their own, one for each `top_k`.
     """
@@ -105,7 +106,7 @@ class Generator:
         self._readers: dict[int, tuple[Tensor, Routine]] = {}
         self._writers: dict[int | None, Routine] = {}
         self._at = static_index("at", range=room - 1)
-        self._text = declare("text", batch=[batch, room], output=[], input=[], dtype=int32)
+        self.text: Tensor = declare("text", batch=[batch, room], output=[], input=[], dtype=int32)
         self._temperature = placeholder("temperature", output=[])
         self._seed = placeholder("seed", output=[], dtype=int64)
         self._top_p = placeholder("top_p", output=[])
@@ -168,7 +169,7 @@ class Generator:
         ctx = self._ctx
         tokens = np.zeros((self._batch, self.length), np.int32)
         tokens[:, :start] = rows
-        ctx[self._text], ctx[self._given] = tokens, start
+        ctx[self.text], ctx[self._given] = tokens, start
         ctx[self._temperature], ctx[self._seed] = temperature, seed
         write = self.write
         if top_k is not None or (top_p is not None and top_p < 1):
@@ -182,7 +183,7 @@ class Generator:
             read()
         for place in range(first, start - 1 + added):
             write(at=place)
-        found = np.array(ctx[self._text][:, : start + added])
+        found = np.array(ctx[self.text][:, : start + added])
         return found[0] if given.ndim == 1 and self._batch == 1 else found
 
     def _writer(self, top_k: int | None) -> Routine:
@@ -194,16 +195,16 @@ class Generator:
 
             @cd
             def write_next() -> None:
-                scores = self._model(self._text[:, at : at + 1], self.cache, at)
+                scores = self._model(self.text[:, at : at + 1], self.cache, at)
                 require_shape(scores, f"{self._batch},1|_")
                 if top_k is not None:
                     scores = likeliest(scores, top_k, self._top_p, self._temperature)
-                counter = self._seed * self.length + number(at)
+                counter = self._seed * self.length + number(at, dtype=int64)
                 # by one identity, so that a seed means the same in all routines
                 drawn = drawn_position(scores, -1, self._temperature, counter, self._seed)
-                following = self._text[:, at + 1 : at + 2]
-                is_given = number(at + 1) < self._given
-                self._text[:, at + 1 : at + 2] = where(is_given, following, drawn)
+                following = self.text[:, at + 1 : at + 2]
+                is_given = number(at + 1, dtype=int32) < self._given
+                self.text[:, at + 1 : at + 2] = where(is_given, following, drawn)
 
             with evaluation():
                 self._writers[top_k] = self._ctx.compile(write_next(), bindings=[at])

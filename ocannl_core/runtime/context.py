@@ -215,6 +215,7 @@ class Context:
         outputs: Sequence[Tensor] | Mapping[str, Tensor] | None = None,
         weights: Literal["inside", "beside"] = "inside",
         target: Target | str | None = None,
+        threads: bool = False,
     ) -> ExportedFiles:
         """Write routines of this context as a C file with a header, which need nothing else; or as
         a WebAssembly module with a JavaScript front.
@@ -238,6 +239,8 @@ class Context:
             target: The processor: "portable", "x86-64", "x86-64-v3", "x86-64-v4", "aarch64" or
                 "wasm32", or a description of another one; by default the routines' own, for one
                 thread, and "wasm32" for a WebAssembly module.
+            threads: True for functions whose work the caller's threads may share, with the same
+                results: `model_threads` takes the function that runs them.
 
         Raises:
             BackendNotFoundError: if the backend knows no processor of this name.
@@ -282,6 +285,7 @@ class Context:
             outputs=outputs,
             weights=weights,
             target=target,
+            threads=threads,
         )
 
     def link(self, routine: Routine) -> Routine:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,7 +24,7 @@ from ocannl_core.codegen.export.model import (
     Role,
     aligned,
 )
-from ocannl_core.codegen.text.routine_source import RoutineSource
+from ocannl_core.codegen.text.routine_source import Launch, RoutineSource, RunStep
 from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.ir import host_arrays
 from ocannl_core.ir.external import NativeOp
@@ -34,6 +35,7 @@ from ocannl_core.ir.loops.usage import IndexBound
 from ocannl_core.ir.matrix_units import TileProduct
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32, uint8, uint32, uint64
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.ir.serialization.safetensors import StoredArray, header_bytes, layout
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime import values
@@ -42,7 +44,8 @@ from ocannl_core.runtime.target_code import described_target
 from ocannl_core.runtime.webassembly import compile_wasm
 
 if TYPE_CHECKING:
-    from ocannl_core.compile.stages import Linkable
+    from ocannl_core.codegen.dialect import Dialect
+    from ocannl_core.compile.stages import Linkable, ResolvedCode
     from ocannl_core.tensor.graph.tensor import Tensor
 
 Arguments = Sequence["Tensor"] | Mapping[str, "Tensor"]
@@ -66,6 +69,7 @@ _OWN_FUNCTIONS = frozenset(
     (
         *("init", "call", "cells", "status", "status_text", "facts"),
         *("tensor", "tensors", "function", "functions", "arguments"),
+        *("threads", "parallel_for"),
     )
 )
 """The names behind the prefix that every file has, or the fronts of exported models."""
@@ -122,6 +126,7 @@ def export(
     outputs: Arguments | None,
     weights: Literal["inside", "beside"],
     target: Target | str | None,
+    threads: bool,
 ) -> ExportedFiles:
     """Write routines over one memory as a C file and a header.
 
@@ -133,21 +138,29 @@ def export(
     The other arguments and the errors are as for `Context.export`.
     """
     is_web = path.suffix == ".wasm"
+    if is_web and threads:
+        raise UsageError(
+            "A WebAssembly module runs on one thread.",
+            found="threads=True",
+            fix='export to "model.c", and compile it with threads of your own',
+        )
     if is_web and target is None:
         target = "wasm32"
-    exporter = _Exporter(functions, path.stem, store, target)
+    dialect = partial(exported_dialect, threads=threads)
+    exporter = _Exporter(functions, path.stem, store, target, dialect)
     content, entries = exporter.content(inputs, outputs, are_inside=weights == "inside")
-    dialect = exported_dialect(exporter.target)
     source, header = path.with_suffix(".c"), path.with_suffix(".h")
     files = {
-        source: c_file.c_file(content, dialect).encode(),
-        header: c_file.header(content, dialect).encode(),
+        source: c_file.c_file(content, exporter.dialect).encode(),
+        header: c_file.header(content, exporter.dialect).encode(),
     }
     module: tuple[Path, ...] = ()
     if is_web:
         module = path, path.with_suffix(".mjs"), path.with_suffix(".d.ts")
         texts = web.javascript(content), web.declarations(content)
-        compiled = compile_wasm(files[source], files[header], path.stem, web.symbols(content))
+        texts_of_c = files[source], files[header]
+        symbols, needs_library = web.symbols(content), bool(content.library)
+        compiled = compile_wasm(*texts_of_c, path.stem, symbols, needs_library=needs_library)
         parts = (compiled, *(text.encode() for text in texts))
         files |= zip(module, parts, strict=True)
     beside = None if content.are_inside else path.with_suffix(".safetensors")
@@ -168,6 +181,7 @@ class _Exporter:
         prefix: str,
         store: BufferStore,
         target: Target | str | None,
+        dialect: Callable[[Target], Dialect],
     ) -> None:
         for name in (prefix, *functions):
             _check_identifier(name)
@@ -190,6 +204,7 @@ class _Exporter:
             if target is None
             else described_target(built.backend, target)
         )
+        self.dialect = dialect(self.target)
         self._plans = {name: self._plan(each) for name, each in functions.items()}
         self._infos = {
             node: plan.nodes[node] for plan in self._plans.values() for node in plan.params
@@ -227,11 +242,24 @@ class _Exporter:
             name, sizes = called[node], _sizes(info, indices)
             place = places.get(name)
             tensors[node] = ExportedTensor(node, name, sizes, info, roles[node], offset, place)
-        made = [
+        functions = tuple(
             self._function(name, tensors, given, computed, indices, end) for name in self._plans
+        )
+        ends = [
+            each.private + max(map(_room, each.source.launches), default=0) for each in functions
         ]
-        functions, ends = zip(*made, strict=True)
+        launches = [
+            each
+            for function in functions
+            for each in function.source.launches
+            if isinstance(each, Launch) and each.shares is not None
+        ]
+        # even if no work is worth a thread, so that programs link
+        has_threads = self.dialect.partitions_loops
+        thread_bytes = (max(map(_room, launches), default=0) or ALIGNMENT) if has_threads else 0
         texts = (each.source.text for each in functions)
+        kernels = [kernel for each in functions for kernel in each.source.kernels]
+        library = _library_functions(self.dialect.unit(kernels))
         fingerprint = int(text_digest(self._prefix, *texts, str(max(ends)))[:16], 16)
         contents[_FINGERPRINT] = fingerprint.to_bytes(8, "little")
         content = FileContent(
@@ -239,10 +267,12 @@ class _Exporter:
             functions,
             tuple(tensors.values()),
             max(ends),
+            thread_bytes,
             b"".join(contents[entry.name] for entry in entries),
             are_inside,
             len(header_bytes(entries, _METADATA)),
-            tuple(self._remarks()),
+            tuple(self._remarks(library)),
+            library,
             fingerprint,
         )
         return content, entries
@@ -312,7 +342,7 @@ class _Exporter:
 
             plan = plan_for(built.request, self.target)
         for step in plan.kernels:
-            _check_step(step, name)
+            _check_step(step, name, routine.linkable.code)
         return plan
 
     def _function(
@@ -323,14 +353,14 @@ class _Exporter:
         computed: Mapping[TensorNode, None],
         indices: Mapping[StaticIndex, str],
         start: int,
-    ) -> tuple[ExportedFunction, int]:
-        """Return a function, and the end of the memory that it needs in the state.
+    ) -> ExportedFunction:
+        """Return a function.
 
         Args:
             start: The first byte behind the tensors.
         """
         routine, plan = self._functions[name], self._plans[name]
-        dialect = exported_dialect(self.target)
+        dialect = self.dialect
         for tensor in (*given, *computed):
             _check_argument(tensor, plan)
         rendered = [render_step(step, plan.nodes, dialect) for step in plan.kernels]
@@ -338,7 +368,6 @@ class _Exporter:
         arena = memory_plan(plan)
         scratch = {node: start + place.offset for node, place in arena.places.items()}
         private = start + aligned(arena.nbytes)
-        room = max((sum(map(aligned, each.private)) for each in source.kernels), default=0)
         writes = routine.linkable.usage.writes
         inputs = tuple(tensors[node] for node in given if node in plan.params)
         outputs = tuple(
@@ -351,17 +380,12 @@ class _Exporter:
             if index in plan.indices or indices[index] in stated
         )
         limits = routine.limits
-        made = ExportedFunction(name, source, inputs, outputs, arguments, limits, scratch, private)
-        return made, private + room
+        return ExportedFunction(name, source, inputs, outputs, arguments, limits, scratch, private)
 
     def _index(self, index: StaticIndex, routine: ExportedRoutine, name: str) -> IndexArgument:
         accepted = routine.accepted[index.name]
         if accepted is None:
-            raise UsageError(
-                "An integer argument of an exported function has a range.",
-                found=f"the static index {index.name}",
-                fix=f'oc.static_index("{index.name}", range=n)',
-            )
+            return IndexArgument(index, name)
         return IndexArgument(index, name, accepted.start, accepted.stop - 1)
 
     def _inputs(self) -> dict[TensorNode, None]:
@@ -412,7 +436,7 @@ class _Exporter:
                 )
         return {each.node: None for each in tensors}
 
-    def _remarks(self) -> Iterator[str]:
+    def _remarks(self, library: Sequence[str]) -> Iterator[str]:
         target = self.target
         size = target.vector_bytes
         vectors = f"vectors of {size} bytes" if size else "plain loops"
@@ -422,6 +446,30 @@ class _Exporter:
                 "It uses fused multiply-add: without an instruction for it (-mfma, or "
                 "-march=native), the compiler calls the function fmaf, with the same results."
             )
+        if library:
+            yield (
+                f"It calls {', '.join(library)} of the C library, which rounds the last bits of "
+                "float64 in its own way: link with -lm."
+            )
+        else:
+            yield "Freestanding (-ffreestanding), it calls memcpy and memset alone."
+
+
+_ELEMENTARY = {"fmod"} | {
+    row.value.function for rows in (UnaryOp, BinaryOp, TernaryOp) for row in rows
+}
+_LIBRARY_CALL = re.compile(rf"\b((?:{'|'.join(sorted(each for each in _ELEMENTARY if each))})f?)\(")
+
+
+def _library_functions(text: str) -> tuple[str, ...]:
+    """Return the functions of the C library that code calls and that no instruction computes."""
+    code = re.sub(r"//.*|/\*(?s:.*?)\*/", "", text)
+    return tuple(sorted({*_LIBRARY_CALL.findall(code)}.difference(INSTRUCTION_FUNCTIONS)))
+
+
+def _room(launch: RunStep) -> int:
+    """Return the bytes of the private buffers of a thread in a launch."""
+    return sum(map(aligned, launch.text.private)) if isinstance(launch, Launch) else 0
 
 
 def _sizes(info: NodeInfo, indices: Mapping[StaticIndex, str]) -> tuple[int | str, ...]:
@@ -446,7 +494,7 @@ def _without_tiles(target: Target) -> Target:
     return target if units == target.matrix_units else replace(target, matrix_units=units)
 
 
-def _check_step(step: LeafStep, name: str) -> None:
+def _check_step(step: LeafStep, name: str, code: ResolvedCode) -> None:
     """Check that a step has code in C."""
     if not isinstance(step, HostCall):
         return
@@ -454,7 +502,7 @@ def _check_step(step: LeafStep, name: str) -> None:
     if not isinstance(op, NativeOp) or op.native("c") is None:
         raise CodegenError(
             "Exported code is C: an operation in Python is none.",
-            found=op.name,
+            found=f"{op.name}, which computes {', '.join(map(code.describe, step.call.outputs))}",
             where=f"exporting {name}",
             fix='give the operation native code for the language "c"',
         )

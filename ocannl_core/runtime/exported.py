@@ -67,12 +67,18 @@ class ExportedModel:
         tensors: The role, the number format and the extents of each tensor, by name.
     """
 
-    def __init__(self, library: ctypes.CDLL, prefix: str, weights: Path) -> None:
+    def __init__(self, library: ctypes.CDLL, prefix: str, weights: Path, threads: int = 1) -> None:
         self._library, self._prefix = library, prefix
-        facts = (ctypes.c_int64 * 5).in_dll(library, f"{prefix}_facts")
-        abi, state_bytes, weights_bytes, tensors, functions = facts
+        facts = (ctypes.c_int64 * 6).in_dll(library, f"{prefix}_facts")
+        abi, state_bytes, weights_bytes, tensors, functions, thread_bytes = facts
         if abi != _ABI:
             raise ExportedError(f"{prefix} has the interface {abi} of exported files, not {_ABI}")
+        if threads < 1 or (threads > 1 and not thread_bytes):
+            raise ExportedError(
+                f"{prefix} runs on one thread: export it with threads=True for more, "
+                f"found {threads}"
+            )
+        state_bytes += (threads - 1) * thread_bytes
         self._tensors: Any = (_Tensor * tensors).in_dll(library, f"{prefix}_tensors")
         self._table = table = (_Function * functions).in_dll(library, f"{prefix}_functions")
         self._memory = ctypes.create_string_buffer(state_bytes + 64)
@@ -86,6 +92,8 @@ class ExportedModel:
             address = ctypes.addressof(ctypes.c_char.from_buffer(self._weights)) + start
             given += [ctypes.c_void_p(address), ctypes.c_size_t(len(self._weights) - start)]
         self._check(getattr(library, f"{prefix}_init")(*given))
+        if threads > 1:
+            self._use_threads(threads, state_bytes)
         self.tensors: Mapping[str, tuple[str, str, tuple[int, ...]]] = {
             each.name.decode(): (each.role.decode(), each.format.decode(), _dims(each))
             for each in self._tensors
@@ -93,6 +101,24 @@ class ExportedModel:
         self.functions: tuple[str, ...] = tuple(each.name.decode() for each in table)
         for number, function in enumerate(table):
             setattr(self, self.functions[number], partial(self._call, number, function))
+
+    def _use_threads(self, threads: int, state_bytes: int) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        pool = ThreadPoolExecutor(threads - 1)
+        body_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
+
+        def run(context: object, count: int, body: Any, argument: int) -> None:
+            others = [pool.submit(body, argument, part) for part in range(1, count)]
+            body(argument, 0)
+            for each in others:
+                each.result()
+
+        signature = (ctypes.c_void_p, ctypes.c_size_t, body_type, ctypes.c_void_p)
+        self._parallel_for = ctypes.CFUNCTYPE(None, *signature)(run)
+        given = self._state, ctypes.c_size_t(state_bytes), ctypes.c_size_t(threads)
+        use = getattr(self._library, f"{self._prefix}_threads")
+        self._check(use(*given, self._parallel_for, None))
 
     def cells(self, name: str) -> Any:
         """Return the cells of a tensor in the state, such as a trained parameter: no copy.
@@ -162,6 +188,8 @@ def load_exported(
     path: str | os.PathLike[str],
     prefix: str | None = None,
     weights: str | os.PathLike[str] | None = None,
+    *,
+    threads: int = 1,
 ) -> ExportedModel:
     """Return a new state of an exported model.
 
@@ -171,9 +199,10 @@ def load_exported(
             program: load no library that others can write.
         prefix: The stem of the exported C file; by default that of the library.
         weights: The file of weights; by default the one beside the library.
+        threads: The threads that share a call, if the file was exported for them.
 
     Raises:
-        ExportedError: if the library is none of an exported file.
+        ExportedError: if the library is none of an exported file, or one for a single thread.
         OSError: if there is no such library.
     """
     file = Path(path).resolve()
@@ -182,7 +211,7 @@ def load_exported(
     library = ctypes.CDLL(str(file))
     if not hasattr(library, f"{stem}_call"):
         raise ExportedError(f"{file} has no functions of an exported file {stem}.c: pass prefix=")
-    return ExportedModel(library, stem, beside)
+    return ExportedModel(library, stem, beside, threads)
 
 
 def _mapped(path: Path) -> mmap.mmap:

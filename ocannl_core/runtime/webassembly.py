@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from ocannl_core.base import packaged_compiler
 from ocannl_core.base.errors import CompileError
 
+_FREESTANDING = ("-target", "wasm32-freestanding")
+_WITH_LIBRARY = ("-target", "wasm32-wasi", "-mexec-model=reactor", "-lm")
 _FLAGS = (
-    "-target",
-    "wasm32-freestanding",
     "-std=gnu11",
-    "-Os",
+    "-O2",
     "-s",
     "-w",
     "-msimd128",
@@ -25,12 +25,16 @@ _FLAGS = (
 )
 
 
-def compile_wasm(source: bytes, header: bytes, stem: str, symbols: Sequence[str]) -> bytes:
-    """Return a C file, compiled without a library.
+def compile_wasm(
+    source: bytes, header: bytes, stem: str, symbols: Sequence[str], *, needs_library: bool
+) -> bytes:
+    """Return a C file, compiled to a module without imports.
 
     Args:
         stem: The name of the C file and of its header.
         symbols: The names that the module exports.
+        needs_library: True for code that calls elementary functions of the C library, which become
+            a part of the module.
 
     Raises:
         CompileError: if the compiler is not installed, or the code needs functions of a library.
@@ -43,7 +47,8 @@ def compile_wasm(source: bytes, header: bytes, stem: str, symbols: Sequence[str]
             fix="pip install 'ocannl-core[compiler]', or export to a `.c` file for another one",
         )
     exports = [f"-Wl,--export={each}" for each in symbols]
-    command = [*compiler.command, *_FLAGS, *exports]
+    system = _WITH_LIBRARY if needs_library else _FREESTANDING
+    command = [*compiler.command, *system, *_FLAGS, *exports]
     with TemporaryDirectory(prefix="ocannl-") as name:
         folder = Path(name)
         (folder / f"{stem}.c").write_bytes(source)
@@ -57,9 +62,9 @@ def compile_wasm(source: bytes, header: bytes, stem: str, symbols: Sequence[str]
         )
         if result.returncode:
             raise CompileError(
-                "Exported code compiles for WebAssembly if it needs no library.",
+                "Exported code compiles for WebAssembly if it needs elementary functions alone.",
                 found=result.stderr.strip()[-2000:],
                 where=f"{stem}.c",
-                fix="float64 functions such as exp are in a library: compute them in float32",
+                fix="leave out operations with C code of their own that includes other headers",
             )
         return (folder / "module").read_bytes()

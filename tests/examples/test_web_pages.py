@@ -73,3 +73,26 @@ def test_the_page_of_moons(web_pages: ModuleType, tmp_path: Path) -> None:
     losses = run(tmp_path, program)
     assert isinstance(losses, list)
     assert losses[1] < 0.2 < losses[0]
+
+
+def test_the_page_of_a_gpt(web_pages: ModuleType, tmp_path: Path) -> None:
+    text = "the quick brown fox jumps over the lazy dog. " * 20
+    writer = web_pages.gpt_page(tmp_path, (text, text), steps=30, length=32, width=16)
+    prompt = [writer.alphabet.index(each) for each in "the q"]
+    (tmp_path / "prompt.json").write_text(json.dumps(prompt))
+    program = """
+    import { readFileSync } from "node:fs";
+    import { load } from "./gpt.mjs";
+    const model = await load();
+    const text = model.cells("text");
+    const prompt = JSON.parse(readFileSync("prompt.json", "utf8"));
+    text.set(prompt);
+    const given = new Int32Array([prompt.length]);
+    const [seed, temperature] = [new BigInt64Array([7n]), new Float32Array([0.6])];
+    for (let at = 0; at < 31; ++at) model.write({ at, given, seed, temperature });
+    console.log(JSON.stringify([...text]));
+    """
+    found = run(tmp_path, program)
+    assert found == writer.generate(prompt, 27, temperature=0.6, seed=7).tolist()
+    served = [each for each in tmp_path.iterdir() if each.suffix in (".html", ".mjs", ".wasm")]
+    assert sum(each.stat().st_size for each in served) < 100_000

@@ -5,6 +5,7 @@
     python -m tests.fuzz.run --repeatable --count 500 --seed 1
     python -m tests.fuzz.run --compilers gcc-11 clang --count 1000 --seed 1
     python -m tests.fuzz.run --junk --count 100 --seed 1
+    python -m tests.fuzz.run --exported --count 10000
 
 Every program is built in two orders; of two in three, gradients are compared as well, in half of
 these those of several losses. Some have a chain of pointwise operations, as long as `--longest`. A
@@ -36,6 +37,7 @@ from .author import ProgramAuthor, ProgramLimits
 from .compilers import main as compilers
 from .contraction import ExpectedRow, Undetermined
 from .expected import gradients_of, ties_of, values_of
+from .exported import main as exported
 from .grid import TooLarge
 from .limits import Hang, limited
 from .mending import mended
@@ -461,6 +463,11 @@ def main() -> int:
         action="store_true",
         help="junk as arguments of public callables; its options: --junk --help",
     )
+    parser.add_argument(
+        "--exported",
+        action="store_true",
+        help="calls exported files under sanitizers; its options: --exported --help",
+    )
     if "--junk" in sys.argv[1:]:
         from .junk import main as junk
 
@@ -471,6 +478,8 @@ def main() -> int:
         from .repeatable import main as repeatable
 
         return repeatable([each for each in sys.argv[1:] if each != "--repeatable"])
+    if "--exported" in sys.argv[1:]:
+        return exported([each for each in sys.argv[1:] if each != "--exported"])
     if "--compilers" in sys.argv[1:]:
         return compilers([each for each in sys.argv[1:] if each != "--compilers"])
     arguments = parser.parse_args()

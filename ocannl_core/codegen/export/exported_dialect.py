@@ -1,4 +1,4 @@
-"""C of an exported file: kernels are static functions, which one thread calls directly.
+"""C of an exported file: kernels are static functions, called directly.
 
 Where there is no library (`-ffreestanding`), builtins of the compiler stand for instructions of the
 processor; only `memcpy` and `memset` may be called. Code that needs more, such as the exponential
@@ -7,10 +7,12 @@ of `float64`, does not link there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from ocannl_core.codegen.dialect import Dialect, KernelParameter
 from ocannl_core.codegen.text.helper import UNFUSED
+from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.ir.target import Target
 
 
@@ -23,12 +25,20 @@ class ExportedC(Dialect):
     def prelude(self, helpers: Iterable[str]) -> str:
         return _WITHOUT_LIBRARY + super().prelude(helpers)
 
+    def unit(self, kernels: Iterable[KernelText]) -> str:
+        """Return the file without the headers that operations with C code of their own include and
+        that the prelude has included where there is a library.
+        """
+        return _INCLUDED.sub("", super().unit(kernels))
+
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return self.function_head(f"static void {symbol}", parameters)
 
     def closing(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         return ["}"]
 
+
+_INCLUDED = re.compile(r"^#include <(?:math|string)\.h>\n", re.MULTILINE)
 
 _INSTRUCTIONS = (
     *("ceil", "copysign", "fabs", "floor", "fma", "fmax"),
@@ -46,8 +56,8 @@ _WITHOUT_LIBRARY = "\n".join(
         "#define memcpy __builtin_memcpy",
         "#define memset __builtin_memset",
         "#else",
-        "#include <math.h>",
-        "#include <string.h>",
+        "#  include <math.h>",
+        "#  include <string.h>",
         "#endif",
         "",
     ]
@@ -60,6 +70,24 @@ class UnfusedExportedC(ExportedC):
     required_helpers = frozenset({UNFUSED})
 
 
-def exported_dialect(target: Target) -> Dialect:
-    """Return the dialect for a device."""
+class SharedExportedC(ExportedC):
+    """C of `ExportedC` whose large kernels several threads share."""
+
+    partitions_loops = True
+
+
+class SharedUnfusedExportedC(UnfusedExportedC):
+    """Both."""
+
+    partitions_loops = True
+
+
+def exported_dialect(target: Target, *, threads: bool) -> Dialect:
+    """Return the dialect for a device.
+
+    Args:
+        threads: True if several threads may share the work of a call.
+    """
+    if threads:
+        return SharedExportedC() if target.has_fma else SharedUnfusedExportedC()
     return ExportedC() if target.has_fma else UnfusedExportedC()

@@ -4,7 +4,7 @@ A model is a block of memory of a fixed layout, its *state*, and functions over 
 everything that changes; cells that no function writes are constants of the file, or of a block of
 weights that the caller keeps.
 
-    state     | head | tensors | scratch, shared by all functions |
+    state     | head | tensors | scratch, shared by all functions | private buffers of threads |
     weights   | initial cells of tensors, and constant tensors |
 """
 
@@ -21,6 +21,9 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 
 ABI = 1
 """The version of the interface of exported files."""
+
+LEAST, MOST = -(2**63), 2**63 - 1
+"""The range of the integer arguments of C."""
 
 ALIGNMENT = 64
 """Bytes: the alignment of a state, and of each tensor in it."""
@@ -75,8 +78,13 @@ class IndexArgument:
 
     index: StaticIndex
     name: str
-    least: int
-    most: int
+    least: int = LEAST
+    most: int = MOST
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if some values are refused."""
+        return (self.least, self.most) != (LEAST, MOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +118,13 @@ class FileContent:
     Attributes:
         prefix: The beginning of all its names, an identifier.
         tensors: The tensors with memory that outlives a call.
-        state_bytes: The size of the state.
+        state_bytes: The size of the state, for one thread.
+        thread_bytes: The memory of each further thread, behind the state; 0 if one thread runs all.
         weights: The cells of the weights, each at its offset.
         are_inside: True if the file contains the weights.
         weights_at: The first byte of the weights in their file.
         remarks: Sentences about the code for the reader of the header.
+        library: The functions of the C library that it calls, besides `memcpy` and `memset`.
         fingerprint: A number that states of other models do not begin with.
     """
 
@@ -122,10 +132,12 @@ class FileContent:
     functions: tuple[ExportedFunction, ...]
     tensors: tuple[ExportedTensor, ...]
     state_bytes: int
+    thread_bytes: int
     weights: bytes
     are_inside: bool
     weights_at: int
     remarks: tuple[str, ...]
+    library: tuple[str, ...]
     fingerprint: int
 
     def tensor_of(self, node: TensorNode) -> ExportedTensor:

@@ -34,6 +34,10 @@ _ARRAYS: Mapping[str, str] = {
 """The typed arrays of number formats; other formats of 8 bits, and packed ones, are bytes."""
 
 
+_SAFE = 2**53 - 1
+"""The greatest number up to which all integers are numbers of JavaScript."""
+
+
 def symbols(model: FileContent) -> tuple[str, ...]:
     """Return the names that the WebAssembly module exports."""
     names = (*EXPORTS, *(each.name for each in model.functions))
@@ -46,7 +50,10 @@ def javascript(model: FileContent) -> str:
         each.name: {
             "inputs": [_argument(tensor) for tensor in each.inputs],
             "outputs": [_argument(tensor) for tensor in each.outputs],
-            "indices": [[index.name, index.least, index.most] for index in each.indices],
+            "indices": [
+                [index.name, max(index.least, -_SAFE), min(index.most, _SAFE)]
+                for index in each.indices
+            ],
         }
         for each in model.functions
     }

@@ -25,7 +25,7 @@ from ocannl_core.codegen.text.routine_source import native_arguments
 from ocannl_core.ir.external import NativeCode, NativeOp
 from ocannl_core.ir.loops.nodes import CallExternal
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import uint4x32
+from ocannl_core.ir.numbers.dtypes import uint4x32, uint8
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
@@ -62,6 +62,16 @@ def render_native(
         KernelParameter(first_names[node], nodes[node].dtype, node in call.outputs)
         for node in native_arguments(call)
     ]
+    extents = [nodes[node].dims for node in call.inputs]
+    workspace = code.workspace(extents) if code.workspace is not None else 0
+    if not isinstance(workspace, int) or workspace < 0:
+        raise OpError(
+            "The workspace of native code is a number of bytes.",
+            found=repr(workspace),
+            where=code.origin or call.op.name,
+        )
+    if workspace:
+        parameters.append(KernelParameter("workspace", uint8, is_written=True))
     words = [node for node in first_names if nodes[node].dtype is uint4x32]
     helpers = (*dialect.headers, *(("uint4x32",) if words else ()))
     body = indent("\n".join([*lines, dedent(code.body).strip("\n")]), "  ")
@@ -74,7 +84,7 @@ def render_native(
         whole = "\n".join(part for part in parts if part) + "\n"
         return re.sub(r"\$([A-Za-z_]\w*)", rf"{symbol}_\1", whole)
 
-    launch = str((code.grid, code.block))
+    launch = str((code.grid, code.block, workspace) if workspace else (code.grid, code.block))
     definitions, author = dialect.definitions(helpers), code.origin or call.op.name
     symbol = symbol_of(dialect.language, definitions, launch, text("kernel"))
     return KernelText(
@@ -83,6 +93,7 @@ def render_native(
         helpers,
         code.grid,
         code.block,
+        (workspace,) if workspace else (),
         definitions=text_digest(definitions),
         author=author,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -155,6 +156,14 @@ class Op:
         """
         raise NoNativeCode
 
+    def c_workspace(self, node: Apply, extents: Sequence[tuple[int, ...]]) -> int:
+        """Return the bytes of memory that `c_code` finds under the name `workspace`.
+
+        Args:
+            extents: Those of each input.
+        """
+        return 0
+
     def cuda_code(self, node: Apply) -> str:
         """Return the statements of a CUDA kernel with the effect of `perform`.
 
@@ -212,7 +221,11 @@ class Op:
             match language:
                 case "c":
                     body = self.c_code(node)
-                    return NativeCode(body, inputs, outputs, self.c_support, self.c_headers)
+                    workspace = partial(self.c_workspace, node)
+                    support = self.c_support
+                    return NativeCode(
+                        body, inputs, outputs, support, self.c_headers, workspace=workspace
+                    )
                 case "cuda":
                     body, (grid, block) = self.cuda_code(node), self.cuda_launch(node)
                     return NativeCode(body, inputs, outputs, self.cuda_support, (), grid, block)

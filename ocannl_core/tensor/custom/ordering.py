@@ -49,14 +49,19 @@ class ArgSort(AlongAxis):
             order = np.argsort(x, axis=self.axis, kind="stable")
         output_storage[0][0] = order.astype(np.int32)
 
-    c_headers = ("<stdlib.h>", "<string.h>")
+    c_headers = ("<string.h>",)
+
+    def c_workspace(self, node: Apply, extents: Sequence[tuple[int, ...]]) -> int:
+        """Return the bytes of two arrays of pairs of a key and a position."""
+        return 4 * max(4, node.inputs[0].dtype.nbytes) * (extents[0][self.axis] + 1)
 
     def c_code(self, node: Apply) -> str:
         """Return a radix sort of the keys, digit by digit of 8 bits; of few cells, by insertion."""
         dtype = node.inputs[0].dtype
         word = _word(dtype)
         loops = self.lines(
-            f"struct pair {{ {word} key; int32_t at; }} *from = memory, *into = from + n;\n"
+            f"struct pair {{ {word} key; int32_t at; }} *from = (void *)workspace;\n"
+            "struct pair *into = from + n;\n"
             "memset(counts, 0, sizeof counts);\n"
             "for (int64_t k = 0; k < n; ++k) {\n"
             f"{_key(dtype, 'in0[first + k * inner]', self.descending)}"
@@ -81,13 +86,7 @@ class ArgSort(AlongAxis):
             "struct pair *const other = from;\nfrom = into;\ninto = other;\n}\n"
             "for (int64_t k = 0; k < n; ++k) out0[first + k * inner] = from[k].at;"
         )
-        count = f"in0_shape[{self.axis}]"
-        return (
-            "enum { few = 24 };\n"
-            f"int32_t counts[{dtype.nbytes}][256];\n"
-            f"void *const memory = malloc(4 * sizeof({word}) * (size_t)({count} + 1));\n"
-            f"if (memory == NULL) abort();\n{loops}\nfree(memory);"
-        )
+        return f"enum {{ few = 24 }};\nint32_t counts[{dtype.nbytes}][256];\n{loops}"
 
 
 def _word(dtype: DType) -> str:

@@ -7,6 +7,7 @@ import gc
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import nn
 from ocannl_core.base.errors import CodegenError, LinkError, UsageError
+from ocannl_core.cli import main
 from ocannl_core.ir.serialization.safetensors import parse_header
 from ocannl_core.runtime.exported import ExportedError, ExportedModel, load_exported
+from ocannl_core.runtime.object_sizes import sizes_of
 from ocannl_core.runtime.routine import Routine
 from ocannl_cpu_c.compiler import find
 
@@ -465,8 +468,11 @@ def test_refusals(tmp_path: Path) -> None:
 
     x = oc.placeholder("x", output=[3])
     ctx = oc.Context("cpu_c")
-    python = ctx.compile(oc.train.forward(Double()(x)), name="run")
-    with pytest.raises(CodegenError, match="operation in Python"):
+    doubled = Double()(x)
+    python = ctx.compile(oc.train.forward(doubled), name="run")
+    with pytest.raises(
+        CodegenError, match=r"(?s)operation in Python.*Double, which computes .*test_export\.py:\d+"
+    ):
         ctx.export(python, tmp_path / "model.c")
     y = oc.tanh(nn.dense(x, output=[2]))
     run = ctx.compile(oc.train.forward(y), name="run")
@@ -492,6 +498,32 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="that it has compiled"):
         oc.Context("cpu_c").export(run, tmp_path / "model.c")
     assert not list(tmp_path.iterdir())
+
+
+def test_functions_of_a_library_are_named(tmp_path: Path) -> None:
+    with oc.Session(dtype="float64"):
+        x = oc.placeholder("x", output=[3], dtype="float64")
+        y = oc.tanh(oc.sqrt(x)) + oc.exp(x)
+        ctx = oc.Context("cpu_c")
+        run = ctx.compile(oc.train.forward(y), name="run")
+        ctx.export(run, tmp_path / "model.c")
+    text = " ".join((tmp_path / "model.h").read_text().split())
+    assert "It calls exp, tanh of the C library" in text
+
+
+def test_any_number_is_an_index_without_a_range(tmp_path: Path) -> None:
+    k = oc.static_index("k")
+    x = oc.placeholder("x", output=[64])
+    y = x * oc.uniform(counter=k)
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(y), bindings=[k], name="run")
+    ctx[x] = normal(64)
+    files = ctx.export(run, tmp_path / "model.c", outputs=[y])
+    assert "k: any number" in files.header.read_text()
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    for number in (0, -3, 2**62):
+        run(k=number)
+        assert np.asarray(model.run(normal(64), k=number)[0]).tobytes() == ctx[y].tobytes()
 
 
 def test_placeholders_are_inputs_when_nothing_refers_to_them(tmp_path: Path) -> None:
@@ -565,3 +597,60 @@ def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
     weights = np.arange(6, dtype=np.float32).reshape(2, 3)
     (made,) = model.run(weights, np.ones(3, np.float32))
     assert np.asarray(made).tolist() == [3.0, 12.0]
+
+
+PROGRAM = """
+import sys
+import ocannl_core as oc
+
+def exported():
+    x = oc.placeholder("x", output=[int(sys.argv[1])], dtype=sys.argv[2])
+    ctx = oc.Context("cpu_c")
+    return {"predict": ctx.compile(oc.train.forward(oc.tanh(x)), name="predict")}
+"""
+
+
+def test_the_command_prints_sizes_of_files_and_of_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(PROGRAM)
+    options = ["--target", "cortex-m4", "--threads"]
+    for command in (
+        ["train.py:exported", "model.c", *options, "--", "48", "float32"],
+        [*options, "train.py:exported", "other.c", "--", "48", "float64"],
+    ):
+        assert main(["export", *command]) == 0
+        printed = capsys.readouterr().out
+        sizes = {
+            line.split(" bytes  ")[1]: int(line.split()[0].replace(",", ""))
+            for line in printed.splitlines()
+        }
+        (file,) = (each for each in command if each.endswith(".c"))
+        assert sizes[file] == Path(file).stat().st_size
+        assert "48" in Path(file).with_suffix(".h").read_text()
+        assert "_threads(" in Path(file).read_text()
+        if find_spec("ziglang") is not None:
+            assert 0 < sizes["of code for cortex-m4, optimised for size"] < 2000
+            assert any(name.startswith("of constants") for name in sizes)
+
+
+@pytest.mark.parametrize("flags", [["-m64"], ["-m32"]])
+def test_sizes_of_objects_are_counted_by_section(flags: list[str], tmp_path: Path) -> None:
+    source, made = tmp_path / "sections.c", tmp_path / "sections.o"
+    source.write_text(
+        "const char constants[1000] = {1}; char given[200] = {1}, zeros[3000];\n"
+        "int run(int x) { return x + 1; }\n"
+    )
+    command = ["gcc", *flags, "-O1", "-fno-asynchronous-unwind-tables", "-c"]
+    if (
+        shutil.which("gcc") is None
+        or subprocess.run(
+            [*command, "-o", str(made), str(source)], capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("no GCC for this processor")
+    sizes = sizes_of(made.read_bytes())
+    assert 0 < sizes.code < 64
+    assert 1000 <= sizes.constants < 1100
+    assert 3200 <= sizes.variables < 3300

@@ -64,6 +64,16 @@ def test_a_seed_selects_the_text_and_an_earlier_prompt_leaves_nothing_behind() -
         assert generate([4], 0).tolist() == [4]
 
 
+@pytest.mark.parametrize("seed", [0, 1 << 24, 3_000_000_000, 1 << 40])
+def test_every_position_has_random_numbers_of_its_own(seed: int) -> None:
+    with oc.Session(), oc.settings.overrides(backend="cpu_c"):
+        model, ctx = nn.gpt(**SIZES, length=24), oc.Context()
+        generate = nn.Generator(ctx, model)
+        random_parameters(ctx, model(oc.tensor([[1]], batch_axes=2, dtype="int32")))
+        drawn = generate([1], temperature=1e4, seed=seed)
+        assert len(set(drawn.tolist())) > 5
+
+
 def likeliest_as_numpy(
     scores: np.ndarray, top_k: int, top_p: float, temperature: float
 ) -> np.ndarray:

@@ -25,15 +25,17 @@ CAPABILITIES = (
 )
 
 
-def _described(arch: str, vector_bytes: int, registers: int, *, has_fma: bool) -> Target:
+def _described(
+    arch: str, vector_bytes: int, registers: int, *, has_fma: bool, cores: int = 8
+) -> Target:
     return Target(
         "cpu_c",
         description=arch,
         vector_bytes=vector_bytes,
-        cores=8,
+        cores=cores,
         vector_registers=registers,
         has_fma=has_fma,
-        cache_bytes=(32 << 10, 1 << 20, 16 << 20),
+        cache_bytes=(32 << 10, 1 << 20, 16 << 20) if cores > 1 else (),
         compiler=arch,
         capabilities=CAPABILITIES,
         has_device=False,
@@ -46,10 +48,15 @@ DESCRIBED = {
     "x86-64-v3": _described("x86-64-v3", 32, 16, has_fma=True),
     "x86-64-v4": _described("x86-64-v4", 64, 32, has_fma=True),
     "aarch64": _described("aarch64", 16, 32, has_fma=True),
-    "wasm32": _described("wasm32", 16, 16, has_fma=False),
+    # engines keep some of the 16 registers of x86-64 for products, addresses and moves
+    "wasm32": _described("wasm32", 16, 12, has_fma=False),
+    "cortex-m0": _described("cortex-m0", 0, 0, has_fma=False, cores=1),
+    "cortex-m4": _described("cortex-m4", 0, 0, has_fma=True, cores=1),
 }
 """Processors by the names of compilers for their instruction sets, with 8 cores and caches of
-usual sizes. Code for the portable one is plain loops, which any processor runs.
+usual sizes. Code for the portable one is plain loops, which any processor runs. The
+microcontrollers have one core without caches and vectors: one without instructions for floats, the
+other with those for `float32`.
 """
 
 
