@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -357,3 +358,10 @@ def test_one_width_needs_no_list() -> None:
     results = oc.nn.mlp(x, hidden=4, output=3), oc.nn.mlp(x, hidden=[4], output=[3])
     one, listed = (sorted(str(p.shape) for p in each.params.values()) for each in results)
     assert one == listed
+
+
+@pytest.mark.parametrize("size", [8, [16, 4], (3, 3)])
+def test_sizes_by_position_are_refused_by_blocks_of_the_library(size: Any) -> None:
+    """As users of other libraries write them: they would be the input."""
+    with pytest.raises(oc.UsageError, match=r"(?s)by position.*write oc.nn.dense\(output=..., "):
+        oc.nn.dense(size)
