@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import isfunction
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.undo_log import Ordinals, UndoLog
+from ocannl_core.base.undo_log import UndoLog
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of
-from ocannl_core.shape.environment import Environment
+from ocannl_core.shape.environment import Environment, Transaction
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.computations.recording import CodeRecorder
     from ocannl_core.tensor.graph.tensor import Tensor
-    from ocannl_core.tensor.models.network_blocks import BlockApplication
+    from ocannl_core.tensor.models.network_blocks import BlockApplication, NetworkBlock
     from ocannl_core.tensor.operations.scan import StepRecorder
 
     Recorder: TypeAlias = CodeRecorder | StepRecorder
@@ -39,14 +39,20 @@ class Notes:
         self._entries: dict[int, tuple[weakref.ref[Any], str]] = {}
 
     def __contains__(self, tensor: Any) -> bool:
-        return tensor.id in self._entries
+        found = self._entries.get(tensor.id)
+        return found is not None and found[0]() is tensor
 
     def __getitem__(self, tensor: Any) -> str:
         return self._entries[tensor.id][1]
 
     def __setitem__(self, tensor: Any, text: str) -> None:
         entries, key = self._entries, tensor.id
-        entries[key] = weakref.ref(tensor, lambda _: entries.pop(key, None)), text
+
+        def forget(reference: weakref.ref[Any]) -> None:
+            if key in entries and entries[key][0] is reference:
+                del entries[key]
+
+        tensor.session.undo_log.put(entries, key, (weakref.ref(tensor, forget), text))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -111,8 +117,10 @@ class Session:
             weakref.WeakKeyDictionary()
         )
         """The output types of user-written operations, by input types."""
-        self._ids = Ordinals()
-        self._ids_apart = Ordinals(1 << 40)
+        self.block_copies: dict[NetworkBlock[Any], NetworkBlock[Any]] | None = None
+        """Copies of blocks, in a session that applies them to learn their shapes, or None."""
+        self._ids = self.undo_log.supply()
+        self._ids_apart = self.undo_log.supply(1 << 40)
         self._outer: list[Session] = []
 
     @property
@@ -131,9 +139,12 @@ class Session:
     def next_id(self) -> int:
         return self._ids.take()
 
-    def atomic(self) -> Atomic:
-        """Return a context manager for an application, which has all its effects or none."""
-        return Atomic(self)
+    def atomic(self) -> Transaction:
+        """Return a context manager for an application, which has all its effects or none: shapes,
+        number formats, parameters of blocks, labels and ordinals are restored if it raises. Tensors
+        made inside do not belong to the session any more.
+        """
+        return self.environment.atomic()
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -170,33 +181,6 @@ class Session:
         _current.set(self._outer.pop())
 
 
-class Atomic:
-    """An application that leaves the session as it was if it raises.
-
-    Shapes, number formats, parameters of blocks, labels and ordinals are restored. Tensors made
-    inside do not belong to the session any more.
-    """
-
-    __slots__ = ("_position", "_session")
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        session = self._session
-        self._position = session.environment.begin(session._ids, session._ids_apart)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._session.environment.rollback(self._position)
-        self._session.undo_log.end()
-
-
 class _Retracted:
     """The session of tensors whose application has failed."""
 
@@ -218,7 +202,7 @@ def of_failed_application(tensor: str) -> UsageError:
 RETRACTED: Any = _Retracted()
 
 
-def atomic() -> Atomic:
+def atomic() -> Transaction:
     """Return a context manager for code that is to have all its effects on the session or none.
 
         with oc.atomic():
@@ -228,6 +212,9 @@ def atomic() -> Atomic:
     Each operation and each application of a block is atomic by itself. If the code raises, shapes
     and number formats inferred from it are forgotten, and parameters made in it; random numbers
     made later are those of a session without it. Tensors made in it cannot be used any more.
+
+    Memory of a context outlives failures: the state at the last `ctx.compile(...)` or other use of
+    a context in the code is final.
     """
     return current().atomic()
 
@@ -246,10 +233,20 @@ _OF_OPERATIONS = ("ocannl_core.tensor.operations.", "ocannl_core.tensor.custom."
 def _atomically(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with current().atomic():
+        with session_of_first(args).atomic():
             return function(*args, **kwargs)
 
     return call
+
+
+def session_of_first(args: Sequence[Any]) -> Session:
+    """Return the session of the first tensor of arguments, or the current one."""
+    for each in args:
+        first = each[0] if isinstance(each, list | tuple) and each else each
+        session = getattr(first, "session", None)
+        if isinstance(session, Session):
+            return session
+    return current()
 
 
 def _float(keyword: str, value: DType | str) -> DType:
