@@ -213,8 +213,8 @@ def atomic() -> Transaction:
     and number formats inferred from it are forgotten, and parameters made in it; random numbers
     made later are those of a session without it. Tensors made in it cannot be used any more.
 
-    Memory of a context outlives failures: the state at the last `ctx.compile(...)` or other use of
-    a context in the code is final.
+    Memory outlives failures: when a context allocates some for a tensor, the changes so far are
+    final.
     """
     return current().atomic()
 

@@ -275,14 +275,16 @@ class Operation:
         # as `with session.atomic():`, at a third of its cost: this runs for every operation
         environment = session.environment
         log = environment.undo_log
-        depth, position = log.depth, log.begin()
+        depth, position = log.depth, None
         try:
+            position = log.begin()
             operands = as_tensors(args, session, self.primitive)
             return self._make_related(
                 session, operands, logic, label, dtype, requires_grad, capture, shape, origin
             )
         except BaseException:
-            environment.rollback(position)
+            if position is not None:  # else an interrupt came earlier
+                environment.rollback(position)
             raise
         finally:
             log.end(depth)
