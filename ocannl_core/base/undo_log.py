@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any, Final, TypeVar, cast
 
 _Key = TypeVar("_Key")
@@ -11,21 +12,27 @@ _ALL: Final = object()
 
 
 class Ordinals:
-    """A supply of increasing numbers.
+    """A supply of increasing numbers; no two threads take the same one."""
 
-    Attributes:
-        next: The number that `take` returns next.
-    """
-
-    __slots__ = ("next",)
+    __slots__ = ("_next", "_numbers")
 
     def __init__(self, start: int = 0) -> None:
         self.next = start
 
+    @property
+    def next(self) -> int:
+        """The number that `take` returns next."""
+        return self._next
+
+    @next.setter
+    def next(self, number: int) -> None:
+        self._next = number
+        self._numbers = count(number)
+
     def take(self) -> int:
         """Return the next number."""
-        number = self.next
-        self.next = number + 1
+        number = next(self._numbers)
+        self._next = number + 1
         return number
 
 
@@ -107,7 +114,7 @@ class UndoLog:
         self.depth += 1
         position = self._forgotten + len(log)
         for each in self._supplies:
-            log += (each, "next", each.next)
+            log += (each, "next", each._next)
         return position
 
     def end(self, depth: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
+from threading import Thread
 from typing import Any
 
 from hypothesis import given
@@ -90,3 +92,21 @@ def test_a_transaction_that_has_ended_does_not_undo_the_changes_of_later_ones() 
     log.end(1)
     assert later == [1]
     assert log.depth == 0
+
+
+def test_threads_take_different_numbers() -> None:
+    numbers = UndoLog().supply()
+    taken: list[int] = []
+    threads = [
+        Thread(target=lambda: taken.extend(numbers.take() for _ in range(5000))) for _ in range(4)
+    ]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert sorted(taken) == list(range(20000))
