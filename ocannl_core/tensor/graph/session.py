@@ -33,9 +33,10 @@ R = TypeVar("R")
 class Notes:
     """Texts about tensors, held weakly: an entry disappears with its tensor."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_undo_log")
 
-    def __init__(self) -> None:
+    def __init__(self, undo_log: UndoLog) -> None:
+        self._undo_log = undo_log
         self._entries: dict[int, tuple[weakref.ref[Any], str]] = {}
 
     def __contains__(self, tensor: Any) -> bool:
@@ -52,14 +53,14 @@ class Notes:
             if key in entries and entries[key][0] is reference:
                 del entries[key]
 
-        tensor.session.undo_log.put(entries, key, (weakref.ref(tensor, forget), text))
+        self._undo_log.put(entries, key, (weakref.ref(tensor, forget), text))
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def copy(self) -> Notes:
         """Return an independent copy of the notes."""
-        made = Notes()
+        made = Notes(self._undo_log)
         for reference, text in self._entries.copy().values():  # a collection removes entries
             if (tensor := reference()) is not None:
                 made[tensor] = text
@@ -105,9 +106,9 @@ class Session:
         """The innermost loop whose body is being traced."""
         self.block: BlockApplication | None = None
         """The innermost running application of a block."""
-        self.consumed = Notes()
+        self.consumed = Notes(self.undo_log)
         """Tensors whose forward code is contained in a compiled computation, with its name."""
-        self.backpropagated = Notes()
+        self.backpropagated = Notes(self.undo_log)
         """Tensors whose backpropagation has been consumed, with the line of the call."""
         self.applications: dict[Any, Any] = {}
         """Constants, and applications of user-written operations without inputs, shared by keys
