@@ -515,6 +515,12 @@ class Tensor(TensorMethods, Assignable):
         transposed: Tensor = functions["exchange_rows"](self)
         return transposed
 
+    def note_memory(self) -> None:
+        """Make the changes of the session so far final: a failure that follows must not separate
+        the tensor from its memory.
+        """
+        self.session.undo_log.commit()
+
     def note_host_write(self) -> None:
         """Record that the host writes the cells."""
         if not isinstance(self.definition, Literal):
