@@ -43,28 +43,28 @@ def keys_as_data(
     """Return a program that reads the hashes of constants from nodes, and the cells of these.
 
     The assignment of a hash becomes a copy of the cell, so that later routines find the definition
-    of its target. Constants that nothing else reads are removed.
+    of its target. Constants that nothing else reads are removed. Hashes that are only hashed
+    with further constants stay as they are.
 
     Args:
         kept: Nodes that the program computes for others, beside its results.
     """
     every = tuple(_with_bodies(program.body))
     once = _assigned_once(every, program.nodes)
-    words = _constant_words(every, once)
+    words = _filled_words(every, once)
+    hashes = _constant_hashes(every, once, words)
+    read = {n for each in every if hashes.keys().isdisjoint(_targets(each)) for n in _reads(each)}
+    keys: dict[Words, TensorNode] = {}
     copies: dict[TensorNode, Accumulate] = {}
-    data: dict[TensorNode, Array] = {}
-    for each in every:
-        found = _hash_of(each, words, once)
-        if found is not None and isinstance(each, Accumulate):
-            key = TensorNode(each.target.id, ("key",))
-            data[key] = np.array(found, uint4x32.numpy)
-            projections = replace(each.projections, rhs=((),), rhs_dims=((),))
-            copies[each.target] = replace(
-                each, op=UnaryOp.IDENTITY, args=(NodeOperand(key),), projections=projections
-            )
-    if not data:
-        return program, data
-    read = {n for each in every if not copies.keys() & _targets(each) for n in _reads(each)}
+    for target, each in hashes.items():
+        operands = [None if node is None else words.get(node) for node in _operands(each)]
+        if target in read and None not in operands:
+            word: Words = each.op.value.meaning(*operands)
+            key = keys.setdefault(word, TensorNode(target.id, ("key",)))
+            copies[target] = _copy_of(key, each)
+    if not keys:
+        return program, {}
+    read = {n for each in every if copies.keys().isdisjoint(_targets(each)) for n in _reads(each)}
     dropped = words.keys() - read - program.results - kept
 
     def change(leaf: Leaf) -> Iterable[Leaf]:
@@ -80,9 +80,10 @@ def keys_as_data(
                 return (leaf,)
 
     nodes = {node: info for node, info in program.nodes.items() if node not in dropped}
-    nodes.update(dict.fromkeys(data, _WORD))
+    nodes.update(dict.fromkeys(keys.values(), _WORD))
     body = tuple(map_leaves(program.body, change))
-    return replace(program, body=body, nodes=nodes, embedded=program.embedded - dropped), data
+    changed = replace(program, body=body, nodes=nodes, embedded=program.embedded - dropped)
+    return changed, {node: np.array(word, uint4x32.numpy) for word, node in keys.items()}
 
 
 def _with_bodies(body: Iterable[Assignment]) -> Iterator[Leaf]:
@@ -93,40 +94,46 @@ def _with_bodies(body: Iterable[Assignment]) -> Iterator[Leaf]:
             yield from _with_bodies(each.body)
 
 
-def _assigned_once(
-    every: Iterable[Leaf], nodes: Mapping[TensorNode, NodeInfo]
-) -> set[TensorNode]:
+def _assigned_once(every: Iterable[Leaf], nodes: Mapping[TensorNode, NodeInfo]) -> set[TensorNode]:
     """Return the nodes of one word that one assignment writes."""
     written = Counter(node for each in every for node in _targets(each))
-    return {node for node, count in written.items() if count == 1 and nodes[node] == _WORD}
+    return {node for node, count in written.items() if count == 1 and nodes.get(node) == _WORD}
 
 
-def _constant_words(every: Iterable[Leaf], once: AbstractSet[TensorNode]) -> dict[TensorNode, Words]:
-    """Return the words that fills with a constant store, of nodes that are assigned once."""
+def _filled_words(every: Iterable[Leaf], once: AbstractSet[TensorNode]) -> dict[TensorNode, Words]:
+    """Return the words that fills store, of nodes that are assigned once."""
     return {
         each.target: (each.source.bits & _MASK, each.source.bits >> 32, 0, 0)
         for each in every
-        if isinstance(each, Fetch)
-        and isinstance(each.source, ConstantBits)
-        and each.target in once
+        if isinstance(each, Fetch) and isinstance(each.source, ConstantBits) and each.target in once
     }
 
 
-def _hash_of(
-    assignment: Leaf, words: Mapping[TensorNode, Words], once: AbstractSet[TensorNode]
-) -> Words | None:
-    """Return the word that an assignment stores if it is the hash of constants."""
-    if (
-        not isinstance(assignment, Accumulate)
-        or assignment.op not in _HASHES
-        or assignment.target not in once
-    ):
-        return None
-    known = [words.get(arg.node) for arg in assignment.args if isinstance(arg, NodeOperand)]
-    if None in known or len(known) < len(assignment.args):
-        return None
-    found: Words = assignment.op.value.meaning(*known)
+def _constant_hashes(
+    every: Iterable[Leaf], once: AbstractSet[TensorNode], words: Mapping[TensorNode, Words]
+) -> dict[TensorNode, Accumulate]:
+    """Return the assignments of hashes of constants, and of hashes of these, by target."""
+    found: dict[TensorNode, Accumulate] = {}
+    for each in every:
+        if (
+            isinstance(each, Accumulate)
+            and each.op in _HASHES
+            and each.target in once
+            and all(node in words or node in found for node in _operands(each))
+        ):
+            found[each.target] = each
     return found
+
+
+def _operands(hashed: Accumulate) -> list[TensorNode | None]:
+    """Return the nodes of the operands; None for operands that are no cells of a node."""
+    return [arg.node if isinstance(arg, NodeOperand) else None for arg in hashed.args]
+
+
+def _copy_of(key: TensorNode, hashed: Accumulate) -> Accumulate:
+    """Return the assignment of a key to the target of a hash."""
+    projections = replace(hashed.projections, rhs=((),), rhs_dims=((),))
+    return replace(hashed, op=UnaryOp.IDENTITY, args=(NodeOperand(key),), projections=projections)
 
 
 def _reads(assignment: Leaf) -> tuple[TensorNode, ...]:
