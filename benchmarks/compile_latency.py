@@ -95,7 +95,7 @@ def measure(layers: int, backend: str | None, profiled: str | None) -> StageTime
             update = oc.train.sgd_update(loss, learning_rate=rate, momentum=0.9)
             computation = oc.train.grad_update(loss) + update
         with watch.stage("shapes and assignments"):
-            code = resolve(computation, None)
+            code = resolve(computation, CompileOptions())
         with watch.stage("lower"):
             lowered = lower(code.program)
         with watch.stage("uses of nodes"):

@@ -69,6 +69,7 @@ from ocannl_core.compile.stages import (
 )
 from ocannl_core.compile.tuned_placements import describe_in_line
 from ocannl_core.ir.assignments import printer as assign_printer
+from ocannl_core.ir.assignments.constant_keys import keys_as_data
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.nodes import LoopProgram, Repeat
@@ -134,7 +135,7 @@ def _attempts(
     """
     problem = ""  # with the placements that an earlier search has chosen
     while True:
-        code = resolve(computation, options.name)
+        code = resolve(computation, options)
         lowered = lower(code.program)
         checked = check_program(code, lowered, options, context)
         request = with_tuned_placements(checked.request, problem)
@@ -165,14 +166,18 @@ def _attempts(
             problem = describe_in_line(error)
 
 
-def resolve(computation: Computation, name: str | None) -> ResolvedCode:
-    """Return the assignments of a computation, under a name of their own if one is given."""
-    program = computation.resolve()
+def resolve(computation: Computation, options: CompileOptions) -> ResolvedCode:
+    """Return the assignments of a computation, under a name of their own if one is given, with the
+    keys of random numbers as data.
+    """
+    program, name = computation.resolve(), options.name
     if name is not None:
         if not name.isidentifier():
             raise UsageError("The name of a routine is an identifier.", found=f"name={name!r}")
         program = replace(program, name=name)
-    return ResolvedCode(program, computation.literals(), computation.tensors())
+    named = {tensor.node for tensor in (*(options.keep or ()), *options.inline)}
+    program, keys = keys_as_data(program, named)
+    return ResolvedCode(program, {**computation.literals(), **keys}, computation.tensors())
 
 
 def _dump_of(code: ResolvedCode, request: CompileRequest, *, is_held: bool) -> Dump:

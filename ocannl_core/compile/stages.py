@@ -74,9 +74,10 @@ class ResolvedCode:
         return node.name if tensor is None else tensor.describe()
 
     def released(self) -> ResolvedCode:
-        """Return the code without references that keep arrays or tensors alive."""
+        """Return the code without references that keep the arrays of tensors, or these, alive."""
         tensors = WeakValueDictionary(self.tensors)
-        return replace(self, literals=dict.fromkeys(self.literals), tensors=tensors)
+        literals = {n: None if n in self.tensors else a for n, a in self.literals.items()}
+        return replace(self, literals=literals, tensors=tensors)
 
     def comes_from_outside(self, node: TensorNode) -> bool:
         """Return True if the host, an initialisation or other code gives the node its value."""

@@ -6,11 +6,14 @@ generator misses once in some thousand seeds.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -171,6 +174,61 @@ def test_a_rebuilt_model_has_the_same_weights(target: str) -> None:
     assert first.tobytes() == again.tobytes() == fresh.tobytes()
     assert not np.any(first == later)
     assert not np.any(first == other)
+
+
+def test_initial_values_of_equal_layers_are_compiled_once() -> None:
+    def kernels(layers: int) -> set[str]:
+        with oc.Session(seed=layers):
+            x = oc.placeholder("x", output=[33])
+            for _ in range(layers):
+                x = oc.nn.dense(x, output=[33])
+            ctx = oc.Context(FAST)
+            routine = ctx.compile(sum_of(each.initialization() for each in x.parameters()))
+            routine()
+            weights = [ctx[each] for each in x.parameters() if each.shape.size > 33]
+            assert len({each.tobytes() for each in weights}) == layers
+            return set(re.findall(r"^void (k_\w+)\(", routine.source, re.MULTILINE))
+
+    assert kernels(4) == kernels(1)
+
+
+def sum_of(codes: Iterable[Any]) -> Any:
+    return functools.reduce(operator.add, codes)
+
+
+def test_a_later_routine_computes_the_same_random_numbers(target: str) -> None:
+    with oc.Session(seed=SEED):
+        drawn = oc.uniform()
+        x = oc.tensor([0.25, 0.5, 0.125])
+        product, total = x * drawn, x + drawn
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(product))()
+        ctx.compile(oc.train.forward(total))()
+        numbers = cells(target, oc.uniform, 3)
+        assert np.array_equal(ctx[total], np.float32([0.25, 0.5, 0.125]) + numbers)
+        assert np.array_equal(ctx[product], np.float32([0.25, 0.5, 0.125]) * numbers)
+
+
+def test_code_compiled_later_reads_the_new_seed(target: str) -> None:
+    with oc.Session(seed=1) as session:
+        w = oc.param("w", output=[3], init=lambda: oc.uniform())
+        ctx = oc.Context(target)
+        ctx.init_params(w)
+        first = ctx[w]
+        session.seed = SEED
+        ctx.init_params(w, reinitialize=True)
+        assert np.array_equal(ctx[w], cells(target, oc.uniform, 3))
+        assert not np.array_equal(ctx[w], first)
+
+
+def test_a_context_on_the_same_device_links_random_code(target: str) -> None:
+    with oc.Session(seed=SEED):
+        w = oc.param("w", output=[3], init=lambda: oc.uniform())
+        ctx, other = oc.Context(target), oc.Context(target)
+        routine = ctx.compile(w.initialization())
+        routine()
+        other.link(routine)()
+        assert np.array_equal(ctx[w], other[w])
 
 
 def test_the_seed_comes_from_the_settings_and_can_be_set(target: str) -> None:

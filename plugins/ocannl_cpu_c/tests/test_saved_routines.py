@@ -163,6 +163,20 @@ def test_the_oldest_entries_go_when_there_are_many(directory, monkeypatch):
     assert not old & set(left)
 
 
+def test_random_numbers_start_from_disk_with_another_seed(generations):
+    def initial(seed: int):
+        with oc.Session(seed=seed):
+            w = oc.param("w", output=[5], input=[6])
+            context = oc.Context("cpu_c")
+            context.init_params(w)
+            return context[w]
+
+    first, second = initial(3), initial(4)
+    assert generations == ["init_params"]
+    assert not np.array_equal(first, second)
+    assert np.array_equal(initial(3), first)
+
+
 @pytest.mark.filterwarnings("ignore:A routine fits")
 def test_within_a_memory_budget_only_the_attempts_before_run_passes(generations, monkeypatch):
     attempts, optimized = [], []
