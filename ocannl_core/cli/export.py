@@ -94,9 +94,9 @@ def _returned(script: str, function: str) -> tuple[Mapping[str, Routine], Mappin
         routines = made["routines"]
     if isinstance(routines, Routine):
         return {routines.name: routines}, named
-    if isinstance(routines, Mapping) and routines:
-        if all(isinstance(each, Routine) for each in routines.values()):
-            return routines, named
+    found = [*routines.values()] if isinstance(routines, Mapping) else []
+    if found and all(isinstance(each, Routine) for each in found):
+        return routines, named
     raise UsageError(
         "The function of a program that is exported returns a routine, or a dictionary of them; or "
         "the arguments of Context.export by name.",
