@@ -106,10 +106,12 @@ class ReductionModel:
         self._nodes = nodes
         self._stores = [strides(nest.axes, (store,), nodes) for store in nest.epilogue]
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
-        is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
-        self.is_fused = self.machine.has_fma and is_sum and is_product
+        is_sum = reduction.op is BinaryOp.ADD and is_product
+        self.is_fused = self.machine.has_fma and is_sum and reduction.dtype.is_float
         unit = find_unit(DotProduct, reduction, target)
-        can_group = self.is_fused and all(axis.bound is None for axis in nest.reduced)
+        is_exact = is_sum and reduction.dtype.is_integer
+        is_whole = all(axis.bound is None for axis in nest.reduced)
+        can_group = is_whole and (self.is_fused or is_exact)
         self.dot_product = unit if isinstance(unit, DotProduct) and can_group else None
 
     def iterations(self, names: Iterable[str]) -> int:
