@@ -127,12 +127,15 @@ class DotProductLoop(VectorLoop):
     def render_square_of_pairs(self, inner: For, pair: For) -> None:
         """Write a transposing copy of a square of pairs, as `render_square` does of cells."""
         match pair.body.stmts:
-            case (Store(value=Load() as value) as store,):
+            case (Store(value=Load() as value) as store,) if pair.stop - pair.start == _terms(
+                store
+            ):
                 pass
             case _:
                 raise NotVectorizedError
-        _format_of_pairs(value)
-        function = f"uint32x{self._lanes}_transpose_pairs"
+        narrow = _format_of_pairs(value)
+        kind = f"quads_{narrow}" if narrow in _BYTES else "pairs"
+        function = f"uint32x{self._lanes}_transpose_{kind}"
         self._writer.helpers.add(function)
         self._write_transpose(function, value, store, inner, pair)
 
