@@ -127,12 +127,12 @@ class DotProductLoop(VectorLoop):
     def render_square_of_pairs(self, inner: For, pair: For) -> None:
         """Write a transposing copy of a square of pairs, as `render_square` does of cells."""
         match pair.body.stmts:
-            case (Store(value=Load() as value) as store,) if pair.stop - pair.start == _terms(
-                store
-            ):
+            case (Store(value=Load() as value) as store,):
                 pass
             case _:
                 raise NotVectorizedError
+        if pair.stop - pair.start != _terms(store):
+            raise NotVectorizedError
         narrow = _format_of_pairs(value)
         kind = f"quads_{narrow}" if narrow in _BYTES else "pairs"
         function = f"uint32x{self._lanes}_transpose_{kind}"

@@ -251,10 +251,10 @@ class _OutputVectorizer:
         """Return True if vectors are packed inside of blocks of the reduction, again in every
         share.
         """
-        vectors = self._model.vector_operands(self._vector_axis)
+        model = self._model
         return any(
-            self._model.can_pack_vectors(each, self._vector_axis) and self._should_pack(each)
-            for each in vectors
+            model.can_pack_vectors(each, self._vector_axis) and self._should_pack(each)
+            for each in model.vector_operands(self._vector_axis)
         )
 
     def _max_shares(self, tile: RegisterTile) -> dict[str, int]:

@@ -288,7 +288,8 @@ def _convolved(
     """Return a convolution of integers, exact modulo 2**32.
 
     Bytes are multiplied as in `_multiplied`, with the channels of the weight beside each other.
-    Windows of a few channels, and weights with a zero point, are shifted before they are multiplied.
+    Windows of a few channels, and weights with a zero point, are shifted before they are
+    multiplied.
 
     Args:
         extra: The greatest absolute number that is added to a sum later.
