@@ -191,11 +191,6 @@ class _Factor:
     zero: Tensor | None
     known_zero: Array | None
 
-    @property
-    def is_known(self) -> bool:
-        """True if both the cells and the zero point are known when the graph is read."""
-        return self.known is not None and (self.zero is None or self.known_zero is not None)
-
 
 def _factor(value: Value, zero: Value | None, axis: int, format: str) -> _Factor:
     """Return bytes in one of the two formats: cells and zero point move by 128 if they have the
@@ -211,9 +206,10 @@ def _factor(value: Value, zero: Value | None, axis: int, format: str) -> _Factor
         cells = oc.tensor(np.asarray(known, order="C"), dtype=format)
     else:
         cells = oc.cast(oc.cast(value.tensor, "int32") + 128 * move, format)
-    if zero is None or zero.array is not None:
-        shift = np.zeros((), np.int32) if zero is None else zero.array.astype(np.int32)
-        shift = shift + 128 * move
+    known_zero = np.zeros((), np.int32) if zero is None else zero.array
+    if zero is None or known_zero is not None:
+        assert known_zero is not None
+        shift = known_zero.astype(np.int32) + 128 * move
         if not np.any(shift):
             return _Factor(cells, known, None, None)
         shift = shift.reshape(_broadcast_sizes(shift.shape, axis, value.rank))
@@ -251,12 +247,16 @@ def _times_sums(zero: _Factor, summed: _Factor, axes: tuple[int, ...], sizes: li
 def _multiplied(
     node: Node, a: Value, a_zero: Value | None, b: Value, b_zero: Value | None
 ) -> Tensor:
-    """Return products of matrices of integers, exact modulo 2**32.
+    """Return products of matrices of integers, exact modulo 2**32; of narrow floats in float32.
 
     The zero points are subtracted from the sums, so that devices multiply bytes:
 
         sum (a - za) (b - zb) = sum a b - za sum b - zb sum a + n za zb
     """
+    if not (a.format.is_integer and b.format.is_integer):
+        left_cells = _shifted(a, a_zero, a.rank - 2, "float32")
+        right_cells = _shifted(b, b_zero, b.rank - 1, "float32")
+        return product(node, left_cells, a.shape, right_cells, b.shape, "float32")
     if a.rank == 1:
         a = Value.of_tensor(reshaped(a.tensor, [1, *a.shape]), a.format, shape=(1, *a.shape))
         return reshaped(_multiplied(node, a, a_zero, b, b_zero), [*b.shape[:-2], b.shape[-1]])
@@ -306,8 +306,8 @@ def _convolved(
             )
             outside: Any = 0
             if left.zero is not None:
-                is_known = left.known_zero is not None
-                outside = int(left.known_zero.item()) if is_known else oc.cast(left.zero, "uint8")
+                known = left.known_zero
+                outside = oc.cast(left.zero, "uint8") if known is None else int(known.item())
             total = convolved(
                 node, left.cells, x.shape, weight, w.shape, "int32", outside, channels_last=True
             )
