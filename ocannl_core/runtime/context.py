@@ -634,8 +634,7 @@ def _fallbacks(
 @contextmanager
 def _without_collections() -> Iterator[None]:
     """Disable the garbage collector: compiling allocates many objects and no cycles, and each
-    collection would traverse all objects of the process. So would the first one afterwards, were
-    the new objects not moved to the oldest generation.
+    collection would traverse all objects of the process.
     """
     if not gc.isenabled():
         yield
@@ -644,9 +643,6 @@ def _without_collections() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # else the program keeps objects there
-            gc.freeze()
-            gc.unfreeze()
         gc.enable()
 
 

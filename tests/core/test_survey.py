@@ -21,7 +21,7 @@ NO_WORK = {
     "declarations, names and arguments": "arange batch custom declare define_operation dim evaluation "
     "from_function eye full full_like kaiming linspace number ones ones_like op param placeholder require_shape require_shapes "
     "static_extent static_index tensor xavier zeros zeros_like",
-    "sessions, files and displays": "cd compile_for curves explain graph heatmap hookimpl load load_exported precision_report "
+    "sessions, files and displays": "atomic cd compile_for curves explain graph heatmap hookimpl load load_exported precision_report "
     "reset save section show summary table tree",
     "other readings of measured operations": "gradients greater greater_equal permute primitives.first "
     "primitives.second",

@@ -209,8 +209,8 @@ def _split_key(key: object) -> tuple[tuple[object, ...], list[object]]:
 
 def accumulator(operation: object) -> BinaryOp:
     """Return the primitive with which an operation accumulates."""
-    if callable(operation) and unwrap(operation) is functions["power"]:  # which selects a primitive
-        return BinaryOp.POW
+    if callable(operation) and unwrap(operation) is unwrap(functions["power"]):
+        return BinaryOp.POW  # `power` selects a primitive
     primitive = getattr(operation, "primitive", None)
     reduces = getattr(operation, "combine", None) is not None
     if not isinstance(primitive, BinaryOp) or primitive.value.neutral is None or reduces:
