@@ -8,11 +8,11 @@ A helper has a name such as `int32x16_load_int8`, made of one of these verbs:
 - `wrap` returns lanes modulo the width of the format.
 
 Four adjacent bytes are a quad: a lane of a vector of uint32. A dot-product instruction adds the
-products of a quad of uint8 and one of int8 to a lane of int32.
+products of a quad of uint8 and one of int8 to a lane of int32; those of equal formats are two.
 
 - `quads` loads n quads, `quad` loads one for all lanes, `joined` makes them of four vectors;
 - `interleave` stores the quads of four vectors;
-- `dot` adds the products of quads to a vector.
+- `mixed` adds the products of quads of uint8 and of int8 to a vector, `dot` those of one format.
 
 A bool is 0 or 1 in a lane, and in the byte that is its cell.
 """

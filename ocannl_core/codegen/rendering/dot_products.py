@@ -71,16 +71,18 @@ class DotProductLoop(VectorLoop):
                 and (node, indices) == (store.node, store.indices)
                 and node in self._names.registers
             ):
-                if _narrow_format(left) is int8:
-                    left, right = right, left
-                if (_narrow_format(left), _narrow_format(right)) != (uint8, int8):
+                formats = [_narrow_format(each) for each in (left, right)]
+                if not _BYTES.issuperset(formats):
                     raise NotVectorizedError
                 factors = [
-                    self._load_pairs(pair, each, _narrow_format(each)) for each in (left, right)
+                    self._load_pairs(pair, each, narrow)
+                    for each, narrow in zip((left, right), formats, strict=True)
                 ]
-                self._write_assignment(
-                    store, self._call("dot", uint8, self._value(total), *factors)
-                )
+                verb, narrow = ("dot", formats[0]) if len(set(formats)) == 1 else ("mixed", uint8)
+                if verb == "mixed" and formats[0] is int8:
+                    factors.reverse()
+                added = self._call(verb, narrow, self._value(total), *factors)
+                self._write_assignment(store, added)
             case _:
                 self._write_interleaved(pair, store)
 

@@ -39,7 +39,16 @@ def routine_of(spec: str, a: Array, b: Array, dtype: str = "int32") -> tuple[oc.
         return routine, context[product]
 
 
-@pytest.mark.parametrize("formats", [("uint8", "int8"), ("int8", "uint8")], ids=",".join)
+FORMATS = {
+    ("uint8", "int8"): "mixed_uint8",
+    ("int8", "uint8"): "mixed_uint8",
+    ("int8", "int8"): "dot_int8",
+    ("uint8", "uint8"): "dot_uint8",
+}
+"""The helper for each pair of formats."""
+
+
+@pytest.mark.parametrize("formats", FORMATS, ids=",".join)
 @pytest.mark.parametrize("spec", ["ik; kj => ij", "ki; kj => ij", "ik; jk => ij", "ki; jk => ij"])
 @pytest.mark.parametrize("terms", [64, 101, 8])
 def test_bytes_are_multiplied_in_groups_of_four(
@@ -51,7 +60,7 @@ def test_bytes_are_multiplied_in_groups_of_four(
     a = drawn(formats[0], *(sizes[axis] for axis in left))
     b = drawn(formats[1], *(sizes[axis] for axis in right))
     routine, found = routine_of(spec, a, b)
-    assert ("_dot_uint8(" in routine.source) == HAS_DOT_PRODUCTS
+    assert (f"{FORMATS[formats]}(" in routine.source) == HAS_DOT_PRODUCTS
     exact = np.einsum(f"{left},{right}->ij", a.astype(np.int64), b.astype(np.int64))
     np.testing.assert_array_equal(found, exact)
 
@@ -67,16 +76,19 @@ def test_short_rows_of_an_image_have_vectors_along_them() -> None:
     """Channels are the terms, so that the other axis of vectors has no groups of them."""
     a, b = drawn("uint8", 256, 8, 8), drawn("int8", 64, 256)
     routine, found = routine_of("c, o, p; m, c => m, o, p", a, b)
-    assert ("_dot_uint8(" in routine.source) == HAS_DOT_PRODUCTS
+    assert ("_mixed_uint8(" in routine.source) == HAS_DOT_PRODUCTS
     exact = np.einsum("cop,mc->mop", a.astype(np.int64), b.astype(np.int64))
     np.testing.assert_array_equal(found, exact)
 
 
+@pytest.mark.parametrize("formats", FORMATS, ids=",".join)
 @pytest.mark.parametrize("arch", ["x86-64", "x86-64-v3", "skylake-avx512", "native"])
-def test_processors_without_the_instruction_have_the_same_sums(arch: str) -> None:
+def test_processors_without_the_instruction_have_the_same_sums(
+    arch: str, formats: tuple[str, str]
+) -> None:
     if not _can_run(arch):
         pytest.skip("the processor is another one")
-    a, b = drawn("uint8", 40, 90), drawn("int8", 90, 50)
+    a, b = drawn(formats[0], 40, 90), drawn(formats[1], 90, 50)
     with core_settings.overrides(cpu_c__arch=arch):
         _, found = routine_of("ik; kj => ij", a, b)
     np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))

@@ -26,8 +26,12 @@ from ocannl_core.backend_api import (
 
 DOT_PRODUCTS = (DotProduct(bfloat16, terms=2, least_terms=8),)
 """VDPBF16PS."""
-DOT_PRODUCTS_OF_BYTES = (DotProduct(uint8, 4, least_terms=8, other=int8, sum_dtype=int32),)
-"""VPDPBUSD, or two VPMADDWD in its place."""
+DOT_PRODUCTS_OF_BYTES = (
+    DotProduct(uint8, terms=4, least_terms=8, other=int8, sum_dtype=int32),
+    DotProduct(int8, terms=4, least_terms=8, sum_dtype=int32),
+    DotProduct(uint8, terms=4, least_terms=8, sum_dtype=int32),
+)
+"""VPDPBUSD, or two VPMADDWD in its place; two of them for factors of one format."""
 TILE_HELPERS = str(Path(__file__).with_name("tiles.h"))
 """The functions for instructions on tile registers, each with its emulation."""
 REGISTERS = 8
