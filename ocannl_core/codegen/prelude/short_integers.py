@@ -37,6 +37,9 @@ def short_integer_helper(lanes: int, function: str) -> Helper | None:
     cell = cell_format(dtype)
     key = f"{dtype if dtype.is_packed else cell}x{lanes}"
     words = {"LANES": str(lanes), "CELL": cell, "FORMAT": name, "WRAPPED": _wrapped(dtype)}
+    is_signed = dtype.kind is Kind.SIGNED
+    words |= {"MIDDLE": "middle, b" if is_signed else "a, middle"}
+    words |= {"MOVED": "a ^ middle, b" if is_signed else "a, b ^ middle"}
     words |= {"PART": "char" if dtype.nbytes == 1 else "short"} | _packed_words(lanes, dtype)
     return instantiate(template, f"int32x{lanes}_{function}", words, lanes, key)
 

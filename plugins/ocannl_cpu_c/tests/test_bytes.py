@@ -55,7 +55,7 @@ def test_bytes_are_multiplied_in_groups_of_four(
     terms: int, spec: str, formats: tuple[str, str]
 ) -> None:
     """In every order of the axes, with a remainder of the terms and of the lanes."""
-    sizes = {"i": 45, "j": 70, "k": terms}
+    sizes = {"i": 45, "j": 66, "k": terms}
     left, right = spec.split(" => ")[0].split("; ")
     a = drawn(formats[0], *(sizes[axis] for axis in left))
     b = drawn(formats[1], *(sizes[axis] for axis in right))
