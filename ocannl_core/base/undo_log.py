@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any, Final, TypeVar, cast
 
 _Key = TypeVar("_Key")
@@ -11,43 +12,58 @@ _ALL: Final = object()
 
 
 class Ordinals:
-    """A supply of increasing numbers.
+    """A supply of increasing numbers; no two threads take the same one."""
 
-    Attributes:
-        next: The number that `take` returns next.
-    """
-
-    __slots__ = ("next",)
+    __slots__ = ("_next", "_numbers")
 
     def __init__(self, start: int = 0) -> None:
         self.next = start
 
+    @property
+    def next(self) -> int:
+        """The number that `take` returns next."""
+        return self._next
+
+    @next.setter
+    def next(self, number: int) -> None:
+        self._next = number
+        self._numbers = count(number)
+
     def take(self) -> int:
         """Return the next number."""
-        number = self.next
-        self.next = number + 1
+        number = next(self._numbers)
+        self._next = number + 1
         return number
 
 
 class UndoLog:
     """Changes to dictionaries, sets, lists and attributes, with the old values.
 
-    Transactions nest: `begin` returns the position of the log to which `rollback` undoes changes.
-    When the outermost one ends, the log is forgotten. Outside of transactions, changes have their
-    effect and stay.
+    Transactions nest: `begin` returns the position to which `rollback` undoes changes. When the
+    outermost one ends, the log is forgotten. Outside of transactions, changes have their effect and
+    stay.
 
     Attributes:
         depth: The number of open transactions.
     """
 
-    __slots__ = ("_log", "depth")
+    __slots__ = ("_forgotten", "_log", "_supplies", "depth")
 
     def __init__(self) -> None:
         self._log: list[Any] = []
         """Target, key and old value of each change, one after the other: tuples of three would be
         objects that the garbage collector visits while an application runs.
         """
+        self._forgotten = 0
+        """The position of the first entry of the log: positions are used once."""
+        self._supplies: list[Ordinals] = []
         self.depth = 0
+
+    def supply(self, start: int = 0) -> Ordinals:
+        """Return a supply of numbers that a rollback restores."""
+        made = Ordinals(start)
+        self._supplies.append(made)
+        return made
 
     def put(self, mapping: dict[_Key, _Value], key: _Key, value: _Value) -> None:
         """Set one entry of a dictionary."""
@@ -90,26 +106,35 @@ class UndoLog:
         if self.depth:
             self._log += (target, attribute, value)
 
-    def begin(self, *supplies: Ordinals) -> int:
-        """Open a transaction, which restores the supplies; return its position in the log."""
+    def begin(self) -> int:
+        """Open a transaction; return its position."""
         log = self._log
-        if not self.depth:
-            log.clear()
+        if not self.depth and log:
+            self.commit()
         self.depth += 1
-        position = len(log)
-        for each in supplies:
-            log += (each, "next", each.next)
+        position = self._forgotten + len(log)
+        for each in self._supplies:
+            log += (each, "next", each._next)
         return position
 
-    def end(self) -> None:
-        """Close the innermost transaction."""
-        self.depth -= 1
-        if not self.depth:
-            self._log.clear()
+    def end(self, depth: int) -> None:
+        """Close the transaction with `depth` others around it, and all inside of it: an interrupt
+        may have left some open.
+        """
+        if depth < self.depth:
+            self.depth = depth
+            if not depth:
+                self.commit()
+
+    def commit(self) -> None:
+        """Make the changes so far final, also in open transactions."""
+        self._forgotten += len(self._log)
+        self._log.clear()
 
     def rollback(self, position: int) -> None:
-        """Undo the changes that follow a position of the log."""
+        """Undo the changes that follow a position and are not final."""
         log = self._log
+        position = max(position - self._forgotten, 0)
         while len(log) > position:
             old, key, target = log.pop(), log.pop(), log.pop()
             if isinstance(target, dict):
@@ -117,7 +142,7 @@ class UndoLog:
                     target.clear()
                     target.update(cast(dict[Any, Any], old))
                 elif old is _ABSENT:
-                    del target[key]
+                    target.pop(key, None)  # notes about tensors disappear with them
                 else:
                     target[key] = old
             elif isinstance(target, list):

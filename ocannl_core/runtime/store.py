@@ -468,6 +468,8 @@ class BufferStore:
             LinkError: if the device has too little.
         """
         stored = NodeMemory(node, self.allocate(info, name), tensor)
+        if tensor is not None:
+            tensor.note_memory()
         entry = MemoryEntry(node.name, kind or _kind_of(node, tensor), info.nbytes, self.history)
         self.device.account.add(stored, entry)
         return stored

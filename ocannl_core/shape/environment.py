@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
-from types import EllipsisType
+from types import EllipsisType, TracebackType
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.identity import ById
 from ocannl_core.base.origin import Location, Origin, caller_location
-from ocannl_core.base.undo_log import Ordinals, UndoLog
+from ocannl_core.base.undo_log import UndoLog
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.shape.closing.close import close
 from ocannl_core.shape.language.capture import DimRef, bind_captures, equate_captures
@@ -57,16 +56,66 @@ Axes = Sequence[int | Size | StaticExtent | EllipsisType] | None
 """The axes of a row; `...` among them is a row variable, and None is an empty row."""
 
 
+class Transaction:
+    """Constraints, and other changes in the undo log of an environment, that an exception retracts.
+
+    A generator that is closed has not failed: its changes stay.
+    """
+
+    __slots__ = ("_depth", "_environment", "_position", "_state")
+
+    def __init__(self, environment: Environment, state: SolverState) -> None:
+        self._environment = environment
+        self._state = state
+        self._depth = -1
+
+    def __enter__(self) -> Transaction:
+        state = self._state
+        if self._depth >= 0:
+            raise UsageError.at_caller(
+                "A context manager of oc.atomic() is entered once at a time.",
+                found="with inside of with, for the same one",
+                fix="call oc.atomic() for each",
+            )
+        self._environment.previews.clear()
+        state.scalars_are_decided = False
+        state.closing = None
+        self._depth, self._position = state.undo_log.depth, state.undo_log.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        state, depth = self._state, self._depth
+        if kind is not None and kind is not GeneratorExit:
+            self.rollback()
+        state.touched_dims.clear()
+        state.touched_rows.clear()
+        state.undo_log.end(depth)
+        self._depth = -1
+
+    def rollback(self) -> None:
+        """Retract the changes so far."""
+        self._environment.rollback(self._position)
+
+
 class Environment:
     """Shape inference for a session. An operation that contradicts earlier ones leaves no trace.
 
     Args:
         undo_log: The log of the session, if its transactions restore the shapes, too.
+
+    Attributes:
+        undo_log: The log.
     """
 
     def __init__(self, undo_log: UndoLog | None = None) -> None:
         self._state = SolverState(undo_log)
-        self._leaves = Ordinals()
+        self.undo_log = self._state.undo_log
+        self._leaves = self._state.undo_log.supply()
         self._made_from: dict[Shape | ById, dict[tuple[Shape, ...], Shape]] = {}
         self._unchecked: dict[Shape | ById, dict[EinsumApplication, None]] = {}
         self._reported: set[tuple[Location | None, str]] = set()
@@ -94,6 +143,17 @@ class Environment:
             raise too_many_cells(str(shape), 1, str(caller_location() or ""), name)
         return shape
 
+    def atomic(self) -> Transaction:
+        """Return a transaction, a context manager."""
+        return Transaction(self, self._state)
+
+    def rollback(self, position: int) -> None:
+        """Retract the changes that follow a position of the undo log."""
+        self._state.agenda.clear()
+        self.undo_log.rollback(position)
+        self._state.revisions += 1
+        self.previews.clear()
+
     def relate(
         self,
         logic: Logic,
@@ -114,7 +174,7 @@ class Environment:
         """
         state = self._state
         relation = relation_of(logic, result, operands, origin, state.fresh)
-        with self._atomically():
+        with self.atomic():
             for row in contracted_rows(logic, operands):
                 tail = state.flat(row).tail
                 if tail is not None:
@@ -180,7 +240,7 @@ class Environment:
             ShapeError: if they contradict earlier constraints; then nothing is added.
         """
         constraints = relate(self._state.fresh)
-        with self._atomically():
+        with self.atomic():
             self._state.agenda.extend(constraints)
             solver.run(self._state)
             for result in results:
@@ -308,7 +368,7 @@ class Environment:
             ShapeError: if that is impossible, or requires a guess on a parameter; then nothing is
                 decided.
         """
-        with self._atomically():
+        with self.atomic():
             captured = [_shape_of(ref.captured) for ref in refs]
             origin = Origin(subject, caller_location())
             unchecked: list[EinsumApplication] = []
@@ -328,11 +388,11 @@ class Environment:
         state = self._state
         shapes = list(shapes)
         kept = dict(self.previews)
-        with self._atomically() as position:
+        with self.atomic() as transaction:
             operands = self._with_operands(shapes, [], is_preview=True)
             close(state, operands, Origin("a preview"), has_defaults=has_defaults)
             found = [self.view(shape) for shape in shapes]
-            self.rollback(position)
+            transaction.rollback()
         self.previews.update(kept)
         return found
 
@@ -342,13 +402,13 @@ class Environment:
         """Return arguments and shapes that follow from them with as few variables as possible, and
         the relations that remain between these, without any effect on inference.
         """
-        with self._atomically() as position:
+        with self.atomic() as transaction:
             equate_with_least(self._state, arguments.values())
             found = {name: self.view(shape) for name, shape in {**arguments, **shapes}.items()}
             names = Names(found, len(arguments))
             found = {name: names.shape(shape) for name, shape in found.items()}
             conditions = names.conditions(self._state)
-            self.rollback(position)
+            transaction.rollback()
         return found, conditions
 
     def instantiate(
@@ -359,13 +419,13 @@ class Environment:
         Raises:
             ShapeError: if the arguments cannot have these shapes.
         """
-        with self._atomically() as position:
+        with self.atomic() as transaction:
             for argument, shape in zip(arguments, given, strict=True):
                 for (kind, row), (_, known) in zip(argument.rows(), shape.rows(), strict=True):
                     self._state.agenda.append(RowEqual(row, known, Origin(f"{kind.value} row")))
             solver.run(self._state)
             found = self.preview(shapes)
-            self.rollback(position)
+            transaction.rollback()
         return found
 
     def equate_known(self, shape: Shape, known: Shape, origin: Origin) -> None:
@@ -478,37 +538,6 @@ class Environment:
         row = Row(tail=ref.captured)
         constraints.append(TotalElements((row,), Strided(1, product), origin))
         return product
-
-    @contextmanager
-    def _atomically(self) -> Iterator[int]:
-        state = self._state
-        self.previews.clear()
-        position = self.begin()
-        state.scalars_are_decided = False
-        state.closing = None
-        try:
-            yield position
-        except BaseException:
-            self.rollback(position)
-            raise
-        finally:
-            state.touched_dims.clear()
-            state.touched_rows.clear()
-            state.undo_log.end()
-
-    def begin(self, *supplies: Ordinals) -> int:
-        """Open a transaction of the undo log, which restores the supplies, too; return its position
-        there.
-        """
-        state = self._state
-        return state.undo_log.begin(state.fresh.ids, self._leaves, *supplies)
-
-    def rollback(self, position: int) -> None:
-        """Undo the constraints that follow a position of the undo log."""
-        self._state.agenda.clear()
-        self._state.undo_log.rollback(position)
-        self._state.revisions += 1
-        self.previews.clear()
 
     def _row(self, kind: RowKind, axes: Axes, name: str) -> Row:
         if axes is None:

@@ -19,7 +19,7 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import nodes_of, remove_unused_nodes, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.serialization.forms import NotDataError
-from ocannl_core.ir.templates import CanonicalForm, Template, canonical_form, shares_forms
+from ocannl_core.ir.templates import CanonicalForm, Key, Template, canonical_form, shares_forms
 
 Run = Callable[[ir.LoopProgram], ir.LoopProgram]
 
@@ -28,7 +28,8 @@ _KEPT = (ir.Allocate, ir.CallExternal, ir.CheckPositions, ir.Repeat)
 """Statements that local passes leave as they are: each is a group of its own."""
 _END = ir.Remark("")
 """A statement behind a group: passes treat the last block of a program differently."""
-_MOST_FORMS = 10_000
+_MOST_TOKENS = 1_000_000
+"""The tokens of all forms that are known at a time, about 30 MB."""
 
 
 def no_fact(node: TensorNode) -> Hashable:
@@ -66,7 +67,26 @@ class _Known:
     used: tuple[int, ...]
 
 
-_known: dict[Hashable, _Known] = {}
+class _Results:
+    """The results of passes, by settings and forms; forgotten when the forms are too large."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Hashable, Key], _Known] = {}
+        self._tokens = 0
+
+    def find(self, settings: Hashable, form: Key) -> _Known | None:
+        """Return a known result."""
+        return self._known.get((settings, form))
+
+    def add(self, settings: Hashable, form: Key, result: _Known) -> None:
+        """Add a result."""
+        if self._tokens + len(form) > _MOST_TOKENS:
+            self._known, self._tokens = {}, 0
+        self._tokens += len(form)
+        self._known[settings, form] = result
+
+
+_results = _Results()
 
 
 def is_loop_free(stmt: ir.Stmt) -> bool:
@@ -97,13 +117,11 @@ def run_local(program: ir.LoopProgram, passes: Sequence[LocalPass]) -> ir.LoopPr
             used.update(nodes_of(group[0]))
             continue
         is_last = position == len(groups) - 1
-        key = settings, is_last, form.key
-        known = _known.get(key) if shares_forms() else None
+        key = (*settings, is_last), form.key
+        known = _results.find(*key) if shares_forms() else None
         if known is None:
             known = _run_on(group, form, program, passes, is_last=is_last)
-            if len(_known) >= _MOST_FORMS:
-                _known.clear()
-            _known.setdefault(key, known)
+            _results.add(*key, known)
         used.update([form.names[at] for at in known.used])
         if known.changed is None:
             stmts += group

@@ -55,9 +55,7 @@ def _local(
     fact: Callable[[TensorNode], Hashable] = no_fact,
 ) -> NamedPass:
     """Return a local pass as a pass."""
-    return _joined(
-        [LocalPass(name, run, options) if fact is None else LocalPass(name, run, options, fact)]
-    )
+    return _joined([LocalPass(name, run, options, fact)])
 
 
 def _joined(local: Sequence[LocalPass]) -> NamedPass:
@@ -87,11 +85,12 @@ def core_passes(decisions: Decisions, *, has_fma: bool = True) -> tuple[NamedPas
     # the cells that loops accumulate in are left alone in other statements, too
     contraction = NamedPass("contract", partial(contract_to_fma, has_fma=has_fma))
     algebra = (contraction,) if chosen.contract else ()
-    one_hot = decisions.read_one_hot, chosen.tables_are_finite, decisions.is_positive
     return (
         NamedPass("inline", decisions.inline),
-        _local("simplify", decisions.simplify, None, decisions.is_positive),
-        _local("read one-hot", *one_hot),
+        _local("simplify", decisions.simplify, fact=decisions.is_positive),
+        _local(
+            "read one-hot", decisions.read_one_hot, chosen.tables_are_finite, decisions.is_positive
+        ),
         NamedPass("forward fills", forward_fills),
         _local("hoist invariants", hoist_invariants),
         _local("share subexpressions", eliminate_common_subexpressions),

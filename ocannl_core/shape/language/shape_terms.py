@@ -164,18 +164,18 @@ class RowVar:
 class FreshVariables:
     """A supply of fresh variables; names are for messages only."""
 
-    __slots__ = ("ids",)
+    __slots__ = ("_ids",)
 
-    def __init__(self) -> None:
-        self.ids = Ordinals()
+    def __init__(self, ids: Ordinals | None = None) -> None:
+        self._ids = ids or Ordinals()
 
     def dim(self, name: str = "") -> DimVar:
         """Return a fresh size variable."""
-        return DimVar(self.ids.take(), name)
+        return DimVar(self._ids.take(), name)
 
     def row(self, name: str = "") -> RowVar:
         """Return a fresh row variable."""
-        return RowVar(self.ids.take(), name)
+        return RowVar(self._ids.take(), name)
 
     def dims(self, number: int) -> tuple[DimVar, ...]:
         """Return fresh size variables without names."""

@@ -166,7 +166,7 @@ class SolverState:
 
     def __init__(self, undo_log: UndoLog | None = None) -> None:
         self.undo_log = undo_log or UndoLog()
-        self.fresh = FreshVariables()
+        self.fresh = FreshVariables(self.undo_log.supply())
         self.agenda: deque[Work] = deque()
         self.parents: dict[DimVar, DimVar] = {}
         self.values: dict[DimVar, Known] = {}

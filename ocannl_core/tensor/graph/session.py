@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import isfunction
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.undo_log import Ordinals, UndoLog
+from ocannl_core.base.undo_log import UndoLog
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of
-from ocannl_core.shape.environment import Environment
+from ocannl_core.shape.environment import Environment, Transaction
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.computations.recording import CodeRecorder
     from ocannl_core.tensor.graph.tensor import Tensor
-    from ocannl_core.tensor.models.network_blocks import BlockApplication
+    from ocannl_core.tensor.models.network_blocks import BlockApplication, NetworkBlock
     from ocannl_core.tensor.operations.scan import StepRecorder
 
     Recorder: TypeAlias = CodeRecorder | StepRecorder
@@ -33,27 +33,34 @@ R = TypeVar("R")
 class Notes:
     """Texts about tensors, held weakly: an entry disappears with its tensor."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_undo_log")
 
-    def __init__(self) -> None:
+    def __init__(self, undo_log: UndoLog) -> None:
+        self._undo_log = undo_log
         self._entries: dict[int, tuple[weakref.ref[Any], str]] = {}
 
     def __contains__(self, tensor: Any) -> bool:
-        return tensor.id in self._entries
+        found = self._entries.get(tensor.id)
+        return found is not None and found[0]() is tensor
 
     def __getitem__(self, tensor: Any) -> str:
         return self._entries[tensor.id][1]
 
     def __setitem__(self, tensor: Any, text: str) -> None:
         entries, key = self._entries, tensor.id
-        entries[key] = weakref.ref(tensor, lambda _: entries.pop(key, None)), text
+
+        def forget(reference: weakref.ref[Any]) -> None:
+            if key in entries and entries[key][0] is reference:
+                del entries[key]
+
+        self._undo_log.put(entries, key, (weakref.ref(tensor, forget), text))
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def copy(self) -> Notes:
         """Return an independent copy of the notes."""
-        made = Notes()
+        made = Notes(self._undo_log)
         for reference, text in self._entries.copy().values():  # a collection removes entries
             if (tensor := reference()) is not None:
                 made[tensor] = text
@@ -99,9 +106,9 @@ class Session:
         """The innermost loop whose body is being traced."""
         self.block: BlockApplication | None = None
         """The innermost running application of a block."""
-        self.consumed = Notes()
+        self.consumed = Notes(self.undo_log)
         """Tensors whose forward code is contained in a compiled computation, with its name."""
-        self.backpropagated = Notes()
+        self.backpropagated = Notes(self.undo_log)
         """Tensors whose backpropagation has been consumed, with the line of the call."""
         self.applications: dict[Any, Any] = {}
         """Constants, and applications of user-written operations without inputs, shared by keys
@@ -111,8 +118,10 @@ class Session:
             weakref.WeakKeyDictionary()
         )
         """The output types of user-written operations, by input types."""
-        self._ids = Ordinals()
-        self._ids_apart = Ordinals(1 << 40)
+        self.block_copies: dict[NetworkBlock[Any], NetworkBlock[Any]] | None = None
+        """Copies of blocks, in a session that applies them to learn their shapes, or None."""
+        self._ids = self.undo_log.supply()
+        self._ids_apart = self.undo_log.supply(1 << 40)
         self._outer: list[Session] = []
 
     @property
@@ -131,9 +140,12 @@ class Session:
     def next_id(self) -> int:
         return self._ids.take()
 
-    def atomic(self) -> Atomic:
-        """Return a context manager for an application, which has all its effects or none."""
-        return Atomic(self)
+    def atomic(self) -> Transaction:
+        """Return a context manager for an application, which has all its effects or none: shapes,
+        number formats, parameters of blocks, labels and ordinals are restored if it raises. Tensors
+        made inside do not belong to the session any more.
+        """
+        return self.environment.atomic()
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -170,33 +182,6 @@ class Session:
         _current.set(self._outer.pop())
 
 
-class Atomic:
-    """An application that leaves the session as it was if it raises.
-
-    Shapes, number formats, parameters of blocks, labels and ordinals are restored. Tensors made
-    inside do not belong to the session any more.
-    """
-
-    __slots__ = ("_position", "_session")
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        session = self._session
-        self._position = session.environment.begin(session._ids, session._ids_apart)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._session.environment.rollback(self._position)
-        self._session.undo_log.end()
-
-
 class _Retracted:
     """The session of tensors whose application has failed."""
 
@@ -218,7 +203,7 @@ def of_failed_application(tensor: str) -> UsageError:
 RETRACTED: Any = _Retracted()
 
 
-def atomic() -> Atomic:
+def atomic() -> Transaction:
     """Return a context manager for code that is to have all its effects on the session or none.
 
         with oc.atomic():
@@ -228,6 +213,9 @@ def atomic() -> Atomic:
     Each operation and each application of a block is atomic by itself. If the code raises, shapes
     and number formats inferred from it are forgotten, and parameters made in it; random numbers
     made later are those of a session without it. Tensors made in it cannot be used any more.
+
+    Memory outlives failures: when a context allocates some for a tensor, the changes so far are
+    final.
     """
     return current().atomic()
 
@@ -246,10 +234,20 @@ _OF_OPERATIONS = ("ocannl_core.tensor.operations.", "ocannl_core.tensor.custom."
 def _atomically(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with current().atomic():
+        with session_of_first(args).atomic():
             return function(*args, **kwargs)
 
     return call
+
+
+def session_of_first(args: Sequence[Any]) -> Session:
+    """Return the session of the first tensor of arguments, or the current one."""
+    for each in args:
+        first = each[0] if isinstance(each, list | tuple) and each else each
+        session = getattr(first, "session", None)
+        if isinstance(session, Session):
+            return session
+    return current()
 
 
 def _float(keyword: str, value: DType | str) -> DType:

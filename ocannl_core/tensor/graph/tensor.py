@@ -100,7 +100,7 @@ class Tensor(TensorMethods, Assignable):
         "add_access", "add_dependent", "add_effect", "adopt", "applications", "assign_with",
         "definition", "effects", "fixed_by", "free_number",
         "has_node", "initialization", "is_assignable", "is_determined", "is_overwritten", "layout",
-        "literal", "loop", "made_in", "note_host_write", "note_stated_shape", "note_update",
+        "literal", "loop", "made_in", "note_host_write", "note_memory", "note_stated_shape", "note_update",
         "note_use", "operands", "parameters", "precision", "recording", "relabel", "relate_words",
         "scopes", "settle", "sliced_from", "target", "terms",
     })
@@ -514,6 +514,12 @@ class Tensor(TensorMethods, Assignable):
         """The tensor with input and output axes exchanged."""
         transposed: Tensor = functions["exchange_rows"](self)
         return transposed
+
+    def note_memory(self) -> None:
+        """Make the changes of the session so far final: a failure that follows must not separate
+        the tensor from its memory.
+        """
+        self.session.undo_log.commit()
 
     def note_host_write(self) -> None:
         """Record that the host writes the cells."""

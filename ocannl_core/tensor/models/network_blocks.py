@@ -69,8 +69,23 @@ class NetworkBlock(Generic[R]):
             return other(*args, **named) if args or named else other
         tensors = self._bound(args, named)
         session = sessions.current()
-        with session.atomic():
-            return self._apply(session, tensors)
+        block = self if session.block_copies is None else self._copy_in(session)
+        with sessions.session_of_first(tensors).atomic(), session.atomic():
+            return block._apply(session, tensors)
+
+    def _copy_in(self, session: Session) -> NetworkBlock[R]:
+        """Return the block's copy in a session that keeps copies, unless the block was made in one
+        of the running applications.
+        """
+        assert session.block_copies is not None
+        around = () if session.block is None else session.block.blocks
+        if any(each is self for block in around for each in block.blocks.values()):
+            return self
+        if self not in session.block_copies:
+            made = NetworkBlock(self.function, self.config, self.label)
+            made.title = self.title
+            session.block_copies[self] = made
+        return session.block_copies[self]
 
     def _apply(self, session: Session, tensors: tuple[Any, ...]) -> R:
         outer = session.block

@@ -10,6 +10,7 @@ from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.shape_terms import Shape
+from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.structures import leaves_of
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -64,23 +65,25 @@ def scheme_of(block: NetworkBlock[Any]) -> Scheme:
     Raises:
         UsageError: if its body depends on more than it states about its arguments.
     """
-    with Session():
-        copy: NetworkBlock[Any] = NetworkBlock(block.function, block.config, block.label)
-        names = _arguments_of(block)
+    names = _arguments_of(block)
+    with sessions.current().atomic() as transaction, Session() as session:
+        copies = session.block_copies = {}
         given = [declare(name) for name in names]
         try:
-            results = copy(*given)
-            _share_sizes(block, copy)
+            results = block(*given)
+            for original, copy in copies.items():
+                _share_sizes(original, copy)
         except (OcannlError, TypeError) as error:
             raise UsageError.at_caller(
                 "The scheme of a block follows from its body alone, with arguments of any shape.",
                 found=f"{block!r}, whose body needs more: {error}",
                 fix="apply it, and explain the result: oc.explain(block(x))",
             ) from error
+        transaction.rollback()  # operations on tensors that the body refers to
         made = [each.value for each in leaves_of(results) if isinstance(each.value, Tensor)]
-        environment = made[0].session.environment
+        environment = session.environment
         titles = [f"result{i}" for i in range(len(made))] if len(made) > 1 else ["result"]
-        parameters = dict(_parameters_of(copy))
+        parameters = dict(_parameters_of(copies[block]))
         arguments = {name: each.terms for name, each in zip(names, given, strict=True)}
         terms = {name: each.terms for name, each in zip(titles, made, strict=True)}
         inner = {name: each.terms for name, each in parameters.items()}

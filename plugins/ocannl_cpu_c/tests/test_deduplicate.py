@@ -162,7 +162,7 @@ def test_passes_and_schedules_run_as_often_for_any_number_of_layers(
             return counting
 
         with monkeypatch.context() as patch:
-            patch.setattr(once_per_form, "_known", {})
+            patch.setattr(once_per_form, "_results", once_per_form._Results())
             patch.setattr(once_per_form, "_run_on", counted("groups", once_per_form._run_on))
             step = counted("kernels", schedule_kernels._schedule_step)
             patch.setattr(schedule_kernels, "_schedule_step", step)

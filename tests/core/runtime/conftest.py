@@ -51,6 +51,9 @@ class ToyTensor:
     def shape(self) -> str:
         return ",".join(map(str, self.info.dims))
 
+    def note_memory(self) -> None:
+        pass
+
     def note_host_write(self) -> None:
         pass
 

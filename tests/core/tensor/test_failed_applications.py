@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
+from ocannl_core.base.errors import UsageError
 from tests.support.example_count import example_count
 
 
@@ -205,3 +207,105 @@ def test_an_application_that_raises_by_itself_leaves_the_session_as_it_was(
             program.apply(*step)
         except Exception:
             assert program.describe() == known
+
+
+def test_a_retracted_tensor_leaves_no_note_to_the_next_one_of_its_number() -> None:
+    with oc.Session():
+        x = oc.tensor([1.0, 2.0])
+        kept = []
+        with contextlib.suppress(_Wrong), oc.atomic():
+            kept.append(x * 2.0)
+            kept[0].consume_forward()
+            raise _Wrong
+        other = x * 3.0
+        assert other.id == kept[0].id
+        other.consume_forward()
+        del kept[:]
+        assert other in other.session.consumed
+
+
+def test_code_consumed_by_a_failed_application_can_be_consumed_again() -> None:
+    with oc.Session():
+        hidden = oc.tensor([1.0, 2.0]) * 2.0
+        with contextlib.suppress(_Wrong), oc.atomic():
+            hidden.consume_forward()
+            raise _Wrong
+        hidden.consume_forward()
+
+
+def test_memory_of_a_context_keeps_its_tensors_when_the_program_fails() -> None:
+    with oc.Session():
+        weight = oc.param("w", output=[2])
+        context = oc.Context("interp")
+        with contextlib.suppress(_Wrong), oc.atomic():
+            doubled = weight * 2.0
+            context[weight] = np.array([3.0, 4.0])
+            lost = weight + oc.param("v", output=[2])
+            raise _Wrong
+        assert "retracted" in repr(lost)
+        run = context.compile(doubled.forward())
+        run()
+        np.testing.assert_array_equal(context[doubled], [6.0, 8.0])
+
+
+def test_closing_a_generator_retracts_nothing() -> None:
+    def steps(x: oc.Tensor) -> Iterator[oc.Tensor]:
+        with oc.atomic():
+            yield x + 1.0
+
+    with oc.Session():
+        x = oc.tensor([1.0, 2.0])
+        running = steps(x)
+        inside = next(running)
+        meanwhile = x * 2.0
+        running.close()
+        assert (inside + meanwhile).session is x.session
+
+
+def test_transactions_may_end_in_any_order() -> None:
+    with oc.Session() as session:
+        x = oc.tensor([1.0, 2.0])
+        first, second = session.atomic(), session.atomic()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        second.__exit__(None, None, None)
+        assert session.undo_log.depth == 0
+        kept = x + 1.0
+        third = session.atomic()
+        third.__enter__()  # an interrupt leaves it open
+        with contextlib.suppress(_Wrong), oc.atomic():
+            lost = x + 2.0
+            raise _Wrong
+        assert "retracted" in repr(lost)
+        assert "retracted" not in repr(kept)
+
+
+def test_a_context_manager_of_atomic_is_not_entered_twice() -> None:
+    with oc.Session():
+        transaction = oc.atomic()
+        with pytest.raises(UsageError, match="once at a time"), transaction, transaction:
+            pass
+        with transaction:
+            assert oc.tensor([1.0]).shape is not None
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        lambda x: oc.roll(x, 1, axis="a"),
+        lambda x: oc.nn.layer_norm(x, epsilon="small"),
+        lambda x: oc.nn.cross_entropy(x, oc.tensor([1.0, 2.0])),
+    ],
+)
+def test_functions_and_blocks_are_atomic_in_the_session_of_their_operands(
+    fail: Callable[[oc.Tensor], object],
+) -> None:
+    with oc.Session() as session:
+        x = oc.tensor([1.0, 2.0, 3.0])
+    with oc.Session():
+        before = session.next_id()
+        with pytest.raises(UsageError):
+            fail(x)
+    assert session.next_id() == before + 1
+    assert session.undo_log.depth == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ocannl_core.base.undo_log import UndoLog
 from ocannl_core.tensor.graph.session import Notes
 
 
@@ -24,7 +25,7 @@ class Subject:
 def test_notes_are_copied_while_other_tensors_are_freed() -> None:
     kept = Subject(0)
     dropped = [Subject(1), Subject(2)]
-    notes = Notes()
+    notes = Notes(UndoLog())
     for number in range(2):
         notes[dropped[number]] = "dropped"
     notes[kept] = "kept"

@@ -231,3 +231,27 @@ def test_an_error_names_the_use_of_a_block_above_the_line_of_its_body() -> None:
     assert lines[1].startswith("inner applied to x of shape 2|3, at ")
     assert lines[1].endswith("# the line of the application inside")
     assert lines[2].endswith("# the line of the body")
+
+
+def test_explaining_a_block_leaves_the_blocks_and_tensors_that_it_refers_to_as_they_were() -> None:
+    with oc.Session() as session:
+        inner = oc.nn.dense(output=8)
+        scale = oc.tensor([2.0])
+
+        @oc.op
+        def outer(x: oc.Tensor) -> oc.Tensor:
+            return inner(x)
+
+        @oc.op
+        def scaled(x: oc.Tensor) -> oc.Tensor:
+            return x + oc.exp(scale)
+
+        before = session.next_id()
+        text = str(oc.explain(outer()))
+        with pytest.raises(UsageError, match="follows from its body alone"):
+            oc.explain(scaled())
+        assert session.next_id() == before + 1
+        assert not inner.own_parameters
+        assert not inner.has_been_applied
+        assert inner(oc.tensor([1.0, 2.0])).shape.output
+        assert str(oc.explain(outer())) == text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from types import FunctionType, ModuleType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -46,7 +48,7 @@ from tests.support.repeated_programs import repeated_programs
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once_per_form, "_known", {})
+    monkeypatch.setattr(once_per_form, "_results", once_per_form._Results())
 
 
 def passes(program: LoopProgram) -> tuple[NamedPass, ...]:
@@ -216,16 +218,42 @@ def test_calls_between_equal_layers_stay_in_place() -> None:
     assert found.params == (s, x, y)
 
 
-def test_the_number_of_known_forms_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once_per_form, "_MOST_FORMS", 3)
+def test_the_size_of_known_forms_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(once_per_form, "_MOST_TOKENS", 200)
     for extent in range(1, 20):
         draft = Draft("sizes")
         x, i = draft.node("x", float32, extent), fresh_var()
         store = Store(x, draft.load(x, i).indices, Const(0.0, float32))
         run_local(draft.program(loop(i, extent, store)), [LocalPass("simplify", simplify)])
-        assert len(once_per_form._known) <= 3
+        known = once_per_form._results._known
+        assert 0 < sum(len(form) for _, form in known) <= 200
 
 
 def test_an_empty_program_stays_empty() -> None:
     program = Draft("empty").program()
     assert run_local(program, [LocalPass("simplify", simplify)]).body == Block()
+
+
+def test_known_results_keep_no_name_of_a_program_alive() -> None:
+    draft = Draft("gone")
+    i = fresh_var()
+    x = draft.node("x", float32, 4)
+    remark = Remark("gone", Origin("gone"))
+    once = Binary(BinaryOp.MUL, draft.load(x, i), Const(1.0, float32), float32)
+    store = Store(x, draft.load(x, i).indices, once)
+    program = draft.program(remark, loop(i, 4, store))
+    run_local(program, [LocalPass("simplify", simplify)])
+    known = {id(each) for each in reachable(once_per_form._results._known)}
+    assert len(known) > 10
+    assert known.isdisjoint(map(id, (x, i, remark, remark.origin)))
+
+
+def reachable(root: object) -> list[object]:
+    found: dict[int, object] = {}
+    pending = [root]
+    while pending:
+        each = pending.pop()
+        if id(each) not in found and not isinstance(each, type | FunctionType | ModuleType):
+            found[id(each)] = each
+            pending += gc.get_referents(each)
+    return list(found.values())
