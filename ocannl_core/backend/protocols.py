@@ -43,6 +43,7 @@ NAMES_SINCE = {
             "files.PackagedCompiler",
             "files.cache_variables",
             "files.packaged_compiler",
+            "files.replacement",
             "host_memory_statistics",
             "instructions",
             "launches.CompilerVectorization",

@@ -1,5 +1,5 @@
-"""A cache of compiled kernels on disk, the private directories and digests under it, and a compiler
-that is installed as a package.
+"""A cache of compiled kernels on disk, the private directories and digests under it, files that are
+replaced as a whole, and a compiler that is installed as a package.
 """
 
 from ocannl_core.base.files.digests import add_json_digest, strip_json_digest
@@ -9,7 +9,7 @@ from ocannl_core.base.files.directory import (
     temporary_directory,
     unfinished_directory,
 )
-from ocannl_core.base.files.new_files import unfinished_name
+from ocannl_core.base.files.new_files import replacement, unfinished_name
 from ocannl_core.base.files.object_cache import CachedObject, ObjectCache, object_cache
 from ocannl_core.base.packaged_compiler import PackagedCompiler, cache_variables
 from ocannl_core.base.packaged_compiler import find as packaged_compiler
@@ -18,6 +18,7 @@ from ocannl_core.base.packaged_compiler import find as packaged_compiler
 __all__ = [
     "CachedObject", "ObjectCache", "PackagedCompiler", "PrivateDirectory", "add_json_digest",
     "cache_variables", "object_cache", "packaged_compiler", "private_directory",
-    "strip_json_digest", "temporary_directory", "unfinished_directory", "unfinished_name",
+    "replacement", "strip_json_digest", "temporary_directory", "unfinished_directory",
+    "unfinished_name",
 ]
 # fmt: on

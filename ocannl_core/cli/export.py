@@ -16,10 +16,14 @@ from ocannl_core.cli.scripts import require_script, script_arguments
 from ocannl_core.runtime.object_sizes import object_sizes
 from ocannl_core.runtime.routine import Routine
 
+_NAMES = frozenset(("routines", "inputs", "outputs"))
+"""The arguments of `Context.export` that a function may return."""
+
 HELP = "write routines of a program as a C file or a WebAssembly module"
 DESCRIPTION = (
     "Runs a Python program as a module, calls one of its functions, and exports the routine, or "
-    "the dictionary of routines, that it returns, as `Context.export` does."
+    "the dictionary of routines, that it returns, as `Context.export` does. The function may name "
+    'inputs and outputs: {"routines": ..., "inputs": ..., "outputs": {"scores": y}}.'
 )
 
 
@@ -55,11 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
         script = ""
     script = require_script("export", script or None, ":FUNCTION model.c")
     with script_arguments(script, rest[end:]):
-        routines = _returned(script, function)
+        routines, named = _returned(script, function)
     context = next(iter(routines.values())).context
     files = context.export(
         routines,
         arguments.path,
+        **named,
         target=arguments.target,
         weights=arguments.weights,
         threads=arguments.threads,
@@ -76,17 +81,27 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _returned(script: str, function: str) -> Mapping[str, Routine]:
-    """Return the routines that a function of a program returns, by name."""
+def _returned(script: str, function: str) -> tuple[Mapping[str, Routine], Mapping[str, Any]]:
+    """Return the routines that a function of a program returns, by name, and the inputs and outputs
+    that it names.
+    """
     made: Any = runpy.run_path(script, run_name="__ocannl_export__").get(function)
     made = made() if callable(made) and not isinstance(made, Routine) else made
-    if isinstance(made, Routine):
-        return {made.name: made}
-    if isinstance(made, Mapping) and made and all(isinstance(r, Routine) for r in made.values()):
-        return made
+    named: dict[str, Any] = {}
+    routines = made
+    if isinstance(made, Mapping) and {"routines"} <= made.keys() <= _NAMES:
+        named = {name: each for name, each in made.items() if name != "routines"}
+        routines = made["routines"]
+    if isinstance(routines, Routine):
+        return {routines.name: routines}, named
+    found = [*routines.values()] if isinstance(routines, Mapping) else []
+    if found and all(isinstance(each, Routine) for each in found):
+        return routines, named
     raise UsageError(
-        "The function of a program that is exported returns a routine, or a dictionary of them.",
+        "The function of a program that is exported returns a routine, or a dictionary of them; or "
+        "the arguments of Context.export by name.",
         found=f"{function} is {made!r}",
         where=script,
-        fix=f'def {function}(): ...; return {{"predict": predict}}',
+        fix=f'def {function}(): ...; return {{"predict": predict}}, or\n'
+        'return {"routines": {"predict": predict}, "outputs": {"scores": y}}',
     )

@@ -3,12 +3,13 @@
 A backend states the units of a device in `Target.matrix_units`; rules choose schedules by these
 descriptions. Four kinds differ in the place of the operands, from which their schedules follow:
 
-- `DotProduct`: lanes of vector registers (VDPBF16PS);
+- `DotProduct`: lanes of vector registers (VDPBF16PS, VPDPBUSD);
 - `TileProduct`: tile registers of a processor (AMX);
 - `MatrixInstruction`: registers of the threads of a subgroup (`mma.sync`);
 - `AsynchronousProduct`: shared memory (WGMMA).
 
-Products are exact, and sums are float32. A factor whose format a unit does not multiply is cut into
+Products are exact. Sums are float32; those of dot products of integers are int32, exact modulo
+2**32. A factor whose format a unit does not multiply is cut into
 parts, narrower numbers whose sum it is; the product is then a sum of products of parts. A kind
 `flushes` if it takes numbers below 2**-126 for zero, in factors and in sums; it `widens` if factors
 of two formats become float32 when they are copied to where it reads them.
@@ -20,7 +21,7 @@ from math import prod
 from typing import ClassVar, TypeVar
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.dtypes import DType, float32
 
 PART_PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
     1: ((0, 0),),
@@ -90,16 +91,28 @@ class DotProduct:
     """An instruction that adds the products of neighbouring terms to each lane of a vector.
 
     Attributes:
-        dtype: The number format of the factors.
+        dtype: The number format of the factors, or of one of them.
         terms: The terms that it adds to a lane.
         least_terms: The terms of a sum from which on it pays.
+        other: The number format of the other factor, of the same size.
+        sum_dtype: The number format of the sums.
     """
 
     dtype: DType
     terms: int
     least_terms: int
-    flushes: ClassVar[bool] = True
+    other: DType | None = None
+    sum_dtype: DType = float32
     widens: ClassVar[bool] = False
+
+    @property
+    def formats(self) -> frozenset[DType]:
+        """The number formats of the factors."""
+        return frozenset({self.dtype, self.other or self.dtype})
+
+    @property
+    def flushes(self) -> bool:
+        return self.sum_dtype.is_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +167,7 @@ class TileProduct:
     parts: int = 1
     flushes: ClassVar[bool] = True
     widens: ClassVar[bool] = False
+    sum_dtype: ClassVar[DType] = float32
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -189,6 +203,7 @@ class MatrixInstruction:
     parts: int = 1
     flushes: ClassVar[bool] = False
     widens: ClassVar[bool] = True
+    sum_dtype: ClassVar[DType] = float32
 
     @property
     def terms(self) -> int:
@@ -222,6 +237,7 @@ class AsynchronousProduct:
     row_bytes: int
     flushes: ClassVar[bool] = False
     widens: ClassVar[bool] = False
+    sum_dtype: ClassVar[DType] = float32
 
     @property
     def depth(self) -> int:

@@ -248,7 +248,8 @@ class Context:
                 another language than C.
             LinkError: if a tensor that the code reads has no value.
             UsageError: for names that are no identifiers, tensors that the routines do not keep,
-                routines of another context, or static indices without a range.
+                routines of another context, static indices without a range, or files that cannot
+                be written.
         """
         from ocannl_core.runtime.export_routines import export
 

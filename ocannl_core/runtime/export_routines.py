@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -57,19 +58,34 @@ _RESERVED = frozenset(
         """
         auto break case char const continue default do double else enum extern float for goto if
         inline int long register restrict return short signed sizeof static struct switch typedef
-        union unsigned void volatile while bool true false class new delete this template namespace
+        union unsigned void volatile while
+        alignas alignof asm bool constexpr false nullptr static_assert thread_local true typeof
+        typeof_unqual
+        and and_eq bitand bitor catch char8_t char16_t char32_t class co_await co_return co_yield
+        compl concept const_cast consteval constinit decltype delete dynamic_cast explicit export
+        friend mutable namespace new noexcept not not_eq operator or or_eq private
+        protected public reinterpret_cast requires static_cast template this throw try typeid
+        typename using virtual wchar_t xor xor_eq
+        assert complex errno i386 linux offsetof stderr stdin stdout unix
         int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t size_t
         s state head failed dims strides weights state_bytes weights_bytes fingerprint memcpy memset
         """,
     )
 )
-"""Words of C and C++, and names in exported files, for which no tensor is named."""
+"""Words of C and C++, macros of common headers, and names in exported files, for which no tensor is
+named.
+"""
+
+_MACROS = re.compile(
+    "EOF|I|INFINITY|NAN|NULL|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)|(M|FE|FLT|DBL|LDBL|FP)_[A-Z0-9_]+"
+)
+"""Macros of the standard headers in capitals, likewise."""
 
 _OWN_FUNCTIONS = frozenset(
     (
         *("init", "call", "cells", "status", "status_text", "facts"),
         *("tensor", "tensors", "function", "functions", "arguments"),
-        *("threads", "parallel_for"),
+        *("threads", "parallel_for", "constructor", "then"),
     )
 )
 """The names behind the prefix that every file has, or the fronts of exported models."""
@@ -166,10 +182,26 @@ def export(
     beside = None if content.are_inside else path.with_suffix(".safetensors")
     if beside is not None:
         files[beside] = header_bytes(entries, _METADATA) + content.weights
-    for file, written in files.items():
-        with replacement(file) as new:
-            new.write(written)
+    _write(files)
     return ExportedFiles(source, header, beside, content.state_bytes, len(content.weights), module)
+
+
+def _write(files: Mapping[Path, bytes]) -> None:
+    """Write files together: none takes its name before all are on the disk."""
+    file = next(iter(files))
+    try:
+        with ExitStack() as stack:
+            for file, content in files.items():
+                new = stack.enter_context(replacement(file))
+                new.write(content)
+                new.flush()
+    except OSError as error:
+        raise UsageError(
+            "The files of an export are written together, or not at all.",
+            found=f"{type(error).__name__}: {error.strerror or error}",
+            where=f"{file}; files that were there before are unchanged",
+            fix="make room on the disk, or choose another folder",
+        ) from error
 
 
 class _Exporter:
@@ -527,16 +559,25 @@ class _Names:
 
     def __init__(self, prefix: str) -> None:
         self._given = {*_RESERVED, *INSTRUCTION_FUNCTIONS, prefix.lower()}
+        self._prefix = f"{prefix.lower()}_"
 
     def unique(self, name: str) -> str:
-        """Return a name, with a number behind it if another one differs in case at most."""
+        """Return a name, with a number behind it if another one differs in case at most; in place
+        of a macro in capitals, small letters.
+        """
         wanted = re.sub(r"\W", "_", name, flags=re.ASCII)
+        if self._is_macro(wanted):
+            wanted = wanted.lower()
         found, number = wanted, 1
         while found.lower() in self._given:
             number += 1
             found = f"{wanted}_{number}"
         self._given.add(found.lower())
         return found
+
+    def _is_macro(self, name: str) -> bool:
+        is_own = name.isupper() and name.lower().startswith(self._prefix)
+        return is_own or _MACROS.fullmatch(name) is not None
 
 
 def _own_name(name: str, names: _Names) -> str:
@@ -554,9 +595,11 @@ def _own_name(name: str, names: _Names) -> str:
 
 
 def _check_identifier(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in _RESERVED:
+    is_identifier = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) is not None
+    if not is_identifier or name in _RESERVED or _MACROS.fullmatch(name):
         raise UsageError(
-            "The names of an exported file, of its functions and arguments are identifiers of C.",
+            "The names of an exported file, of its functions and arguments are identifiers of C "
+            "and C++, and not of macros in their headers.",
             found=repr(name),
             fix='ctx.export({"predict": routine}, "model.c")',
         )

@@ -7,6 +7,13 @@ A helper has a name such as `int32x16_load_int8`, made of one of these verbs:
   caches;
 - `wrap` returns lanes modulo the width of the format.
 
+Four adjacent bytes are a quad: a lane of a vector of uint32. A dot-product instruction adds the
+products of a quad of uint8 and one of int8 to a lane of int32; those of equal formats are two.
+
+- `quads` loads n quads, `quad` loads one for all lanes, `joined` makes them of four vectors;
+- `interleave` stores the quads of four vectors;
+- `mixed` adds the products of quads of uint8 and of int8 to a vector, `dot` those of one format.
+
 A bool is 0 or 1 in a lane, and in the byte that is its cell.
 """
 
@@ -30,6 +37,9 @@ def short_integer_helper(lanes: int, function: str) -> Helper | None:
     cell = cell_format(dtype)
     key = f"{dtype if dtype.is_packed else cell}x{lanes}"
     words = {"LANES": str(lanes), "CELL": cell, "FORMAT": name, "WRAPPED": _wrapped(dtype)}
+    is_signed = dtype.kind is Kind.SIGNED
+    words |= {"MIDDLE": "middle, b" if is_signed else "a, middle"}
+    words |= {"MOVED": "a ^ middle, b" if is_signed else "a, b ^ middle"}
     words |= {"PART": "char" if dtype.nbytes == 1 else "short"} | _packed_words(lanes, dtype)
     return instantiate(template, f"int32x{lanes}_{function}", words, lanes, key)
 

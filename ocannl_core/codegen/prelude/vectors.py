@@ -13,7 +13,11 @@ from functools import cache
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.prelude.elementwise import vector_function
 from ocannl_core.codegen.prelude.narrow_vectors import CELLS, narrow_helper
-from ocannl_core.codegen.prelude.short_integers import SHORT_INTEGERS, short_integer_helper
+from ocannl_core.codegen.prelude.short_integers import (
+    SHORT_INTEGERS,
+    cell_format,
+    short_integer_helper,
+)
 from ocannl_core.codegen.prelude.vector_types import TYPES, Vector
 from ocannl_core.codegen.text.helper import Helper, instantiate, read_helpers
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -73,9 +77,7 @@ def _function(vector: Vector, function: str) -> Helper | None:
     if function.startswith("map_"):
         called = {"CALLED": function.removeprefix("map_")}
         return _from_template(vector, function, "map", called)
-    if function in ("transpose", "transpose_pairs") or (
-        function.startswith("transpose_") and vector.dtype == "float32"
-    ):
+    if function.startswith("transpose"):
         return _from_template(vector, function, "TRANSPOSE", _transpose(vector, function))
     if vector.dtype == "int32" and function.endswith(tuple(SHORT_INTEGERS)):
         return short_integer_helper(vector.lanes, function)
@@ -145,11 +147,22 @@ def _reduction(vector: Vector, function: str) -> dict[str, str]:
     return {"REDUCTION": function, "STAGES": "\n".join(lines)}
 
 
+def _transposed_row(vector: Vector, source: str, place: str) -> str:
+    """Return the load of a row of a square that is transposed, in the format of the vector."""
+    if source in CELLS:
+        return f"{vector.name}_load_{source}({place}, {vector.lanes})"
+    if source in SHORT_INTEGERS:
+        load = f"int32x{vector.lanes}_load_{source}({place}, {vector.lanes})"
+        is_same = vector.dtype == "int32"
+        return load if is_same else f"__builtin_convertvector({load}, {vector.name})"
+    return f"*(const {vector.cells} *)({place})"
+
+
 def _transpose(vector: Vector, function: str) -> dict[str, str]:
     """Return the words of a function that transposes a square of cells.
 
-    The cells may be of a narrow format, which are widened, or pairs of cells. Each stage
-    interleaves the first half of the rows with the second one.
+    The cells may be of a narrow format or short integers, which are widened, or pairs of cells, or
+    quads of bytes. Each stage interleaves the first half of the rows with the second one.
 
     The function is never inlined, since its constants take registers: a compiler would load them
     ahead of all loops, and spill the accumulators of an inner loop.
@@ -158,16 +171,13 @@ def _transpose(vector: Vector, function: str) -> dict[str, str]:
     lanes, half = vector.lanes, vector.lanes // 2
     low = ", ".join(f"{i}, {lanes + i}" for i in range(half))
     high = ", ".join(f"{half + i}, {lanes + half + i}" for i in range(half))
-    given = f"{CELLS.get(source, 'uint16')}_t" if source else vector.element
-    lines = [
-        f"  {vector.name} x{row} = "
-        + (
-            f"{vector.name}_load_{source}(p + {row} * stride, {lanes});"
-            if source in CELLS
-            else f"*(const {vector.cells} *)(p + {row} * stride);"
-        )
-        for row in range(lanes)
-    ]
+    quads = source.removeprefix("quads_") if source.startswith("quads_") else ""
+    if source in SHORT_INTEGERS:
+        given = f"{cell_format(SHORT_INTEGERS[source])}_t"
+    else:
+        given = f"{quads or CELLS.get(source, 'uint16')}_t" if source else vector.element
+    loads = [_transposed_row(vector, source, f"p + {row} * stride") for row in range(lanes)]
+    lines = [f"  {vector.name} x{row} = {load};" for row, load in enumerate(loads)]
     rows = [f"x{row}" for row in range(lanes)]
     for stage in range(lanes.bit_length() - 1):
         new = [f"{'yz'[stage % 2]}{stage}_{row}" for row in range(lanes)]
@@ -177,5 +187,5 @@ def _transpose(vector: Vector, function: str) -> dict[str, str]:
                 lines.append(f"  const {vector.name} {name} = {shuffled};")
         rows = new
     lines += [f"  *({vector.cells} *)(q + {row} * step) = {name};" for row, name in enumerate(rows)]
-    taken = given if source == "pairs" else vector.element
+    taken = given if quads or source == "pairs" else vector.element
     return {"TRANSPOSE": function, "GIVEN": given, "TAKEN": taken, "STAGES": "\n".join(lines)}

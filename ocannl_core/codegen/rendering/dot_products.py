@@ -1,6 +1,8 @@
-"""Rendering of pairs in vector loops as dot-product instructions on two terms (VDPBF16PS).
+"""Rendering of pairs in vector loops as dot-product instructions: on two terms of narrow floats
+(VDPBF16PS), or on four terms of bytes (VPDPBUSD).
 
-The formats are those that have the helpers of pairs (`prelude/narrow_vectors.py`).
+The formats are those that have the helpers of pairs (`prelude/narrow_vectors.py`), or of groups of
+four bytes (`prelude/short_integers.py`).
 
     for l in vector(16):                            c = float32x16_dot_bfloat16(
         for p in pair(2):                    -->        c, float32x16_pair_bfloat16(&a[k, 0]),
@@ -17,9 +19,23 @@ from ocannl_core.codegen.rendering.short_formats import match_narrow_load
 from ocannl_core.codegen.rendering.vector_loops import VectorLoop
 from ocannl_core.codegen.text.precedence import CExpr, call
 from ocannl_core.codegen.text.scalar_replacement import stride_along
-from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, Stmt, Store, Ternary, Unary
-from ocannl_core.ir.numbers.dtypes import DType, float32
-from ocannl_core.ir.numbers.primitives import TernaryOp, UnaryOp
+from ocannl_core.ir.loops.conversions import unwidened
+from ocannl_core.ir.loops.nodes import (
+    AxisKind,
+    Binary,
+    Block,
+    Expr,
+    For,
+    Load,
+    Stmt,
+    Store,
+    Ternary,
+)
+from ocannl_core.ir.numbers.dtypes import DType, float32, int8, int32, uint8
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
+
+_BYTES = frozenset({int8, uint8})
+"""The formats of which instructions multiply four numbers for each lane of int32."""
 
 
 class DotProductLoop(VectorLoop):
@@ -28,9 +44,12 @@ class DotProductLoop(VectorLoop):
     def _write_other(self, stmt: Stmt) -> None:
         match stmt:
             case For(start=start, stop=stop, body=Block((Store() as store,)), kind=AxisKind.PAIR):
-                if stop - start != 2:
-                    raise NotVectorizedError
-                self._write_pair(stmt, store)
+                if stop - start == _terms(store):
+                    self._write_pair(stmt, store)
+                else:  # the last terms of a sum
+                    for at in range(start, stop):
+                        with self._names.bind(stmt.var, at):
+                            self._write_store(store)
             case _:
                 raise NotVectorizedError
 
@@ -45,36 +64,55 @@ class DotProductLoop(VectorLoop):
                 factors = [self._load_pairs(pair, each, narrow) for each in (left, right)]
                 total = self._value(store.value.third)
                 self._write_assignment(store, self._call("dot", narrow, total, *factors))
+            case Binary(
+                BinaryOp.ADD, Load(node, indices) as total, Binary(BinaryOp.MUL, left, right), dtype
+            ) if (
+                dtype is int32
+                and (node, indices) == (store.node, store.indices)
+                and node in self._names.registers
+            ):
+                formats = [_narrow_format(each) for each in (left, right)]
+                if not _BYTES.issuperset(formats):
+                    raise NotVectorizedError
+                factors = [
+                    self._load_pairs(pair, each, narrow)
+                    for each, narrow in zip((left, right), formats, strict=True)
+                ]
+                verb, narrow = ("dot", formats[0]) if len(set(formats)) == 1 else ("mixed", uint8)
+                if verb == "mixed" and formats[0] is int8:
+                    factors.reverse()
+                added = self._call(verb, narrow, self._value(total), *factors)
+                self._write_assignment(store, added)
             case _:
                 self._write_interleaved(pair, store)
 
     def _load_pairs(self, pair: For, factor: Expr, narrow: DType) -> CExpr:
-        """Return the values of a factor in both iterations, two in each lane."""
-        cell = match_narrow_load(factor)
+        """Return the values of a factor in all iterations, beside each other in each lane."""
+        cell = _narrow_load(factor)
         if cell is not None:
             position, stride = self._place(cell.node, cell.indices)
-            if stride_along(position, pair.var) == 1 and stride in (0, 2):
+            if stride_along(position, pair.var) == 1 and stride in (0, pair.stop - pair.start):
                 with self._names.bind(pair.var, pair.start):
                     place = CExpr(f"&{self._cell(cell.node, position)}")
                 words = f"uint32x{self._lanes}"
                 self._writer.helpers.add(words)
                 count = () if stride == 0 else (CExpr(str(self._count)),)
-                verb = "pairs" if count else "pair"
+                verb = ("quad" if narrow in _BYTES else "pair") + "s" * len(count)
                 return CExpr(self._cache_value(words, self._call(verb, narrow, place, *count)))
         return self._call("joined", narrow, *self._unroll_pair(pair, factor))
 
     def _unroll_pair(self, pair: For, expr: Expr) -> list[CExpr]:
-        """Return the values of an expression in both iterations."""
+        """Return the values of an expression in all iterations."""
         values = []
-        for at in (pair.start, pair.start + 1):
+        for at in range(pair.start, pair.stop):
             with self._names.bind(pair.var, at):
                 values.append(self._value(expr))
         return values
 
     def _write_interleaved(self, pair: For, store: Store) -> None:
-        """Write a copy of two values to adjacent cells."""
+        """Write a copy of the values of all iterations to adjacent cells."""
         position, stride = self._place(store.node, store.indices)
-        is_beside = stride_along(position, pair.var) == 1 and stride == 2
+        is_beside = stride_along(position, pair.var) == 1 and stride == pair.stop - pair.start
         narrow = _format_of_pairs(store.value)
         if not is_beside or store.value.dtype is not narrow:
             raise NotVectorizedError
@@ -95,22 +133,45 @@ class DotProductLoop(VectorLoop):
                 pass
             case _:
                 raise NotVectorizedError
-        _format_of_pairs(value)
-        function = f"uint32x{self._lanes}_transpose_pairs"
+        if pair.stop - pair.start != _terms(store):
+            raise NotVectorizedError
+        narrow = _format_of_pairs(value)
+        kind = f"quads_{narrow}" if narrow in _BYTES else "pairs"
+        function = f"uint32x{self._lanes}_transpose_{kind}"
         self._writer.helpers.add(function)
         self._write_transpose(function, value, store, inner, pair)
 
     def _call(self, verb: str, narrow: DType, *arguments: CExpr) -> CExpr:
-        return call(self._helper(float32, f"{verb}_{narrow.name}"), *arguments)
+        return call(
+            self._helper(narrow.in_lanes if narrow in _BYTES else float32, f"{verb}_{narrow.name}"),
+            *arguments,
+        )
 
 
 def _format_of_pairs(*values: Expr) -> DType:
     """Return the narrow format of some values, of which instructions take pairs."""
     formats = {_narrow_format(each) for each in values}
     narrow = formats.pop()
-    if formats or not has_pairs(narrow):
+    if formats or not (has_pairs(narrow) or narrow in _BYTES):
         raise NotVectorizedError
     return narrow
+
+
+def _terms(store: Store) -> int:
+    """Return the terms that one instruction adds, or that a copy has beside each other."""
+    value = store.value
+    if value.dtype in _BYTES or value.dtype is int32:
+        return 4
+    return 2
+
+
+def _narrow_load(expr: Expr) -> Load | None:
+    """Return the load of a cell of a narrow format, which may be widened; None for others."""
+    match unwidened(expr):
+        case Load() as load if load.dtype in _BYTES:
+            return load
+        case _:
+            return match_narrow_load(expr)
 
 
 def _narrow_format(expr: Expr) -> DType:
@@ -119,7 +180,5 @@ def _narrow_format(expr: Expr) -> DType:
     if cell is not None:
         return cell.dtype
     match expr:
-        case Unary(UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
-            return arg.dtype
         case _:
-            return expr.dtype
+            return unwidened(expr).dtype

@@ -59,6 +59,15 @@ def match_narrow_load(expr: ir.Expr) -> ir.Load | None:
             return None
 
 
+def match_short_load(expr: ir.Expr) -> ir.Load | None:
+    """Return the load of a short integer that an expression converts; None for others."""
+    match expr:
+        case ir.Unary(UnaryOp.IDENTITY, ir.Load(_, _, dtype) as load) if dtype.is_short_integer:
+            return load
+        case _:
+            return None
+
+
 def exceeds_format(expr: ir.Expr) -> bool:
     """Return True if computing a short integer in int32 may give bits beyond its width."""
     if expr.dtype is bool_:

@@ -21,6 +21,7 @@ from ocannl_core.codegen.rendering.short_formats import (
     is_arithmetic,
     is_exact,
     match_narrow_load,
+    match_short_load,
     place_of,
 )
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
@@ -81,11 +82,12 @@ class VectorLoop:
         """
         value, dtype = store.value, store.value.dtype
         if isinstance(value, ir.Unary):
-            value = match_narrow_load(value) or value
+            value = match_narrow_load(value) or match_short_load(value) or value
         given = value.dtype
-        if given.in_lanes is not given and dtype is not dtypes.float32:
+        is_widened = given.in_lanes is not given
+        if is_widened and (given.is_packed or dtype not in (dtypes.float32, dtypes.int32)):
             raise NotVectorizedError
-        function = f"transpose_{given}" if given.is_narrow else "transpose"
+        function = f"transpose_{given}" if is_widened else "transpose"
         self._write_transpose(self._helper(dtype, function), value, store, inner)
 
     def _write_transpose(
@@ -97,7 +99,7 @@ class VectorLoop:
         pair: ir.For | None = None,
     ) -> None:
         """Write a transposing copy of a square of cells, or of the pairs of a loop."""
-        width, count = 1 if pair is None else 2, inner.stop - inner.start
+        width, count = 1 if pair is None else pair.stop - pair.start, inner.stop - inner.start
         if not isinstance(value, ir.Load) or count != self._lanes or self._count != self._lanes:
             raise NotVectorizedError
         if {value.node, store.node} & self._names.registers.keys():

@@ -82,8 +82,8 @@ class AxisKind(Enum):
     )
     """The loop is fully unrolled."""
     PAIR = _Row("pair", Resource.INSTRUCTION, "pair", is_whole=True)
-    """Both iterations add a product of narrow floats to one number; one instruction may execute
-    them, which flushes numbers below 2**-126 to zero.
+    """Both iterations add a product of narrow floats to one number, or all four a product of bytes;
+    one instruction may execute them, which flushes floats below 2**-126 to zero.
     """
     TILE = _Row("tile", Resource.INSTRUCTION, is_whole=True, on_blocks=True)
     """Iterations run over the rows, the columns or the terms of a tile register; one instruction

@@ -135,9 +135,16 @@ def as_format(expr: Expr, dtype: dtypes.DType) -> Expr:
 
 
 def unwidened(expr: Expr) -> Expr:
-    """Return a narrow float before it is widened; other expressions as they are."""
+    """Return a narrow float, or a byte, before it is widened to a format of the same kind of
+    numbers; other expressions as they are.
+    """
     match expr:
         case Unary(primitives.UnaryOp.IDENTITY, arg) if arg.dtype.is_narrow:
+            return arg
+        case Unary(primitives.UnaryOp.IDENTITY, arg, dtypes.int32) if arg.dtype in (
+            dtypes.int8,
+            dtypes.uint8,
+        ):
             return arg
         case _:
             return expr

@@ -50,13 +50,16 @@ def joint_terms(tree: AxisTree, kinds: Mapping[str, AxisKind]) -> str:
 def is_valid_pair(
     tree: AxisTree, order: Sequence[str], pairs: list[str], vectors: list[str]
 ) -> bool:
-    """Return True if loops over pairs are the inside of a reduced axis split by two, innermost."""
+    """Return True if loops over the terms of one instruction are the inside of a reduced axis,
+    innermost.
+    """
     split = tree.splits.get(pairs[0][:-1])
     return (
         pairs == [order[-1]]
         and bool(vectors)
         and pairs[0].endswith("1")
         and split is not None
-        and (split.size, split.evenly) == (2, False)
+        and split.size in (2, 4)
+        and not split.evenly
         and tree.is_reduced(pairs[0])
     )

@@ -381,7 +381,8 @@ def _finish_kinds(state: NestState) -> NestState:
     is_paired = not pairs or loop_ends.is_valid_pair(state.tree, order, pairs, vectors)
     if state.tile is None and not is_paired:
         raise UsageError(
-            "A pair is the inside of a reduced axis split by two, inside of a vectorised axis.",
+            "A pair is the inside of a reduced axis split by two or four, inside of a vectorised "
+            "axis.",
             found=" ".join(pairs),
         )
     if state.square:  # of the rest

@@ -75,8 +75,8 @@ class PackedBuffer(FilledBuffer):
         if kinds.get(self.pack.axes[-1]) is not ir.AxisKind.PAIR:
             if len(dims) > 1 and dims[-1] * nbytes % PADDED_STRIDE_BYTES == 0:
                 dims[-1] += CACHE_LINE_BYTES // nbytes
-        elif len(dims) > 2 and dims[-2] * 2 * nbytes % PADDED_STRIDE_BYTES == 0:
-            dims[-2] += CACHE_LINE_BYTES // (2 * nbytes)
+        elif len(dims) > 2 and dims[-2] * dims[-1] * nbytes % PADDED_STRIDE_BYTES == 0:
+            dims[-2] += CACHE_LINE_BYTES // (dims[-1] * nbytes)
         self.node = emission.new_array(
             f"packed{self.pack.operand}", self._packed.dtype, tuple(dims)
         )

@@ -106,10 +106,12 @@ class ReductionModel:
         self._nodes = nodes
         self._stores = [strides(nest.axes, (store,), nodes) for store in nest.epilogue]
         is_product = isinstance(reduction.term, Binary) and reduction.term.op is BinaryOp.MUL
-        is_sum = reduction.op is BinaryOp.ADD and reduction.dtype.is_float
-        self.is_fused = self.machine.has_fma and is_sum and is_product
+        is_sum = reduction.op is BinaryOp.ADD and is_product
+        self.is_fused = self.machine.has_fma and is_sum and reduction.dtype.is_float
         unit = find_unit(DotProduct, reduction, target)
-        can_group = self.is_fused and all(axis.bound is None for axis in nest.reduced)
+        is_exact = is_sum and reduction.dtype.is_integer
+        is_whole = all(axis.bound is None for axis in nest.reduced)
+        can_group = is_whole and (self.is_fused or is_exact)
         self.dot_product = unit if isinstance(unit, DotProduct) and can_group else None
 
     def iterations(self, names: Iterable[str]) -> int:
@@ -150,6 +152,53 @@ class ReductionModel:
         return (
             self.reuse(operand) >= machine_model.MIN_PACK_REUSE and nbytes <= self.machine.l2_copy
         )
+
+    def ordered_reductions(self, vector_axis: str) -> list[str]:
+        """Return the reduced axes, one along which broadcast operands are contiguous innermost."""
+        names = list(self.reduced_axes)
+        spread = [each for each in self.operands if vector_axis not in each.axes]
+        for name in reversed(names):
+            if self.extents[name] > 1 and any(each.stride(name) == 1 for each in spread):
+                names.remove(name)
+                return [*names, name]
+        return names
+
+    def can_group_terms(self, vector_axis: str) -> bool:
+        """Return True if there is a dot-product instruction, and both operands have groups of terms
+        contiguous, in memory or in a copy that pays.
+        """
+        unit, names = self.dot_product, self.ordered_reductions(vector_axis)
+        if unit is None or not names or self.lanes < 4:
+            return False
+        if self.extents[names[-1]] < unit.least_terms:
+            return False
+        return all(self._can_group(each, vector_axis, names[-1]) for each in self.operands)
+
+    def _can_group(self, operand: ReductionOperand, vector_axis: str, axis: str) -> bool:
+        if vector_axis in operand.axes:
+            is_reused = self.reuse(operand) >= machine_model.MIN_PACK_REUSE
+            return is_reused and self.can_pack_vectors(operand, vector_axis)
+        if operand.is_load and operand.stride(axis) == 1:
+            return True
+        rows = self.tile_row_axes(vector_axis)
+        return len(rows) == 1 and self.can_pack_rows(operand, rows[0])
+
+    def can_pack_vectors(self, operand: ReductionOperand, vector_axis: str) -> bool:
+        """Return True if an operand is invariant in the loops between those over blocks of the
+        vector axis and the reduction.
+        """
+        outer = self.outer_axes(vector_axis)
+        return not any(
+            name in operand.axes
+            for name in self.output_axes
+            if name != vector_axis and name not in outer
+        )
+
+    def can_pack_rows(self, operand: ReductionOperand, axis: str) -> bool:
+        """Return True if an operand depends on one output axis alone."""
+        is_alone = all(name == axis for name in self.output_axes if name in operand.axes)
+        is_still = not any(name in operand.axes for name in self.shifting_axes)
+        return axis in operand.axes and is_alone and is_still
 
     def row_axes(self, vector_axis: str) -> list[str]:
         """Return the output axes along which a vector operand is reused."""
@@ -199,6 +248,8 @@ class ReductionModel:
             )
         else:
             total = self.register_tile(vector_axis).cycles
+            if self.dot_product is not None and self.can_group_terms(vector_axis):
+                total /= self.dot_product.terms
             scattered_stores = sum(strides.get(vector_axis, 0) != 1 for strides in self._stores)
             total += machine_model.SCATTERED_STORE_CYCLES * stores * scattered_stores
         for operand in self.operands:

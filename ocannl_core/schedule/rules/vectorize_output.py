@@ -76,7 +76,7 @@ class _OutputVectorizer:
         self._block_size = min(width * tile.vectors, model.extents[vector_axis])
         self._block_count = -(-model.extents[vector_axis] // self._block_size)
         splits: list[Transform] = []
-        self._reduced = self._order_reduced_axes()
+        self._reduced = model.ordered_reductions(vector_axis)
         self._outer_reductions = self._choose_outer_reductions()
         self._steps = model.iterations((*model.shifting_axes, *self._reduced))
         self._reduction = self._split_reduction(splits)
@@ -251,8 +251,11 @@ class _OutputVectorizer:
         """Return True if vectors are packed inside of blocks of the reduction, again in every
         share.
         """
-        vectors = self._model.vector_operands(self._vector_axis)
-        return any(self._can_pack_vectors(each) and self._should_pack(each) for each in vectors)
+        model = self._model
+        return any(
+            model.can_pack_vectors(each, self._vector_axis) and self._should_pack(each)
+            for each in model.vector_operands(self._vector_axis)
+        )
 
     def _max_shares(self, tile: RegisterTile) -> dict[str, int]:
         """Return the axes that can be outside of blocks of the reduction, with the number of shares
@@ -276,17 +279,6 @@ class _OutputVectorizer:
             for name in self._model.output_axes
             if name != self._vector_axis and name not in outer
         ]
-
-    def _order_reduced_axes(self) -> list[str]:
-        """Return the reduced axes, one along which broadcast operands are contiguous innermost."""
-        model = self._model
-        names = list(model.reduced_axes)
-        spread = [each for each in model.operands if self._vector_axis not in each.axes]
-        for name in reversed(names):
-            if model.extents[name] > 1 and any(each.stride(name) == 1 for each in spread):
-                names.remove(name)
-                return [*names, name]
-        return names
 
     def _choose_outer_reductions(self) -> list[str]:
         """Return the reduced axes outside of the output axes: as many as it takes for the vectors
@@ -374,7 +366,7 @@ class _OutputVectorizer:
         """
         model = self._model
         return not model.outer_axes(self._vector_axis) and all(
-            self._can_pack_vectors(each) and self._should_pack(each)
+            self._model.can_pack_vectors(each, self._vector_axis) and self._should_pack(each)
             for each in model.vector_operands(self._vector_axis)
         )
 
@@ -426,28 +418,18 @@ class _OutputVectorizer:
         return f"{name}1"
 
     def _split_pairs(self, splits: list[Transform]) -> str | None:
-        """Split off a loop over two terms that are one instruction, if there is one and both
-        operands have their pairs contiguous, in memory or in a copy; return its name.
+        """Split off a loop over the terms that are one instruction, if there is one; return its
+        name.
         """
         model, unit = self._model, self._model.dot_product
-        if unit is None or self._has_chains or not self._reduced or model.lanes < 4:
+        if unit is None or self._has_chains or not self._reduced:
             return None
         name = self._reduced[-1]
-        if model.extents[name[0]] < unit.least_terms:
-            return None
-        if not all(self._can_pair(operand, name[0]) for operand in model.operands):
+        if not model.can_group_terms(self._vector_axis):
             return None
         splits.append(Split(name, unit.terms))
         self._reduced[-1] = f"{name}0"
         return f"{name}1"
-
-    def _can_pair(self, operand: ReductionOperand, axis: str) -> bool:
-        """Return True if pairs along an axis are contiguous, in memory or in a copy that pays."""
-        if self._vector_axis in operand.axes:
-            return self._can_pack_vectors(operand) and self._model.reuse(operand) >= MIN_PACK_REUSE
-        if operand.is_load and operand.stride(axis) == 1:
-            return True
-        return len(self._rows) == 1 and self._can_pack_rows(operand, self._rows[0])
 
     def _packs(self) -> Iterator[Transform]:
         if self._has_chains:
@@ -463,7 +445,7 @@ class _OutputVectorizer:
         vector_loops, model = self._vector_loops, self._model
         around = (self._outer_loops() or (None,))[-1]
         inside = around if self._has_outer_vector_loop() else vector_loops.outer or around
-        if not self._can_pack_vectors(operand):
+        if not self._model.can_pack_vectors(operand, self._vector_axis):
             return
         loops = [*model.shifting_axes, *self._reduced]
         used = [name for name in loops if name[0] in operand.axes]
@@ -474,17 +456,6 @@ class _OutputVectorizer:
                 inside,
                 (*panels, *used, vector_loops.inner, *self._pair_axes(operand)),
             )
-
-    def _can_pack_vectors(self, operand: ReductionOperand) -> bool:
-        """Return True if an operand is invariant in the loops between those over blocks of the
-        vector axis and the reduction.
-        """
-        outer = self._model.outer_axes(self._vector_axis)
-        return not any(
-            name in operand.axes
-            for name in self._model.output_axes
-            if name != self._vector_axis and name not in outer
-        )
 
     def _pair_axes(self, operand: ReductionOperand) -> list[str]:
         """Return the innermost axis of a copy of pairs."""
@@ -516,7 +487,7 @@ class _OutputVectorizer:
 
     def _pack_rows(self, operand: ReductionOperand, row: BlockedAxis) -> Iterator[Transform]:
         """Yield the packing of a broadcast operand, if its rows conflict in the cache."""
-        if not self._can_pack_rows(operand, row):
+        if not self._model.can_pack_rows(operand, row.axis[0]):
             return
         if row.outer is None and not (self._saves_conversions(operand) or self._pair is not None):
             return
@@ -536,14 +507,6 @@ class _OutputVectorizer:
                 yield Pack(operand.position, inside, (*numbers, *used, row.inner, *pairs))
         elif copy is PackingLayout.ROWS:
             yield Pack(operand.position, inside, (*blocks, row.axis, *used, *pairs))
-
-    def _can_pack_rows(self, operand: ReductionOperand, row: BlockedAxis) -> bool:
-        """Return True if an operand depends on one output axis alone."""
-        model = self._model
-        axis = row.axis[0]
-        is_alone = all(name == axis for name in model.output_axes if name in operand.axes)
-        is_still = not any(name in operand.axes for name in model.shifting_axes)
-        return axis in operand.axes and is_alone and is_still
 
     def _choose_row_layout(self, operand: ReductionOperand, row: BlockedAxis) -> PackingLayout:
         """Return the layout of a broadcast operand by the cost model."""

@@ -120,7 +120,7 @@ class NetworkBlock(Generic[R]):
     def _at_use(self, error: ShapeError, tensors: tuple[Any, ...]) -> ShapeError:
         """Return an error of the body with the use of the block above it."""
         use = caller_location()
-        if use is None or str(use) in error.where:
+        if use is None or str(use) in error.where.partition("\n")[0]:
             return error  # one of our own blocks: its body has no line of the user
         given = " and ".join(
             f"{'_'.join(each.label)} of shape {each.shape}"

@@ -554,6 +554,93 @@ def test_names_that_differ_in_case_and_names_of_functions(tmp_path: Path) -> Non
     assert np.asarray(model.run(pair, 0 * pair, pair)[0]).tolist() == [2.0, 3.0]
 
 
+def test_words_and_macros_of_c_and_cpp_are_no_arguments(tmp_path: Path) -> None:
+    names = [
+        "linux",
+        "unix",
+        "NULL",
+        "EOF",
+        "I",
+        "NAN",
+        "INFINITY",
+        "INT32_MAX",
+        "M_PI",
+        "FLT_EPSILON",
+        "errno",
+        "assert",
+        "complex",
+        "stdin",
+        "asm",
+        "typeof",
+        "nullptr",
+        "alignas",
+        "thread_local",
+        "operator",
+        "not_eq",
+        "private",
+        "try",
+        "catch",
+        "export",
+        "friend",
+        "constexpr",
+        "typename",
+        "wchar_t",
+        "MODEL_ABI",
+        "MODEL_STATE_BYTES",
+        "i",
+        "null",
+        "module",
+    ]
+    tensors = [oc.placeholder(name, output=[2]) for name in names]
+    ctx = oc.Context("cpu_c")
+    y = sum(tensors[1:], tensors[0])
+    run = ctx.compile(oc.train.forward(y), name="run")
+    files = ctx.export(run, tmp_path / "model.c")
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    (called, _) = model.arguments("run")
+    kept = [name for name, other in zip(names, called, strict=True) if name == other]
+    assert kept == ["module"]
+    assert called[names.index("I")] == "i"
+    assert called[names.index("i")] == "i_2"
+    with pytest.raises(UsageError, match="identifiers of C and"):
+        ctx.export(run, tmp_path / "other.c", outputs={"NULL": y})
+    with pytest.raises(UsageError, match="functions of its own"):
+        ctx.export({"then": run}, tmp_path / "other.c")
+    if (cpp := shutil.which("g++")) is not None:
+        (tmp_path / "main.cpp").write_text(
+            "#include <cmath>\n#include <cstdio>\n#include <cerrno>\n#include <cfloat>\n"
+            '#include <cassert>\n#include "model.h"\nint main() { return 0; }\n'
+        )
+        source = str(tmp_path / "main.cpp")
+        subprocess.run([cpp, "-std=gnu++20", "-Werror", "-fsyntax-only", source], check=True)
+
+
+@pytest.mark.parametrize("weights", ["inside", "beside"])
+def test_files_are_written_together_or_not_at_all(
+    weights: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = perceptron()
+    program.context.export(program.routines, tmp_path / "model.c", weights=weights)
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    program.results()
+    run = {"run": next(iter(program.routines.values()))}
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(UsageError, match="together, or not at all"):
+            program.context.export(run, tmp_path / "model.c", weights=weights)
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+    header = tmp_path / "model.h"
+    header.unlink()
+    header.mkdir()
+    with pytest.raises(UsageError, match="Is a directory"):
+        program.context.export(run, tmp_path / "model.c", weights=weights)
+    assert (tmp_path / "model.c").read_bytes() == before[tmp_path / "model.c"]
+
+
 def test_results_of_earlier_calls_are_no_weights(tmp_path: Path) -> None:
     program = perceptron()
     program.results()
@@ -633,6 +720,24 @@ def test_the_command_prints_sizes_of_files_and_of_code(
         if find_spec("ziglang") is not None:
             assert 0 < sizes["of code for cortex-m4, optimised for size"] < 2000
             assert any(name.startswith("of constants") for name in sizes)
+
+
+def test_the_function_of_a_program_names_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    returned = """
+    predict = ctx.compile(oc.train.forward(y), name="predict")
+    return {"routines": %s, "inputs": {"image": x}, "outputs": {"scores": y}}
+"""
+    beginning = PROGRAM.split("    return")[0] + "    y = oc.tanh(x)"
+    for routines in ("predict", '{"predict": predict}'):
+        Path("train.py").write_text(beginning + returned % routines)
+        assert main(["export", "train.py:exported", "model.c", "--", "4", "float32"]) == 0
+        header = Path("model.h").read_text()
+        assert "model_predict(void *state, const float *image, float *scores)" in header
+    Path("train.py").write_text(beginning + returned % "{}")
+    assert main(["export", "train.py:exported", "model.c", "--", "4", "float32"]) == 1
 
 
 @pytest.mark.parametrize("flags", [["-m64"], ["-m32"]])

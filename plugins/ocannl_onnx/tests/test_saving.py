@@ -441,7 +441,7 @@ def test_a_file_is_replaced_as_a_whole_or_stays(
         saved(path, perceptron(), weights="beside")
         before = {each: each.read_bytes() for each in tmp_path.iterdir()}
         monkeypatch.setattr("os.fsync", _full)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(ocannl_onnx.OnnxError, match="no space"):
             saved(path, encoder(), weights="beside")
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
     with oc.Session(), pytest.raises(ocannl_onnx.OnnxError, match="a folder that exists"):

@@ -25,6 +25,7 @@ def package(folder: Path, *, program: str = "zig") -> Path:
 def test_the_program_is_beside_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     site = package(tmp_path / "site")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "none"), str(site)])
+    monkeypatch.delitem(sys.modules, "ziglang", raising=False)
     program = site / "ziglang" / "zig"
     assert packaged_compiler.find() == PackagedCompiler((str(program), "cc"), "0.99")
     program.chmod(0o644)

@@ -19,10 +19,19 @@ from ocannl_core.backend_api import (
     TileProduct,
     bfloat16,
     float32,
+    int8,
+    int32,
+    uint8,
 )
 
 DOT_PRODUCTS = (DotProduct(bfloat16, terms=2, least_terms=8),)
 """VDPBF16PS."""
+DOT_PRODUCTS_OF_BYTES = (
+    DotProduct(uint8, terms=4, least_terms=8, other=int8, sum_dtype=int32),
+    DotProduct(int8, terms=4, least_terms=8, sum_dtype=int32),
+    DotProduct(uint8, terms=4, least_terms=8, sum_dtype=int32),
+)
+"""VPDPBUSD, or two VPMADDWD in its place; two of them for factors of one format."""
 TILE_HELPERS = str(Path(__file__).with_name("tiles.h"))
 """The functions for instructions on tile registers, each with its emulation."""
 REGISTERS = 8
@@ -45,6 +54,7 @@ def _tdpbf16ps(dtype: DType, parts: int, copy: float, most_terms: int) -> TilePr
 TILE_PRODUCTS = (_tdpbf16ps(bfloat16, 1, 0.5, 1024), _tdpbf16ps(float32, 3, 1.0, 512))
 """A number of float32 is the sum of three of bfloat16."""
 MACROS: tuple[tuple[frozenset[str], tuple[MatrixUnit, ...]], ...] = (
+    (frozenset({"__AVX2__"}), DOT_PRODUCTS_OF_BYTES),
     (frozenset({"__AVX512BF16__", "__AVX512VL__"}), DOT_PRODUCTS),
     (frozenset({"__AMX_TILE__", "__AMX_BF16__"}), TILE_PRODUCTS),
 )

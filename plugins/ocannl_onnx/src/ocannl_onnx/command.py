@@ -175,7 +175,7 @@ def _check(model: Model, arguments: argparse.Namespace) -> int:
 def _save(arguments: argparse.Namespace) -> int:
     """Write the model of a program's function, which returns the arguments of `save`."""
     from ocannl_onnx.errors import OnnxError
-    from ocannl_onnx.saving import save
+    from ocannl_onnx.saving import save, weight_files
 
     script, _, function = arguments.program.rpartition(":")
     if not function.isidentifier() or not Path(script).is_file():
@@ -206,6 +206,6 @@ def _save(arguments: argparse.Namespace) -> int:
     options = {name: value for name, value in chosen.items() if value is not None}
     save(arguments.file, **made, **options, weights=arguments.weights)
     path = Path(arguments.file)
-    for file in (path, *sorted(path.parent.glob(f"{path.name}.*.data"))):
+    for file in (path, *weight_files(path)):
         print(f"{file.stat().st_size:>12,} bytes  {file}")
     return 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx
@@ -18,8 +18,10 @@ from onnx import helper
 import ocannl_core as oc
 from ocannl_core import StaticExtent, Tensor
 from ocannl_core.assignments import StaticIndex, TensorNode
+from ocannl_core.backend_api.files import replacement
 from ocannl_onnx.errors import OnnxError
 from ocannl_onnx.formats import format_named, format_numbered
+from ocannl_onnx.reading import read_model
 from ocannl_onnx.writing.emitter import INT64, Array, Emitter, Names, Variable, raw_bytes
 from ocannl_onnx.writing.functions import DOMAIN, Library, OwnedNode, reads, rename
 from ocannl_onnx.writing.translation import Translation, make_port
@@ -80,14 +82,28 @@ def save(
         NoCounterpartError: if an operation has no counterpart; it names the operation and its line.
         OnnxError: if a tensor has no value, or the arguments contradict each other.
     """
+    file = _file(path)
     wanted = _named(outputs, "outputs")
     if not wanted:
         raise OnnxError("A model has outputs.", found="none", fix="outputs=[scores]")
+    for argument, value, kind in (("ctx", ctx, oc.Context), ("code", code, oc.Computation)):
+        if value is not None and not isinstance(value, kind):
+            raise OnnxError(f"{argument}= is a {kind.__name__}.", found=repr(value))
     if code is None:
         code = _code_of(wanted.values())
     given = None if inputs is None else _named(inputs, "inputs")
     model, cells = _Saver(code, wanted, given, ctx, opset, ir_version).model()
-    _write(Path(path), model, cells, weights)
+    _write(file, model, cells, weights)
+
+
+def _file(path: str | os.PathLike[str]) -> Path:
+    try:
+        file = Path(path)
+    except TypeError as error:
+        raise OnnxError("A model is written to a path.", found=repr(path)) from error
+    if not file.name or "\0" in str(file):
+        raise OnnxError("A model is written to a file.", found=repr(str(path)), fix='"model.onnx"')
+    return file
 
 
 def _named(tensors: Tensors, role: str) -> dict[str, Tensor]:
@@ -95,18 +111,28 @@ def _named(tensors: Tensors, role: str) -> dict[str, Tensor]:
     if isinstance(tensors, Mapping):
         found = dict(tensors)
     else:
-        found = {}
-        for each in [tensors] if isinstance(tensors, Tensor) else tensors:
+        found, names = {}, Names()
+        every = [tensors] if isinstance(tensors, Tensor) else tensors
+        for each in every if isinstance(every, Iterable) else [every]:
             name = each.node.name if isinstance(each, Tensor) else repr(each)
-            while name in found:
-                name += "_2"
-            found[name] = each
+            found[names.unique(name)] = each
     for name, each in found.items():
-        if not isinstance(each, Tensor) or not name:
+        if not isinstance(each, Tensor) or not _is_name(name):
             raise OnnxError(
                 f"The {role} of a model are tensors with names.", found=f"{name!r}: {each!r}"
             )
     return found
+
+
+def _is_name(name: object) -> bool:
+    """Return True for a text that a file can hold, and that programs in C can state."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _code_of(tensors: Iterable[Tensor]) -> Computation:
@@ -122,15 +148,15 @@ def _code_of(tensors: Iterable[Tensor]) -> Computation:
 def _check_versions(opset: int, ir_version: int | None) -> int:
     """Return the version of the file format."""
     newest = onnx.defs.onnx_opset_version()
-    if opset not in OPSETS or opset > newest:
+    if not isinstance(opset, Integral) or opset not in OPSETS or opset > newest:
         raise OnnxError(
             f"Models are written for operator sets {OPSETS.start} to "
             f"{min(OPSETS.stop - 1, newest)}.",
             found=f"opset={opset!r}",
-            fix="" if opset <= newest else "a newer onnx package",
+            fix="a newer onnx package" if newest < OPSETS.stop - 1 else "",
         )
     version = _IR_OF_OPSET[opset] if ir_version is None else ir_version
-    if not _LEAST_IR <= version <= onnx.IR_VERSION:
+    if not isinstance(version, Integral) or not _LEAST_IR <= version <= onnx.IR_VERSION:
         raise OnnxError(
             f"The versions of the file format are {_LEAST_IR}, the first with functions, to "
             f"{onnx.IR_VERSION}.",
@@ -167,7 +193,7 @@ class _Saver:
         self.weight_names = {tensor: name for name, tensor in named}
         self.names = Names()
         self.inputs = self._placeholders() if inputs is None else dict(inputs)
-        self._check_inputs()
+        self._check_tensors()
         for name in (*self.inputs, *outputs):
             self.names.unique(name)
         self.ports: dict[TensorNode, Variable] = {}
@@ -179,14 +205,31 @@ class _Saver:
         found = {t for t in self.tensors.values() if t.is_placeholder}
         return _named(sorted(found, key=lambda t: t.id), "inputs")
 
-    def _check_inputs(self) -> None:
+    def _check_tensors(self) -> None:
+        names: dict[TensorNode, str] = {}
         for name, tensor in self.inputs.items():
+            if tensor.node in names:
+                raise OnnxError(
+                    "Each input of a model is a tensor of its own.",
+                    found=f"{names[tensor.node]} and {name}, which are one",
+                    where=tensor.describe(),
+                    fix="name it once among the inputs",
+                )
+            names[tensor.node] = name
             if tensor.node not in self.program.nodes:
                 raise OnnxError(
                     "The outputs of a model depend on each of its inputs.",
                     found=f"{name}, which nothing reads",
                     where=tensor.describe(),
                     fix="leave it out of inputs",
+                )
+        for name, tensor in self.outputs.items():
+            if tensor.node not in self.program.nodes:
+                raise OnnxError(
+                    "The code of a model computes its outputs.",
+                    found=f"{name}, which it does not mention",
+                    where=tensor.describe(),
+                    fix=f"code=code + oc.train.forward({name})",
                 )
         if both := self.inputs.keys() & self.outputs.keys():
             raise OnnxError(
@@ -199,7 +242,7 @@ class _Saver:
         """Return the model without the cells of initializers, and these by name."""
         library = Library(self.opset)
         emit = Emitter(self.names, self.opset, _Origins(self), library)
-        source = Source(self.program, self.tensors, self.load)
+        source = Source(self.program, self.tensors, self._stored(), self.load)
         translation = Translation(source, emit)
         for name, tensor in self.inputs.items():
             self.ports[tensor.node] = Variable(
@@ -231,6 +274,17 @@ class _Saver:
             producer_name="ocannl",
         )
         return model, cells
+
+    def _stored(self) -> set[TensorNode]:
+        """Return the nodes that have cells before the code runs: also those that it changes."""
+        program = self.program
+        given = {
+            node
+            for node, each in self.tensors.items()
+            if each.is_parameter or each.is_placeholder or each.is_statistic or each.is_gradient
+        }
+        others = program.nodes.keys() - program.embedded
+        return {*others, *program.fresh, *self.literals, *given}
 
     def _results(self, translation: Translation, emit: Emitter) -> list[onnx.ValueInfoProto]:
         """Give the results their names, and return their descriptions."""
@@ -271,7 +325,9 @@ class _Saver:
         return self.initializers[node]
 
     def _cells(self, node: TensorNode, tensor: Tensor) -> Array:
-        """Return the cells of a literal, or those in the context."""
+        """Return the cells of a literal, or those in the context; state that no code has written
+        yet is 0.
+        """
         found = self.literals.get(node)
         if found is not None and not tensor.is_overwritten:
             return np.asarray(found)
@@ -280,6 +336,9 @@ class _Saver:
                 return np.asarray(self.ctx[tensor])
             except oc.OcannlError as error:
                 raise self._no_value(tensor) from error
+        if node in self.program.fresh:
+            info = self.program.nodes[node]
+            return np.zeros(info.dims, info.dtype.numpy)
         raise self._no_value(tensor)
 
     def _no_value(self, tensor: Tensor) -> OnnxError:
@@ -332,88 +391,88 @@ def _write(
     total = sum(array.nbytes for array in cells.values())
     if weights == "inside" and total > _MOST_INSIDE:
         raise OnnxError(
-            "A file with all weights inside is limited to 2 GiB.",
+            "Weights of more than a gigabyte are beside the file, which is limited to 2 GiB.",
             found=f"{total:,} bytes of weights",
             fix='weights="beside"',
         )
     is_beside = weights == "beside" or total > _MOST_INSIDE
-    data = path.with_name(path.name + ".data")
-    beside = [
-        proto
-        for proto in model.graph.initializer
-        if is_beside and cells[proto.name].nbytes >= _LEAST_BESIDE
-    ]
-    names = {proto.name for proto in beside}
-    for proto in model.graph.initializer:
-        if proto.name not in names:
-            proto.raw_data = raw_bytes(cells[proto.name], format_numbered(proto.data_type))
-    if beside:
-        with _new_file(data) as (file, temporary):
-            digest = _write_data(file, beside, cells)
-            data = path.with_name(f"{path.name}.{digest}.data")
-            for proto in beside:
-                for entry in proto.external_data:
-                    if entry.key == "location":
-                        entry.value = data.name
-            _finish(file, temporary, data)
-    with _new_file(path) as (file, temporary):
-        file.write(model.SerializeToString())
-        _finish(file, temporary, path)
-    _remove_others(path, data if beside else None)
-
-
-def _write_data(
-    file: BinaryIO, protos: Sequence[onnx.TensorProto], cells: Mapping[str, Array]
-) -> str:
-    """Write the cells of initializers, state their places, and return the digest of the file."""
-    digest, place = hashlib.sha256(), 0
-    for proto in protos:
-        padding = bytes(-place % _ALIGNMENT)
-        raw = raw_bytes(cells[proto.name], format_numbered(proto.data_type))
-        for part in (padding, raw):
-            file.write(part)
-            digest.update(part)
-        place += len(padding)
-        proto.data_location = onnx.TensorProto.EXTERNAL
-        for key, value in (("location", ""), ("offset", place), ("length", len(raw))):
-            proto.external_data.add(key=key, value=str(value))
-        place += len(raw)
-    return digest.hexdigest()[:16]
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """Yield a temporary file beside a path; it is removed unless it has been renamed."""
+    raw = {
+        each.name: raw_bytes(cells[each.name], format_numbered(each.data_type))
+        for each in model.graph.initializer
+    }
     try:
-        number, name = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)
+        data = None
+        beside = [
+            each
+            for each in model.graph.initializer
+            if is_beside and len(raw[each.name]) >= _LEAST_BESIDE
+        ]
+        if beside:
+            data = _write_beside(path, beside, raw)
+        for each in model.graph.initializer:
+            if not each.external_data:
+                each.raw_data = bytes(raw[each.name])
+        before: list[Path] = []
+        try:
+            with replacement(path) as file:
+                file.write(model.SerializeToString())
+                before = weight_files(path)
+        finally:
+            kept = weight_files(path)
+            for old in {*before, *filter(None, [data])}.difference(kept):
+                with suppress(OSError):
+                    old.unlink()
     except OSError as error:
         raise OnnxError(
-            "A model is written to a folder that exists and is writable.",
-            found=str(error),
-            where=str(path),
+            "A model is written as a whole, or not at all.",
+            found=f"{type(error).__name__}: {error.strerror or error}",
+            where=f"{path}; a model that was there before is unchanged",
+            fix="a folder that exists, in which you may write, on a disk with room",
         ) from error
+
+
+def _write_beside(
+    path: Path, protos: Sequence[onnx.TensorProto], raw: Mapping[str, memoryview]
+) -> Path:
+    """Write the cells of initializers to a file of their own, state their places, and return it."""
+    parts: list[memoryview | bytes] = []
+    place = 0
+    for proto in protos:
+        cells = raw[proto.name]
+        padding = bytes(-place % _ALIGNMENT)
+        parts += [padding, cells]
+        place += len(padding)
+        proto.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", ""), ("offset", place), ("length", len(cells))):
+            proto.external_data.add(key=key, value=str(value))
+        place += len(cells)
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    real = path.resolve()
+    data = real.with_name(f"{real.name}.{digest.hexdigest()[:16]}.data")
+    for proto in protos:
+        proto.external_data[0].value = data.name
+    with replacement(data) as file:
+        for part in parts:
+            file.write(part)
+    return data
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Return the files beside a model in which `save` has stored its weights."""
+    real = path.resolve()
+    own = re.compile(re.escape(real.name) + r"\.[0-9a-f]{16}\.data")
+    if not real.is_file() or not any(own.fullmatch(each.name) for each in real.parent.iterdir()):
+        return []
     try:
-        with os.fdopen(number, "wb") as file:
-            yield file, Path(name)
-    finally:
-        with suppress(OSError):
-            Path(name).unlink()
-
-
-def _finish(file: BinaryIO, temporary: Path, path: Path) -> None:
-    """Give a complete file its name."""
-    file.flush()
-    os.fsync(file.fileno())
-    mask = os.umask(0)
-    os.umask(mask)
-    temporary.chmod(0o666 & ~mask)
-    os.replace(temporary, path)
-
-
-def _remove_others(path: Path, data: Path | None) -> None:
-    """Remove the weights of models that this one has replaced."""
-    pattern = re.compile(re.escape(path.name) + r"\.[0-9a-f]{16}\.data")
-    for each in path.parent.iterdir():
-        if pattern.fullmatch(each.name) and each != data:
-            with suppress(OSError):
-                each.unlink()
+        model = read_model(real).proto
+    except OnnxError:
+        return []
+    locations = {
+        entry.value
+        for each in model.graph.initializer
+        for entry in each.external_data
+        if entry.key == "location"
+    }
+    return [real.with_name(each) for each in sorted(locations) if own.fullmatch(each)]

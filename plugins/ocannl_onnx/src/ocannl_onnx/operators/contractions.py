@@ -214,8 +214,16 @@ def convolved(
     weights: Sizes,
     dtype: str | None,
     value: Any = 0.0,
+    *,
+    channels_last: bool = False,
 ) -> Tensor:
-    """Return a convolution without a bias."""
+    """Return a convolution without a bias.
+
+    Args:
+        weights: The sizes of the weight, in the order of the operator.
+        value: The number outside of the image.
+        channels_last: True if the tensor `w` has the channels after the axes of the window.
+    """
     count = len(shape) - 2
     if len(weights) != len(shape):
         node.invalid(
@@ -240,7 +248,8 @@ def convolved(
     slid = windows(count, strides, dilations)
     cells, places = labels("k", count), labels("o", count)
     if groups == 1:
-        spec = spec_of(["n", "c", *slid], ["m", "c", *cells], ["n", "m", *places])
+        window = [*cells, "c"] if channels_last else ["c", *cells]
+        spec = spec_of(["n", "c", *slid], ["m", *window], ["n", "m", *places])
         return node.sized(summed(spec, x, w, dtype=dtype), (shape[0], weights[0], *outputs))
     per = weights[0] // groups
     if weights[1] == per == 1:  # depthwise: the axes keep their places
@@ -248,9 +257,13 @@ def convolved(
         return node.sized(summed(spec, x, w, dtype=dtype), (shape[0], groups, *outputs))
     sizes = tuple(x.shape.dims)[2:]
     x = reshaped(x, [shape[0], groups, weights[1], *sizes])
-    w = reshaped(w, [groups, per, *weights[1:]])
+    axes = ["c", *cells]
+    sizes = weights[1:]
+    if channels_last:
+        axes, sizes = [*cells, "c"], (*kernel, weights[1])
+    w = reshaped(w, [groups, per, *sizes])
     result = summed(
-        spec_of(["n", "g", "c", *slid], ["g", "m", "c", *cells], ["n", "g", "m", *places]),
+        spec_of(["n", "g", "c", *slid], ["g", "m", *axes], ["n", "g", "m", *places]),
         x,
         w,
         dtype=dtype,

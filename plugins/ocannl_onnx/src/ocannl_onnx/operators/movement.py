@@ -357,7 +357,7 @@ def pad(
         cell: Any = node.attr("value", 0.0) if value is None else value
         if isinstance(cell, Value):
             if cell.array is None:
-                return moved(x, _padded_by_tensor(tensor, outer, cell))
+                return moved(x, padded(tensor, outer, cell.tensor))
             cell = cell.array.reshape(-1)[0].item() if cell.array.size else 0
         return moved(x, padded(tensor, outer, cell if x.format.is_float else int(cell)))
     names = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
@@ -369,12 +369,10 @@ def pad(
 def padded(tensor: Tensor, widths: list[tuple[int, int]], value: Any = 0.0) -> Tensor:
     if not any(before or after for before, after in widths):
         return tensor
+    if isinstance(value, Tensor):
+        inside = oc.pad(oc.tensor(np.ones(tuple(tensor.shape.dims), bool)), widths, value=0)
+        return oc.where(inside, oc.pad(tensor, widths), reshaped(value, []))
     return oc.pad(tensor, widths, value=value)
-
-
-def _padded_by_tensor(tensor: Tensor, widths: list[tuple[int, int]], cell: Value) -> Tensor:
-    inside = oc.pad(oc.tensor(np.ones(tuple(tensor.shape.dims), bool)), widths, value=0)
-    return oc.where(inside, oc.pad(tensor, widths), oc.reshape(cell.tensor, output=[]))
 
 
 @operator("CenterCropPad", since=18)

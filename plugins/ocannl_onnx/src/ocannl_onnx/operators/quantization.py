@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ocannl_onnx.operators.contractions import convolved, product
 from ocannl_onnx.operators.conversions import rounded
 from ocannl_onnx.operators.movement import axis_of, reshaped
 from ocannl_onnx.registry import operator
-from ocannl_onnx.values import Sizes, Value
+from ocannl_onnx.values import Array, Sizes, Value
 
 if TYPE_CHECKING:
     from ocannl_onnx.graphs import Node
@@ -174,25 +175,146 @@ def _format_of_sums(bound: int) -> str:
     return "float32" if bound <= MOST_EXACT else "int32"
 
 
-def _multiplied(
-    node: Node, a: Value, a_zero: Value | None, b: Value, b_zero: Value | None, extra: int = 0
-) -> Tensor:
-    """Return exact products of matrices of integers.
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """A factor of a product of bytes: cells, and the zero point that is subtracted from them.
+
+    Attributes:
+        cells: The cells, in the format that the product takes.
+        known: The same cells, if they are known when the graph is read.
+        zero: The zero point, as int32; None for 0. It broadcasts over the factor.
+        known_zero: The same numbers, if they are known; None for 0 as well.
+    """
+
+    cells: Tensor
+    known: Array | None
+    zero: Tensor | None
+    known_zero: Array | None
+
+
+def _factor(value: Value, zero: Value | None, axis: int, format: str) -> _Factor:
+    """Return bytes in one of the two formats: cells and zero point move by 128 if they have the
+    other one.
+    """
+    move = (format == "uint8") - (value.format.name == "uint8")  # 1, 0 or -1
+    known = value.array
+    if move and known is not None:
+        known = (known.astype(np.int16) + 128 * move).astype(format)
+    if not move:
+        cells = value.tensor
+    elif known is not None:
+        cells = oc.tensor(np.asarray(known, order="C"), dtype=format)
+    else:
+        cells = oc.cast(oc.cast(value.tensor, "int32") + 128 * move, format)
+    known_zero = np.zeros((), np.int32) if zero is None else zero.array
+    if zero is None or known_zero is not None:
+        assert known_zero is not None
+        shift = known_zero.astype(np.int32) + 128 * move
+        if not np.any(shift):
+            return _Factor(cells, known, None, None)
+        shift = shift.reshape(_broadcast_sizes(shift.shape, axis, value.rank))
+        return _Factor(cells, known, oc.tensor(shift), shift)
+    moved = oc.cast(zero.tensor, "int32") + 128 * move if move else oc.cast(zero.tensor, "int32")
+    sizes = _broadcast_sizes(zero.shape, axis, value.rank)
+    return _Factor(cells, known, reshaped(moved, sizes), None)
+
+
+def _broadcast_sizes(shape: Sizes, axis: int, rank: int) -> list[int]:
+    """Return the sizes by which numbers for each position of an axis, or one for all, or one for
+    each row of a stack, broadcast over a tensor.
+    """
+    if math.prod(shape) == 1:
+        return []
+    return [shape[0] if at == axis else 1 for at in range(rank)] if len(shape) == 1 else [*shape]
+
+
+def _times_sums(zero: _Factor, summed: _Factor, axes: tuple[int, ...], sizes: list[int]) -> Tensor:
+    """Return the zero point of one factor times sums of another one's cells along some axes.
 
     Args:
-        extra: The greatest absolute number that is added to a sum later.
+        sizes: The sizes of the sums.
     """
-    bound = extra + _greatest_sum(a, a_zero, b, b_zero, b.rank - 1, a.shape[-1])
-    dtype = _format_of_sums(bound)
-    left = _shifted(a, a_zero, a.rank - 2, dtype)
-    right = _shifted(b, b_zero, b.rank - 1, dtype)
-    return product(node, left, a.shape, right, b.shape, dtype)
+    assert zero.zero is not None
+    if summed.known is None:
+        sums = oc.sum(oc.cast(summed.cells, "int32"), axis=axes)
+        return zero.zero * reshaped(sums, sizes)
+    known = summed.known.sum(axes, dtype=np.int32).reshape(sizes)
+    if zero.known_zero is None:
+        return zero.zero * oc.tensor(known)
+    return oc.tensor(zero.known_zero * known)
+
+
+def _multiplied(
+    node: Node, a: Value, a_zero: Value | None, b: Value, b_zero: Value | None
+) -> Tensor:
+    """Return products of matrices of integers, exact modulo 2**32; of narrow floats in float32.
+
+    The zero points are subtracted from the sums, so that devices multiply bytes:
+
+        sum (a - za) (b - zb) = sum a b - za sum b - zb sum a + n za zb
+    """
+    if not (a.format.is_integer and b.format.is_integer):
+        left_cells = _shifted(a, a_zero, a.rank - 2, "float32")
+        right_cells = _shifted(b, b_zero, b.rank - 1, "float32")
+        return product(node, left_cells, a.shape, right_cells, b.shape, "float32")
+    if a.rank == 1:
+        a = Value.of_tensor(reshaped(a.tensor, [1, *a.shape]), a.format, shape=(1, *a.shape))
+        return reshaped(_multiplied(node, a, a_zero, b, b_zero), [*b.shape[:-2], b.shape[-1]])
+    if b.rank == 1:
+        b = Value(b.format, (*b.shape, 1), array=None if b.array is None else b.array[:, None],
+                  tensor=reshaped(b.tensor, [*b.shape, 1]))  # fmt: skip
+        total = _multiplied(node, a, a_zero, b, b_zero)
+        return reshaped(total, [*a.shape[:-1]])
+    left = _factor(a, a_zero, a.rank - 2, "uint8")
+    right = _factor(b, b_zero, b.rank - 1, "int8")
+    total = product(node, left.cells, a.shape, right.cells, b.shape, "int32")
+    if left.zero is not None:
+        sizes = [*b.shape[:-2], 1, b.shape[-1]]
+        total = total - _times_sums(left, right, (b.rank - 2,), sizes)
+    if right.zero is not None:
+        total = total - _times_sums(right, left, (a.rank - 1,), [*a.shape[:-1], 1])
+    if left.zero is not None and right.zero is not None:
+        total = total + left.zero * right.zero * a.shape[-1]
+    return total
+
+
+LEAST_CHANNELS = 8
+"""The channels of a group from which on a convolution multiplies bytes."""
 
 
 def _convolved(
     node: Node, x: Value, x_zero: Value | None, w: Value, w_zero: Value | None, extra: int = 0
 ) -> Tensor:
-    """Return an exact convolution of integers; arguments as for `_multiplied`."""
+    """Return a convolution of integers, exact modulo 2**32.
+
+    Bytes are multiplied as in `_multiplied`, with the channels of the weight beside each other.
+    Windows of a few channels, and weights with a zero point, are shifted before they are
+    multiplied.
+
+    Args:
+        extra: The greatest absolute number that is added to a sum later.
+    """
+    count = x.rank - 2
+    if len(w.shape) == x.rank and w.shape[1] >= LEAST_CHANNELS:
+        left, right = _factor(x, x_zero, 1, "uint8"), _factor(w, w_zero, 0, "int8")
+        if right.zero is None:
+            order = (0, *range(2, 2 + count), 1)
+            weight = (
+                oc.permute(right.cells, *order)
+                if right.known is None
+                else oc.tensor(np.ascontiguousarray(right.known.transpose(order)), dtype="int8")
+            )
+            outside: Any = 0
+            if left.zero is not None:
+                known = left.known_zero
+                outside = oc.cast(left.zero, "uint8") if known is None else int(known.item())
+            total = convolved(
+                node, left.cells, x.shape, weight, w.shape, "int32", outside, channels_last=True
+            )
+            if left.zero is None:
+                return total
+            sizes = [w.shape[0], *[1] * count]
+            return total - _times_sums(left, right, tuple(range(1, w.rank)), sizes)
     bound = extra + _greatest_sum(x, x_zero, w, w_zero, 0, math.prod(w.shape[1:]))
     dtype = _format_of_sums(bound)
     # cells outside of the image are the zero point, which is 0 after the shift

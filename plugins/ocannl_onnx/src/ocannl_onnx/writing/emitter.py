@@ -35,7 +35,7 @@ def computed_in(format: Format) -> Format:
     return format_named(_COMPUTED_IN.get(format.name, format.name))
 
 
-def raw_bytes(array: Array, format: Format | None) -> bytes:
+def raw_bytes(array: Array, format: Format | None) -> memoryview:
     """Return cells as files hold them: little-endian, of 4 bits two in a byte, the first low."""
     array = np.ascontiguousarray(array)
     if format is not None and format.bits == 4:
@@ -44,7 +44,7 @@ def raw_bytes(array: Array, format: Format | None) -> bytes:
         array = (pairs[:, 0] | pairs[:, 1] << 4).astype(np.uint8)
     if sys.byteorder == "big":
         array = array.byteswap()
-    return bytes(array.tobytes())
+    return array.reshape(-1).view(np.uint8).data
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,8 @@ class Emitter:
         array = np.asarray(value).astype(format.numpy)
 
         def emit() -> str:
-            tensor = onnx.TensorProto(data_type=format.number, raw_data=raw_bytes(array, format))
+            cells = bytes(raw_bytes(array, format))
+            tensor = onnx.TensorProto(data_type=format.number, raw_data=cells)
             tensor.dims.extend(array.shape)
             return self.several("Constant", [], ["constant"], value=tensor)[0]
 
@@ -203,8 +204,12 @@ class Emitter:
         if known is not None:
             return self._read(replace(known, name=self.cast(known.name, source, target)))
 
+        # beyond the range of 8 bits are infinities or NaN, as here
+        options = {"saturate": 0} if target.is_float and target.bits == 8 else {}
+
         def emit() -> str:
-            (found,) = self.several("Cast", [name], [f"{name}_{target}"], to=target.number)
+            hint = f"{name}_{target}"
+            (found,) = self.several("Cast", [name], [hint], to=target.number, **options)
             if source == BOOL:
                 self._truths[place, found] = name
             return found

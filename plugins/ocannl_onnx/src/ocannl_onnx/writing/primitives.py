@@ -9,7 +9,7 @@ import numpy as np
 
 from ocannl_core.assignments import BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_onnx.formats import Format
-from ocannl_onnx.writing.emitter import BOOL, Emitter
+from ocannl_onnx.writing.emitter import BOOL, INT64, Emitter
 
 
 class Calculation:
@@ -68,7 +68,6 @@ _SAME: dict[Op, str] = {
     UnaryOp.COS: "Cos",
     UnaryOp.SQRT: "Sqrt",
     UnaryOp.RECIP: "Reciprocal",
-    UnaryOp.NEG: "Neg",
     UnaryOp.TANH: "Tanh",
     UnaryOp.ABS: "Abs",
     UnaryOp.SIGN: "Sign",
@@ -82,7 +81,6 @@ _SAME: dict[Op, str] = {
     BinaryOp.ADD: "Add",
     BinaryOp.SUB: "Sub",
     BinaryOp.MUL: "Mul",
-    BinaryOp.POW: "Pow",
     BinaryOp.MAX: "Max",
     BinaryOp.MIN: "Min",
 }
@@ -99,6 +97,20 @@ RULES |= {
 @_rule(UnaryOp.RELU)
 def _relu(c: Calculation, a: str) -> str:
     return c.emit("Relu", a) if c.format.is_float else c.emit("Max", a, c.number(0))
+
+
+@_rule(UnaryOp.NEG)
+def _neg(c: Calculation, a: str) -> str:
+    return c.emit("Sub", c.number(0), a) if c.format.is_unsigned else c.emit("Neg", a)
+
+
+@_rule(BinaryOp.POW)
+def _pow(c: Calculation, a: str, b: str) -> str:
+    """Raise to a power; of unsigned integers, for which ONNX has none, modulo 2**64."""
+    if not c.format.is_unsigned:
+        return c.emit("Pow", a, b)
+    signed = (c.emit.cast(each, c.format, INT64) for each in (a, b))
+    return c.emit.cast(c.emit("Pow", *signed), INT64, c.format)
 
 
 @_rule(UnaryOp.SAT01)
@@ -196,10 +208,20 @@ def _mod(c: Calculation, a: str, b: str) -> str:
 
 @_rule(BinaryOp.FLOOR_DIV)
 def _floor_div(c: Calculation, a: str, b: str) -> str:
-    """As Python computes it: the remainder is taken away first."""
-    exact = _div(c, c.emit("Sub", a, _mod(c, a, b)), b)
+    """Divide as Python does: of integers the truncated quotient, less 1 if a negative one is not
+    exact; of floats, the remainder is taken away first.
+    """
     if not c.format.is_float:
-        return exact
+        zero = c.is_zero(b)
+        divisor = c.where(zero, c.number(1), b)
+        quotient = c.emit("Div", a, divisor)
+        if not c.format.is_unsigned:
+            rest = c.emit("Mod", a, divisor, fmod=1)
+            is_other = c.emit("Xor", c.less(rest, c.number(0)), c.less(b, c.number(0)))
+            is_less = c.emit("And", is_other, c.emit("Not", c.is_zero(rest)))
+            quotient = c.emit("Sub", quotient, c.of_truth(is_less))
+        return c.where(zero, c.number(0), quotient)
+    exact = _div(c, c.emit("Sub", a, _mod(c, a, b)), b)
     floor = c.emit("Floor", exact)
     is_more = c.emit("Greater", c.emit("Sub", exact, floor), c.number(0.5))
     whole = c.where(is_more, c.emit("Add", floor, c.number(1)), floor)

@@ -103,7 +103,7 @@ class Terms:
         for k in used:
             is_condition = op is TernaryOp.WHERE and k == 0
             wanted = BOOL if is_condition else computed
-            operands.append(self._operand(k, wanted, fill))
+            operands.append(self._operand(k, wanted, fill, is_truth=format == BOOL))
         if is_product:
             left, right = operands
             made = products.product(self.views, left, right, kept)
@@ -153,24 +153,31 @@ class Terms:
             return name
         return self.emit.cast(self.emit.cast(name, computed, format), format, computed)
 
-    def _operand(self, k: int, wanted: Format, fill: float) -> View:
+    def _operand(self, k: int, wanted: Format, fill: float, *, is_truth: bool = False) -> View:
         """Return an operand as a view, in a format, without single positions of variables that are
         not kept.
+
+        Args:
+            is_truth: True for numbers that are 1 in place of any number but 0.
         """
         arg = self.leaf.args[k]
         match arg:
             case Scalar(value):
-                if wanted == BOOL:
-                    return View(self.emit.constant(value != 0, BOOL), ())
+                if wanted == BOOL or is_truth:
+                    return View(self.emit.constant(value != 0, wanted), ())
                 dtype = self._working()
                 fits = math.isfinite(value) and _fits(value, format_named(dtype.name))
-                rounded = np.float64(value).astype(dtype.numpy) if fits else value
-                return View(self.emit.constant(rounded, wanted), ())
+                if fits and dtype.is_float:
+                    value = float(np.float64(value).astype(dtype.numpy))
+                return View(self.emit.constant(value, wanted), ())
             case Merge(node):
                 raise self.graph.refuse(f"{node.name}.merge is a buffer of another device")
             case NodeOperand(node):
                 source = self.graph.value(node)
-                name = self.emit.cast(source.name, source.format, wanted)
+                name, own = source.name, source.format
+                if is_truth:
+                    name, own = self.emit.cast(name, own, BOOL), BOOL
+                name = self.emit.cast(name, own, wanted)
                 if source.is_spread:
                     return View(name, ())
                 edge = saturate(fill, self.graph.info(node).dtype) if fill else fill

@@ -146,7 +146,8 @@ class Translation(Values):
             if isinstance(source, ConstantBits) and self.info(target).dtype.name != "uint4x32":
                 bits = np.array([source.bits & (2**64 - 1)], np.uint64)
                 number = bits.view(np.uint8).view(self.info(target).dtype.numpy)[0]
-                self.values[target] = self.spread(target, float(number))
+                exact = float(number) if self.format(target).is_float else int(number)
+                self.values[target] = self.spread(target, exact)
             return  # words: an operation that reads them is refused
         format, sizes, emit = self.format(target), self.sizes(target), self.emit
         match source:

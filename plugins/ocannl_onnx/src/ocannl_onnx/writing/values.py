@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,11 +63,13 @@ class Source:
     Attributes:
         program: The assignments.
         tensors: The tensors behind nodes; intermediate ones have none.
-        load: A function that returns the value of a node that the program reads before writing it.
+        stored: The nodes that have cells before the program runs.
+        load: A function that returns the value of such a node.
     """
 
     program: AssignProgram
     tensors: Mapping[TensorNode, Any]
+    stored: AbstractSet[TensorNode]
     load: Callable[[TensorNode], Variable]
 
 
@@ -123,7 +126,8 @@ class Values:
         """Return the cells of a node."""
         found = self.written(node)
         if found is None:
-            found = self.source.load(node) if self.is_stored(node) else self.spread(node, 0.0)
+            is_stored = node in self.source.stored
+            found = self.source.load(node) if is_stored else self.spread(node, 0.0)
             self.values[node] = found
         if isinstance(found, Stretches):
             found = self.joined(found)
@@ -157,10 +161,3 @@ class Values:
         format = self.format(node)
         name = self.emit.constant(number, format)
         return Variable(name, format, self.sizes(node), is_spread=True, number=number)
-
-    # Accumulations
-
-    def is_stored(self, node: TensorNode) -> bool:
-        """Return True if a node has cells before the program runs."""
-        program = self.source.program
-        return node in program.fresh or node not in program.embedded
