@@ -100,9 +100,9 @@ class Tensor(TensorMethods, Assignable):
         "add_access", "add_dependent", "add_effect", "adopt", "applications", "assign_with",
         "definition", "effects", "fixed_by", "free_number",
         "has_node", "initialization", "is_assignable", "is_determined", "is_overwritten", "layout",
-        "literal", "loop", "made_in", "note_host_write", "note_memory", "note_stated_shape", "note_update",
-        "note_use", "operands", "parameters", "precision", "recording", "relabel", "relate_words",
-        "scopes", "settle", "sliced_from", "target", "terms",
+        "literal", "loop", "made_in", "note_host_write", "note_memory", "note_stated_shape",
+        "note_update", "note_use", "operands", "parameters", "precision", "recording", "relabel",
+        "relate_words", "scopes", "settle", "sliced_from", "target", "terms",
     })
     """Members that other modules of the core use; `dir` and the public surface leave them out."""
     # fmt: on
