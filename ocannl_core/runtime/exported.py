@@ -58,9 +58,10 @@ class _Function(ctypes.Structure):
 class ExportedModel:
     """A state of an exported model, with its functions as methods.
 
-    A function takes its inputs in order, as objects with the buffer protocol (such as NumPy
-    arrays), and its integer arguments by name. It returns a list of its outputs: `memoryview`s, of
-    which `numpy.asarray` makes arrays without a copy. Two states of one library are independent.
+    A function takes its inputs in order or by name, as objects with the buffer protocol (such as
+    NumPy arrays), and its integer arguments by name. It returns a list of its outputs:
+    `memoryview`s, of which `numpy.asarray` makes arrays without a copy. Two states of one library
+    are independent.
 
     Attributes:
         functions: The names of the functions.
@@ -147,12 +148,28 @@ class ExportedModel:
         names = tuple(self._tensors[each].name.decode() for each in ends)
         return names[: function.inputs], names[function.inputs :]
 
-    def _call(self, number: int, function: _Function, *inputs: Any, **indices: int) -> list[Any]:
-        name = self.functions[number]
-        names = [function.index_names[k].decode() for k in range(function.indices)]
+    def __repr__(self) -> str:
+        shown = (f"{each}{self._signature(each)}" for each in self.functions)
+        return f"<exported model {self._prefix}: {'; '.join(shown)}>"
+
+    def _signature(self, name: str) -> str:
+        inputs, outputs = self.arguments(name)
+        indices = self._indices(self.functions.index(name))
+        given = ", ".join([*inputs, *(f"{each}=..." for each in indices)])
+        return f"({given}) -> [{', '.join(outputs)}]"
+
+    def _indices(self, number: int) -> list[str]:
+        """Return the names of the integer arguments of a function."""
+        function = self._table[number]
+        return [function.index_names[k].decode() for k in range(function.indices)]
+
+    def _call(self, number: int, function: _Function, *inputs: Any, **keywords: Any) -> list[Any]:
+        name, names = self.functions[number], self._indices(number)
+        others = self.arguments(name)[0][len(inputs) :]
+        inputs = (*inputs, *(keywords[each] for each in others if each in keywords))
+        indices = {each: value for each, value in keywords.items() if each not in others}
         if len(inputs) != function.inputs or indices.keys() != set(names):
-            wanted = [*self.arguments(name)[0], *(f"{each}=..." for each in names)]
-            raise ExportedError(f"{name} takes ({', '.join(wanted)})")
+            raise ExportedError(f"{name} takes {self._signature(name)}")
         tensors = [self._tensors[each] for each in function.tensors[: function.inputs]]
         views = [_view_of(name, tensor, each) for tensor, each in zip(tensors, inputs, strict=True)]
         for tensor, view in zip(tensors, views, strict=True):

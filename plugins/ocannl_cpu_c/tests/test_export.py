@@ -449,6 +449,11 @@ def test_calls_of_python_are_checked(tmp_path: Path) -> None:
     assert model.tensors["x"] == ("input", "float32", (8, 10))
     with pytest.raises(ExportedError, match=r"train takes \(x, t\)"):
         model.train(normal(8, 10))
+    with pytest.raises(ExportedError, match=r"train takes \(x, t\)"):
+        model.train(normal(8, 10), x=normal(8, 10))
+    (by_name,), (by_position,) = model.predict(x=normal(8, 10)), model.predict(normal(8, 10))
+    assert bytes(by_name) == bytes(by_position)
+    assert repr(model).startswith("<exported model model: train(x, t) -> [")
     with pytest.raises(ExportedError, match=r"takes x as \(8, 10\) contiguous cells of float32"):
         model.predict(normal(8, 11))
     with pytest.raises(ExportedError, match="found"):
