@@ -1,10 +1,14 @@
-"""The example `web_pages`: the networks of its pages, run by Node.js."""
+"""The example `web_pages`: the networks of its pages in Node.js, and the pages in a browser."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 
@@ -15,10 +19,11 @@ pytest.importorskip("ziglang")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NODE = shutil.which("node")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(NODE is None, reason="no Node.js on this machine"),
-]
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.slow
+in_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
 
 
 @pytest.fixture
@@ -38,6 +43,7 @@ def run(folder: Path, program: str) -> object:
     return json.loads(ran.stdout)
 
 
+@in_node
 def test_the_page_of_digits(web_pages: ModuleType, tmp_path: Path) -> None:
     assert web_pages.digits_page(tmp_path, epochs=5) > 0.9
     program = """
@@ -53,6 +59,7 @@ def test_the_page_of_digits(web_pages: ModuleType, tmp_path: Path) -> None:
     assert sum(each.stat().st_size for each in served) < 100_000
 
 
+@in_node
 def test_the_page_of_moons(web_pages: ModuleType, tmp_path: Path) -> None:
     web_pages.moons_page(tmp_path)
     program = """
@@ -75,6 +82,7 @@ def test_the_page_of_moons(web_pages: ModuleType, tmp_path: Path) -> None:
     assert losses[1] < 0.2 < losses[0]
 
 
+@in_node
 def test_the_page_of_a_gpt(web_pages: ModuleType, tmp_path: Path) -> None:
     text = "the quick brown fox jumps over the lazy dog. " * 20
     writer = web_pages.gpt_page(tmp_path, (text, text), steps=30, length=32, width=16)
@@ -96,3 +104,47 @@ def test_the_page_of_a_gpt(web_pages: ModuleType, tmp_path: Path) -> None:
     assert found == writer.generate(prompt, 27, temperature=0.6, seed=7).tolist()
     served = [each for each in tmp_path.iterdir() if each.suffix in (".html", ".mjs", ".wasm")]
     assert sum(each.stat().st_size for each in served) < 100_000
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def shown(folder: Path, page: str) -> str:
+    """Return the document of a page after some seconds in a browser."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    off = ("gpu", "quic", "background-networking", "component-update", "sync")
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--no-first-run",
+        *(f"--disable-{each}" for each in off),
+    ]
+    options.append("--virtual-time-budget=4000")
+    command = [str(BROWSER), *options, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    url = f"http://127.0.0.1:{server.server_port}/{page}"
+    try:
+        ran = subprocess.run([*command, url], capture_output=True, text=True, timeout=120)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_a_browser_runs_the_pages(web_pages: ModuleType, tmp_path: Path) -> None:
+    """They compute as soon as they are open."""
+    web_pages.digits_page(tmp_path / "digits", epochs=1)
+    web_pages.moons_page(tmp_path / "moons")
+    text = "the quick brown fox jumps over the lazy dog. " * 20
+    web_pages.gpt_page(tmp_path / "gpt", (text, text), steps=30, length=32, width=16)
+    for name, pattern in {
+        "digits": r"computed in [\d.]+ ms",
+        "moons": r"loss 0\.\d+, \d+ microseconds a step",
+        "gpt": r"[1-9]\d* characters, \d+ microseconds a call",
+    }.items():
+        (page,) = (tmp_path / name).glob("*.html")
+        assert re.search(pattern, shown(tmp_path, f"{name}/{page.name}")), name
