@@ -152,7 +152,7 @@ def test_pairs_are_chosen_where_they_are_allowed_and_there() -> None:
     "schedule",
     [
         "split k 2; order i k0 k1 j; vectorize j; pair k1; accumulate over k0 fused",
-        "split k 4; order i k0 j k1; vectorize j; pair k1; accumulate over k0 fused",
+        "split k 3; order i k0 j k1; vectorize j; pair k1; accumulate over k0 fused",
         "split k 2; order i k0 j k1; pair k1; accumulate over k0 fused",
         "split j 2; order i k j0 j1; vectorize j0; pair j1; accumulate over k fused",
     ],
@@ -171,14 +171,17 @@ def run(draft: Draft, nest: KernelNest, schedule: str) -> LoopProgram:
 
 
 @pytest.mark.parametrize("terms", [8, 9])
+@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("first", ["ik", "ki"])
-def test_pairs_mean_two_steps_of_the_sum(interpret: Interpret, first: str, terms: int) -> None:
+def test_pairs_mean_steps_of_the_sum(
+    interpret: Interpret, first: str, size: int, terms: int
+) -> None:
     draft, nest = product(5, terms, 8, first=first)
     (wide,) = nests(draft, nest)
     program = run(
         draft,
         wide,
-        "split j 4; split k 2; order j0 i k0 j1 k1; vectorize j1; pair k1; pack 0 as k0 i k1; "
+        f"split j 4; split k {size}; order j0 i k0 j1 k1; vectorize j1; pair k1; pack 0 as k0 i k1; "
         "pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused",
     )
     numbers = np.random.default_rng(1)
