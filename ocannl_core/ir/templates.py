@@ -293,8 +293,8 @@ class _Number:
 
     __slots__ = ("id",)
 
-    def __init__(self, id: int) -> None:
-        self.id = id
+    def __init__(self, number: int) -> None:
+        self.id = number
 
 
 class _Writer:

@@ -169,9 +169,9 @@ class Emitter:
         return outputs
 
     @property
-    def _place(self) -> tuple[int, ...]:
+    def _place(self) -> tuple[Any, ...]:
         """The applications of blocks around, as a key: inside of others, a value is another one."""
-        return tuple(map(id, self.owners))
+        return self.owners
 
     def once(self, key: tuple[Any, ...], emit: Callable[[], str]) -> str:
         """Return a value that is emitted once in each application of a block."""
@@ -227,7 +227,7 @@ class Emitter:
         if all(isinstance(each, int) for each in sizes):
             return self.constant(list(sizes))
         parts = [self.size(each) for each in sizes]
-        key = ("shape", *(each if isinstance(each, int) else id(each) for each in sizes))
+        key = ("shape", *sizes)
         return self.once(key, lambda: self("Concat", *parts, axis=0))
 
     def index(self, index: StaticIndex) -> str:

@@ -213,23 +213,23 @@ def _units(nodes: Sequence[OwnedNode], depth: int) -> list[_Unit]:
     """Return the nodes of each application at a depth, and other nodes, in an order in which they
     can run. An application whose nodes cannot run together is taken apart.
     """
-    apart: set[int] = set()
+    apart: set[Any] = set()
     while True:
         units: list[_Unit] = []
-        by_owner: dict[int, _Unit] = {}
+        by_owner: dict[Any, _Unit] = {}
         for each in nodes:
             owner = each.owners[depth] if len(each.owners) > depth else None
-            if owner is None or id(owner) in apart:
+            if owner is None or owner in apart:
                 units.append(_Unit(None, [each]))
-            elif id(owner) in by_owner:
-                by_owner[id(owner)].nodes.append(each)
+            elif owner in by_owner:
+                by_owner[owner].nodes.append(each)
             else:
-                by_owner[id(owner)] = _Unit(owner, [each])
-                units.append(by_owner[id(owner)])
+                by_owner[owner] = _Unit(owner, [each])
+                units.append(by_owner[owner])
         ordered, stuck = _in_order(units)
         if not stuck:
             return ordered
-        apart.update(id(unit.owner) for unit in stuck if unit.owner is not None)
+        apart.update(unit.owner for unit in stuck if unit.owner is not None)
 
 
 def _in_order(units: Sequence[_Unit]) -> tuple[list[_Unit], list[_Unit]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -195,7 +196,7 @@ def convolution(
     features = [v for v in others if v in kept and v not in group]
     places = [window.place for window in found.windows]
     is_convolution = all(v in weights.axes for v in cells if v is not None)
-    is_convolution &= sorted(map(id, channels)) == sorted(id(v) for v in others if v not in kept)
+    is_convolution &= Counter(channels) == Counter(v for v in others if v not in kept)
     is_convolution &= not any(v in weights.axes for v in places)
     if not is_convolution:
         return None
