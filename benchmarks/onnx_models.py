@@ -35,7 +35,7 @@ class Runner:
     """A model in one runtime.
 
     Attributes:
-        name: The runtime.
+        name: The name of the runtime in the table.
         run: A function that computes the outputs a number of times.
         outputs: Returns the outputs of the last run.
     """

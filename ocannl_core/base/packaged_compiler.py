@@ -19,7 +19,8 @@ class PackagedCompiler:
     """The compiler of an installed package.
 
     Attributes:
-        command: The program and its first argument. version: The version of the package.
+        command: The program and its first argument.
+        version: The version of the package.
     """
 
     command: tuple[str, ...]

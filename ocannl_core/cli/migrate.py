@@ -1,4 +1,4 @@
-"""`ocannl migrate`: rewrites programs and settings to the names of this version.
+"""`ocannl migrate`: rewrites programs to the names of this version.
 
 ocannl migrate train.py models/                   rewrites files, and all of a folder
 ocannl migrate --check .                          1 if a file has old names; writes nothing
@@ -18,20 +18,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.cli.old_settings import has_settings, rewrite_settings
 from ocannl_core.cli.rewriting import rewrite
 
-HELP = "rewrite programs and settings to the names of this version"
+HELP = "rewrite programs to the names of this version"
 DESCRIPTION = (
-    "Rewrites names of earlier versions in Python programs, and names of settings in TOML files, "
-    "scripts and workflows. Comments, strings, formatting and names of other libraries stay. "
-    "Prints the places that a person has to rewrite."
+    "Rewrites names of earlier versions in Python programs. Comments, strings, formatting and "
+    "names of other libraries stay. Prints the places that a person has to rewrite."
 )
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    command.add_argument("paths", nargs="+", metavar="PATH", help="a file, or a folder of them")
+    command.add_argument("paths", nargs="+", metavar="PATH", help="a program, or a folder of them")
     command.add_argument(
         "--check", action="store_true", help="write nothing; 1 if a file would change"
     )
@@ -44,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in _files(arguments.paths):
         try:
             encoding, text = _read(path)
-            rewritten = rewrite(text) if _is_program(path) else rewrite_settings(path, text)
+            rewritten = rewrite(text)
         except (SyntaxError, UnicodeDecodeError, OSError, ValueError) as error:
             print(f"{path}: not rewritten: {error}", file=sys.stderr)
             failed += 1
@@ -64,44 +62,29 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if failed or (arguments.check and changed) else 0
 
 
-def _is_program(path: Path) -> bool:
-    return path.suffix == ".py" or not has_settings(path)
-
-
 def _files(paths: Sequence[str]) -> Iterator[Path]:
-    """Yield files, and in folders all programs and files with settings, but hidden folders other
-    than `.github`.
-    """
+    """Yield programs, and the programs in folders but hidden ones."""
     for each in paths:
         path = Path(each)
         if path.is_dir():
             yield from (
                 file
-                for file in sorted(path.rglob("*"))
-                if (file.suffix == ".py" or has_settings(file))
-                and file.is_file()
-                and not any(_is_hidden(part) for part in file.relative_to(path).parts[:-1])
-                and (has_settings(file) or not _is_hidden(file.name))
+                for file in sorted(path.rglob("*.py"))
+                if not any(part.startswith(".") for part in file.relative_to(path).parts)
             )
         elif path.is_file():
             yield path
         else:
             raise UsageError(
-                "`ocannl migrate` takes files and folders.",
+                "`ocannl migrate` takes programs and folders.",
                 found=f"{path}, which is neither",
                 fix="ocannl migrate program.py",
             )
 
 
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") and name != ".github"
-
-
 def _read(path: Path) -> tuple[str, str]:
-    """Return the encoding and the text of a file, with its line ends."""
+    """Return the encoding and the text of a program, with its line ends."""
     content = path.read_bytes()
-    if not _is_program(path):
-        return "utf-8", content.decode()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     return encoding, content.decode(encoding)
 

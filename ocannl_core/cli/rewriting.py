@@ -17,8 +17,16 @@ from collections.abc import Iterator, Mapping, Sequence
 import ocannl_core
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.moved import new_name
-from ocannl_core.base.renamings import CALLS, KEYWORDS, METHODS, MODULES, NAMES, Rewritten
-from ocannl_core.cli.old_settings import WORDS, Rewriting, new_words
+from ocannl_core.base.renamings import (
+    CALLS,
+    KEYWORDS,
+    METHODS,
+    MODULES,
+    NAMES,
+    SETTINGS,
+    Rewritten,
+)
+from ocannl_core.base.setting_sources import OPTION, PREFIX
 
 _CORE = "ocannl_core"
 _SCOPES = (
@@ -38,6 +46,24 @@ _METHOD_KEYWORDS = {
     for title, renamed in KEYWORDS.items()
     if hasattr(ocannl_core.Tensor, title.removeprefix("oc."))
 }
+
+
+_WORDS = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in SETTINGS.items()} | {
+    OPTION + old: OPTION + new for old, new in SETTINGS.items()
+}
+"""New names of environment variables and options, by old names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """The text of a program with new names.
+
+    Attributes:
+        notes: Lines with old names that a person has to rewrite, with the reason.
+    """
+
+    text: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +150,7 @@ class _Program:
 
     def edits(self) -> list[_Edit]:
         """Return the edits of one round."""
-        if _CORE not in self.text and not any(each in self.text for each in WORDS):
+        if _CORE not in self.text and not any(each in self.text for each in _WORDS):
             return []
         self._enter(self.tree, _Scope(self.tree, None))
         nodes = list(self._scope_of)
@@ -139,8 +165,9 @@ class _Program:
                     self._rename_attribute(node)
                 case ast.Call():
                     self._rename_keywords(node)
-                case ast.Constant(value=str(value)) if value in WORDS:
-                    self._replace(*self._span(node), new_words(self._source(node)))
+                case ast.Constant(value=str(value)) if value in _WORDS:
+                    new = self._source(node).replace(value, _WORDS[value])
+                    self._replace(*self._span(node), new)
         if not self._edits:
             self._rewrite_calls([node for node in nodes if isinstance(node, ast.Call)])
         if not self._edits:

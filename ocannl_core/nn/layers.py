@@ -47,7 +47,7 @@ def mlp(
 
     Args:
         x: The input of the first layer.
-        hidden: The width of each hidden layer; an integer is that of the only one.
+        hidden: The width of each hidden layer; an integer for a single hidden layer.
         output: The sizes `m`; inferred from the use of the result when not given.
         activation: The activation of hidden layers.
     """

@@ -106,10 +106,11 @@ class Environment:
     """Shape inference for a session. An operation that contradicts earlier ones leaves no trace.
 
     Args:
-        undo_log: The log of the session, if its transactions restore the shapes, too.
+        undo_log: The log of a session, whose transactions then restore the shapes, too; by default
+            a log for shapes alone.
 
     Attributes:
-        undo_log: The log.
+        undo_log: The log that transactions of the environment use.
     """
 
     def __init__(self, undo_log: UndoLog | None = None) -> None:

@@ -177,8 +177,4 @@ def _narrow_load(expr: Expr) -> Load | None:
 def _narrow_format(expr: Expr) -> DType:
     """Return the format of a value before it is widened."""
     cell = match_narrow_load(expr)
-    if cell is not None:
-        return cell.dtype
-    match expr:
-        case _:
-            return unwidened(expr).dtype
+    return unwidened(expr).dtype if cell is None else cell.dtype

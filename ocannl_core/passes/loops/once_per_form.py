@@ -59,7 +59,7 @@ class _Known:
     """The result for groups of one form.
 
     Attributes:
-        changed: The statements; None if they are those of the group itself.
+        changed: The statements after the passes; None if the passes change no statement.
         used: The positions of the names that the statements access.
     """
 

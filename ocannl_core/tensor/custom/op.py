@@ -160,7 +160,7 @@ class Op:
         """Return the bytes of memory that `c_code` finds under the name `workspace`.
 
         Args:
-            extents: Those of each input.
+            extents: The extents of each input.
         """
         return 0
 

@@ -34,7 +34,9 @@ def result_of(
     dtype: int = TensorProto.INT32,
     **attributes: Any,
 ) -> Array:
-    """Return the output of a node; inputs are given at run time but for those that are known."""
+    """Return the output of a node. Known inputs are initializers of the graph, and the others are
+    inputs at run time.
+    """
     given = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
         for name, x in cells.items()
