@@ -7,12 +7,11 @@ ocannl export train.py:exported model.wasm --weights beside -- --epochs 5
 from __future__ import annotations
 
 import argparse
-import runpy
 from collections.abc import Mapping
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.cli.scripts import require_script, script_arguments
+from ocannl_core.cli.scripts import returned_by
 from ocannl_core.runtime.object_sizes import object_sizes
 from ocannl_core.runtime.routine import Routine
 
@@ -54,12 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     options.add_argument("path", metavar="FILE")
     _add_options(options)
     options.parse_args(rest[:end], arguments)
-    script, _, function = arguments.program.rpartition(":")
-    if not function.isidentifier():
-        script = ""
-    script = require_script("export", script or None, ":FUNCTION model.c")
-    with script_arguments(script, rest[end:]):
-        routines, named = _returned(script, function)
+    made = returned_by("export", arguments.program, rest[end:], "model.c")
+    routines, named = _routines_of(*made, arguments.program)
     context = next(iter(routines.values())).context
     files = context.export(
         routines,
@@ -81,12 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _returned(script: str, function: str) -> tuple[Mapping[str, Routine], Mapping[str, Any]]:
-    """Return the routines that a function of a program returns, by name, and the inputs and outputs
-    that it names.
+def _routines_of(
+    function: str, made: Any, program: str
+) -> tuple[Mapping[str, Routine], Mapping[str, Any]]:
+    """Return the routines of a function's result, by name, and the inputs and outputs that it
+    names.
     """
-    made: Any = runpy.run_path(script, run_name="__ocannl_export__").get(function)
-    made = made() if callable(made) and not isinstance(made, Routine) else made
     named: dict[str, Any] = {}
     routines = made
     if isinstance(made, Mapping) and {"routines"} <= made.keys() <= _NAMES:
@@ -101,7 +96,7 @@ def _returned(script: str, function: str) -> tuple[Mapping[str, Routine], Mappin
         "The function of a program that is exported returns a routine, or a dictionary of them; or "
         "the arguments of Context.export by name.",
         found=f"{function} is {made!r}",
-        where=script,
+        where=program,
         fix=f'def {function}(): ...; return {{"predict": predict}}, or\n'
         'return {"routines": {"predict": predict}, "outputs": {"scores": y}}',
     )

@@ -17,15 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import ocannl_core
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.moved import new_name
-from ocannl_core.base.renamings import (
-    CALLS,
-    KEYWORDS,
-    METHODS,
-    MODULES,
-    NAMES,
-    SETTINGS,
-    Rewritten,
-)
+from ocannl_core.base.renamings import CALLS, KEYWORDS, METHODS, MODULES, NAMES, SETTINGS, Rewritten
 from ocannl_core.base.setting_sources import OPTION, PREFIX
 
 _CORE = "ocannl_core"

@@ -1,4 +1,4 @@
-"""Execution of a user's program by a command."""
+"""Execution of a user's program by a command; commands of plugins may use it, too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.runtime.routine import Routine
 
 
 def add_script_arguments(
@@ -41,6 +43,31 @@ def require_script(command: str, script: str | None, other: str = "") -> str:
             fix=f"ocannl {command} program.py{other}",
         )
     return script
+
+
+def returned_by(command: str, program: str, arguments: Sequence[str], file: str) -> tuple[str, Any]:
+    """Run a program as a module, `__ocannl_export__`, and call one of its functions.
+
+    Args:
+        command: The name of the command, for messages.
+        program: `PROGRAM:FUNCTION`, such as `train.py:exported`.
+        arguments: The arguments of the program, perhaps with `--` in front.
+        file: An example of the command's other arguments, for messages.
+
+    Returns:
+        The name of the function, and its result; a routine or other value under the name, as it is.
+
+    Raises:
+        UsageError: if there is no such file, or no function is named.
+    """
+    script, _, name = program.rpartition(":")
+    script = require_script(
+        command, script if script and name.isidentifier() else None, f":FUNCTION {file}"
+    )
+    with script_arguments(script, arguments):
+        found = runpy.run_path(script, run_name="__ocannl_export__").get(name)
+        is_called = callable(found) and not isinstance(found, Routine)
+        return name, found() if is_called else found
 
 
 def run_script(script: str, arguments: Sequence[str]) -> int:

@@ -5,8 +5,6 @@ save PROGRAM:FUNCTION FILE`, which writes one.
 from __future__ import annotations
 
 import argparse
-import runpy
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,32 +172,18 @@ def _check(model: Model, arguments: argparse.Namespace) -> int:
 
 def _save(arguments: argparse.Namespace) -> int:
     """Write the model of a program's function, which returns the arguments of `save`."""
+    from ocannl_core.cli.scripts import returned_by
     from ocannl_onnx.errors import OnnxError
     from ocannl_onnx.saving import save, weight_files
 
-    script, _, function = arguments.program.rpartition(":")
-    if not function.isidentifier() or not Path(script).is_file():
-        raise OnnxError(
-            "`ocannl onnx save` takes a program and the name of a function in it.",
-            found=arguments.program,
-            fix="ocannl onnx save train.py:exported model.onnx",
-        )
-    given = arguments.arguments[arguments.arguments[:1] == ["--"] :]
-    before = sys.argv, sys.path[:]
-    sys.argv = [script, *given]
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    try:
-        made = runpy.run_path(script, run_name="__ocannl_export__").get(function)
-        made = made() if callable(made) else made
-    finally:
-        sys.argv, sys.path[:] = before
+    function, made = returned_by("onnx save", arguments.program, arguments.arguments, "model.onnx")
     names = {"outputs", "inputs", "ctx", "code"}
     if not isinstance(made, dict) or not {"outputs"} <= made.keys() <= names:
         raise OnnxError(
             "The function of a program that is saved returns the arguments of ocannl_onnx.save, by "
             "name.",
             found=f"{function} is {made!r}",
-            where=script,
+            where=arguments.program,
             fix=f'def {function}(): ...; return {{"outputs": scores, "inputs": [x], "ctx": ctx}}',
         )
     chosen = {"opset": arguments.opset, "ir_version": arguments.ir_version}
