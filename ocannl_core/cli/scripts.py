@@ -65,9 +65,8 @@ def returned_by(command: str, program: str, arguments: Sequence[str], file: str)
         command, script if script and name.isidentifier() else None, f":FUNCTION {file}"
     )
     with script_arguments(script, arguments):
-        found = runpy.run_path(script, run_name="__ocannl_export__").get(name)
-        is_called = callable(found) and not isinstance(found, Routine)
-        return name, found() if is_called else found
+        found: Any = runpy.run_path(script, run_name="__ocannl_export__").get(name)
+        return name, found() if callable(found) and not isinstance(found, Routine) else found
 
 
 def run_script(script: str, arguments: Sequence[str]) -> int:
