@@ -15,6 +15,7 @@ from ocannl_core.base.files.digests import text_digest
 from ocannl_core.base.files.new_files import replacement
 from ocannl_core.codegen.c_family import render_step
 from ocannl_core.codegen.export import c_file, web
+from ocannl_core.codegen.export import header as c_header
 from ocannl_core.codegen.export.exported_dialect import INSTRUCTION_FUNCTIONS, exported_dialect
 from ocannl_core.codegen.export.model import (
     ALIGNMENT,
@@ -168,7 +169,7 @@ def export(
     source, header = path.with_suffix(".c"), path.with_suffix(".h")
     files = {
         source: c_file.c_file(content, exporter.dialect).encode(),
-        header: c_file.header(content, exporter.dialect).encode(),
+        header: c_header.header(content, exporter.dialect).encode(),
     }
     module: tuple[Path, ...] = ()
     if is_web:

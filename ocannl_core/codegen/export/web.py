@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from math import prod
 
-from ocannl_core.codegen.export.c_file import STATUS
+from ocannl_core.codegen.export.header import STATUS
 from ocannl_core.codegen.export.model import ALIGNMENT, ExportedTensor, FileContent
 
 EXPORTS = ("init", "cells")
