@@ -163,7 +163,7 @@ def transformer(
     return g.model((1, length, width), normal(x))
 
 
-def quantised_network(size: int = 64) -> onnx.ModelProto:
+def quantized_network(size: int = 64) -> onnx.ModelProto:
     """Return a network of quantised depthwise and pointwise convolutions."""
     g = GraphBuilder()
     step, zero = g.weight(0.05), g.weight(128, "uint8")
@@ -207,6 +207,6 @@ GRAPHS = {
     "transformer": transformer,
     "recurrent": recurrent_network,
     "8-bit transformer": lambda: transformer(2, quantised=True),
-    "8-bit network": quantised_network,
+    "8-bit network": quantized_network,
 }
 """The graphs by name."""

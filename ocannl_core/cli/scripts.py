@@ -61,9 +61,12 @@ def returned_by(command: str, program: str, arguments: Sequence[str], file: str)
         UsageError: if there is no such file, or no function is named.
     """
     script, _, name = program.rpartition(":")
-    script = require_script(
-        command, script if script and name.isidentifier() else None, f":FUNCTION {file}"
-    )
+    if not name.isidentifier() or not Path(script).is_file():
+        raise UsageError(
+            f"`ocannl {command}` takes a program and the name of a function in it.",
+            found=program,
+            fix=f"ocannl {command} train.py:exported {file}",
+        )
     with script_arguments(script, arguments):
         found: Any = runpy.run_path(script, run_name="__ocannl_export__").get(name)
         return name, found() if callable(found) and not isinstance(found, Routine) else found

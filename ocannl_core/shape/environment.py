@@ -38,7 +38,7 @@ from ocannl_core.shape.language.shape_terms import (
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.counts import count_cells
 from ocannl_core.shape.solving.derivations import ShapeReport, explain
-from ocannl_core.shape.solving.generalisation import Names, equate_with_least
+from ocannl_core.shape.solving.generalization import SchemeNames, equate_with_least
 from ocannl_core.shape.solving.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.solving.ranks import implied_axes
 from ocannl_core.shape.solving.state import LeafTensor, SolverState
@@ -397,7 +397,7 @@ class Environment:
         self.previews.update(kept)
         return found
 
-    def generalise(
+    def generalize(
         self, arguments: Mapping[str, Shape], shapes: Mapping[str, Shape]
     ) -> tuple[dict[str, Shape], tuple[str, ...]]:
         """Return arguments and shapes that follow from them with as few variables as possible, and
@@ -406,7 +406,7 @@ class Environment:
         with self.atomic() as transaction:
             equate_with_least(self._state, arguments.values())
             found = {name: self.view(shape) for name, shape in {**arguments, **shapes}.items()}
-            names = Names(found, len(arguments))
+            names = SchemeNames(found, len(arguments))
             found = {name: names.shape(shape) for name, shape in found.items()}
             conditions = names.conditions(self._state)
             transaction.rollback()

@@ -87,7 +87,7 @@ def scheme_of(block: NetworkBlock[Any]) -> Scheme:
         arguments = {name: each.terms for name, each in zip(names, given, strict=True)}
         terms = {name: each.terms for name, each in zip(titles, made, strict=True)}
         inner = {name: each.terms for name, each in parameters.items()}
-        found, conditions = environment.generalise(arguments, {**terms, **inner})
+        found, conditions = environment.generalize(arguments, {**terms, **inner})
     return Scheme(
         block.title,
         {name: found[name] for name in arguments},

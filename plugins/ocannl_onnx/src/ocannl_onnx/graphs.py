@@ -39,17 +39,17 @@ MOST_NODES = 200_000
 """Nodes of a graph with the bodies of its loops, repeated, and of its functions."""
 
 
-class Scope:
+class GraphScope:
     """The values of a graph by name; a subgraph also sees those around it."""
 
-    def __init__(self, outer: Scope | None = None, path: str = "") -> None:
+    def __init__(self, outer: GraphScope | None = None, path: str = "") -> None:
         self.values: dict[str, Item] = {}
         self.outer = outer
         self.path = path
         self.depth: int = 0 if outer is None else outer.depth + 1
 
     def find(self, name: str) -> Item | None:
-        scope: Scope | None = self
+        scope: GraphScope | None = self
         while scope is not None:
             if name in scope.values:
                 return scope.values[name]
@@ -61,7 +61,12 @@ class Node:
     """A node as operators see it."""
 
     def __init__(
-        self, importer: Importer, proto: onnx.NodeProto, scope: Scope, version: int, position: int
+        self,
+        importer: Importer,
+        proto: onnx.NodeProto,
+        scope: GraphScope,
+        version: int,
+        position: int,
     ) -> None:
         self.importer = importer
         self.proto = proto
@@ -151,7 +156,7 @@ class Node:
         self, graph: onnx.GraphProto, arguments: Iterable[Item], name: str = ""
     ) -> list[Item]:
         """Return the outputs of a subgraph."""
-        scope = Scope(self.scope, f"{name or graph.name} of {self.proto.op_type}")
+        scope = GraphScope(self.scope, f"{name or graph.name} of {self.proto.op_type}")
         scope.values.update(
             {each.name: value for each, value in zip(graph.input, arguments, strict=False)}
         )
@@ -191,7 +196,7 @@ class Importer:
 
     def run(self, arguments: Mapping[str, Item]) -> list[Item]:
         """Return the outputs of the model's graph."""
-        scope = Scope()
+        scope = GraphScope()
         initializers = {each.name for each in self.model.graph.initializer} | {
             each.values.name for each in self.model.graph.sparse_initializer
         }
@@ -203,7 +208,7 @@ class Importer:
         )
         return self.run_graph(self.model.graph, scope)
 
-    def run_graph(self, graph: onnx.GraphProto, scope: Scope) -> list[Item]:
+    def run_graph(self, graph: onnx.GraphProto, scope: GraphScope) -> list[Item]:
         if scope.depth > DEEPEST:
             raise OnnxError(
                 f"Subgraphs and functions are at most {DEEPEST} levels deep.",
@@ -216,7 +221,7 @@ class Importer:
         self._run_nodes(graph.node, scope)
         return [self._output(each.name, scope, graph.name) for each in graph.output]
 
-    def _output(self, name: str, scope: Scope, graph: str) -> Item:
+    def _output(self, name: str, scope: GraphScope, graph: str) -> Item:
         found = scope.find(name)
         if found is None:
             raise OnnxError(
@@ -226,7 +231,7 @@ class Importer:
             )
         return found
 
-    def _run_nodes(self, protos: Iterable[onnx.NodeProto], scope: Scope) -> None:
+    def _run_nodes(self, protos: Iterable[onnx.NodeProto], scope: GraphScope) -> None:
         for position, proto in enumerate(_in_order(list(protos), scope)):
             self.count += 1
             if self.count > MOST_NODES:
@@ -246,7 +251,7 @@ class Importer:
                         )
                     scope.values[name] = output
 
-    def _run_node(self, proto: onnx.NodeProto, scope: Scope, position: int) -> list[Item]:
+    def _run_node(self, proto: onnx.NodeProto, scope: GraphScope, position: int) -> list[Item]:
         domain = _domain(proto.domain)
         function = self.functions.get((domain, proto.op_type, proto.overload))
         version = self.opsets.get(domain)
@@ -379,7 +384,7 @@ class Importer:
         self, function: onnx.FunctionProto, node: Node, arguments: list[Item | None]
     ) -> list[Item]:
         """Return the outputs of a function."""
-        scope = Scope(None, f"function {function.name}")
+        scope = GraphScope(None, f"function {function.name}")
         scope.depth = node.scope.depth + 1
         if scope.depth > DEEPEST:
             node.invalid(
@@ -473,7 +478,7 @@ def _domain(name: str) -> str:
     return STANDARD if name == "ai.onnx" else name
 
 
-def _in_order(protos: list[onnx.NodeProto], scope: Scope) -> Iterable[onnx.NodeProto]:
+def _in_order(protos: list[onnx.NodeProto], scope: GraphScope) -> Iterable[onnx.NodeProto]:
     """Check that nodes are in topological order, as the standard demands; return them.
 
     Raises:

@@ -22,10 +22,10 @@ from ocannl_core.backend_api.files import replacement
 from ocannl_onnx.errors import OnnxError
 from ocannl_onnx.formats import format_named, format_numbered
 from ocannl_onnx.reading import read_model
-from ocannl_onnx.writing.emitter import INT64, Array, Emitter, Names, Variable, raw_bytes
+from ocannl_onnx.writing.emitter import INT64, Array, Emitter, UniqueNames, Value, raw_bytes
 from ocannl_onnx.writing.functions import DOMAIN, Library, OwnedNode, reads, rename
 from ocannl_onnx.writing.translation import Translation, make_port
-from ocannl_onnx.writing.values import FORMATS, Source
+from ocannl_onnx.writing.values import FORMATS, TranslatedProgram
 
 if TYPE_CHECKING:
     from ocannl_core import Computation, Context
@@ -111,7 +111,7 @@ def _named(tensors: Tensors, role: str) -> dict[str, Tensor]:
     if isinstance(tensors, Mapping):
         found = dict(tensors)
     else:
-        found, names = {}, Names()
+        found, names = {}, UniqueNames()
         every = [tensors] if isinstance(tensors, Tensor) else tensors
         for each in every if isinstance(every, Iterable) else [every]:
             name = each.node.name if isinstance(each, Tensor) else repr(each)
@@ -191,14 +191,14 @@ class _Saver:
         self.literals = code.literals()
         named = (*code.params.items(), *code.statistics.items())
         self.weight_names = {tensor: name for name, tensor in named}
-        self.names = Names()
+        self.names = UniqueNames()
         self.inputs = self._placeholders() if inputs is None else dict(inputs)
         self._check_tensors()
         for name in (*self.inputs, *outputs):
             self.names.unique(name)
-        self.ports: dict[TensorNode, Variable] = {}
+        self.ports: dict[TensorNode, Value] = {}
         self.indices: dict[StaticIndex, str] = {}
-        self.initializers: dict[TensorNode, Variable] = {}
+        self.initializers: dict[TensorNode, Value] = {}
         self.cells: dict[str, Array] = {}
 
     def _placeholders(self) -> dict[str, Tensor]:
@@ -242,10 +242,10 @@ class _Saver:
         """Return the model without the cells of initializers, and these by name."""
         library = Library(self.opset)
         emit = Emitter(self.names, self.opset, _Origins(self), library)
-        source = Source(self.program, self.tensors, self._stored(), self.load)
+        source = TranslatedProgram(self.program, self.tensors, self._stored(), self.load)
         translation = Translation(source, emit)
         for name, tensor in self.inputs.items():
-            self.ports[tensor.node] = Variable(
+            self.ports[tensor.node] = Value(
                 name, translation.format(tensor.node), translation.sizes(tensor.node)
             )
         translation.values |= self.ports
@@ -306,7 +306,7 @@ class _Saver:
             rename(each.proto, names)
         return found
 
-    def load(self, node: TensorNode) -> Variable:
+    def load(self, node: TensorNode) -> Value:
         """Return the value of a node that the model reads before it writes it: an initializer."""
         if node not in self.initializers:
             tensor = self.tensors[node]
@@ -319,7 +319,7 @@ class _Saver:
                 )
             sizes = tuple(cells.shape)
             name = self.names.unique(self.weight_names.get(tensor, node.name))
-            value = Variable(name, format_named(info.dtype.name), sizes)
+            value = Value(name, format_named(info.dtype.name), sizes)
             self.initializers[node] = value
             self.cells[name] = cells
         return self.initializers[node]

@@ -48,7 +48,7 @@ def raw_bytes(array: Array, format: Format | None) -> memoryview:
 
 
 @dataclass(frozen=True)
-class Variable:
+class Value:
     """A value of the graph.
 
     Attributes:
@@ -104,7 +104,7 @@ class _Source:
 
 
 @dataclass
-class Names:
+class UniqueNames:
     """Unique names of one file."""
 
     taken: dict[str, int] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Emitter:
 
     def __init__(
         self,
-        names: Names,
+        names: UniqueNames,
         opset: int,
         origins: Mapping[StaticIndex, Callable[[Emitter], str]],
         library: Library,
@@ -313,7 +313,7 @@ class Emitter:
         pads = self.constant([*before, *after])
         return self("Pad", name, pads, self.constant(value, format))
 
-    def materialized(self, value: Variable) -> str:
+    def materialized(self, value: Value) -> str:
         """Return the name of a value with all of its cells."""
         if not value.is_spread or not value.sizes:
             return value.name

@@ -19,7 +19,7 @@ from ocannl_core.assignments import (
     VarIndex,
 )
 from ocannl_onnx.writing.emitter import Size
-from ocannl_onnx.writing.views import Affine, View, Views
+from ocannl_onnx.writing.views import AffinePosition, View, Views
 
 
 def product(views: Views, left: View, right: View, kept: Sequence[LoopVar]) -> View:
@@ -61,7 +61,7 @@ def _matrix_product(views: Views, left: View, right: View, kept: Sequence[LoopVa
 
 
 @dataclass(frozen=True)
-class Window:
+class MovingWindow:
     """An axis over which a window moves.
 
     Attributes:
@@ -77,11 +77,13 @@ class Window:
     after: int
 
 
-def _window(views: Views, index: AxisIndex, size: Size, kept: Sequence[LoopVar]) -> Window | None:
+def _window(
+    views: Views, index: AxisIndex, size: Size, kept: Sequence[LoopVar]
+) -> MovingWindow | None:
     """Return the window along an axis; None if there is none, or if operators have no such one."""
     if isinstance(index, SubAxis | ComputedIndex) or not isinstance(size, int):
         return None
-    affine = Affine.of(index)
+    affine = AffinePosition.of(index)
     places = [(c, v) for c, v in affine.terms if v in kept]
     cells = [(c, v) for c, v in affine.terms if v not in kept]
     if affine.indices or len(places) != 1 or len(cells) > 1 or views.size(places[0][1]) is None:
@@ -96,7 +98,7 @@ def _window(views: Views, index: AxisIndex, size: Size, kept: Sequence[LoopVar])
     after = max(0, stride * (views.extents[place] - 1) + reach - before - size)
     if (size + before + after - reach) // stride + 1 != views.extents[place]:
         return None
-    return Window(place, cell, stride, dilation, before, after)
+    return MovingWindow(place, cell, stride, dilation, before, after)
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,8 @@ class Windows:
         axes: For each axis a window, a variable, or None for an axis of size 1.
     """
 
-    windows: tuple[Window, ...]
-    axes: tuple[Window | LoopVar | None, ...]
+    windows: tuple[MovingWindow, ...]
+    axes: tuple[MovingWindow | LoopVar | None, ...]
 
     @property
     def plain(self) -> tuple[LoopVar, ...]:
@@ -132,7 +134,7 @@ def windows_of(
     """Return the windows through which an operand is read; None if there are none, or others than
     operators have.
     """
-    axes: list[Window | LoopVar | None] = []
+    axes: list[MovingWindow | LoopVar | None] = []
     for index, size in zip(index_map, sizes, strict=True):
         match index:
             case VarIndex(LoopVar() as var) if views.size(var) == size:
@@ -144,7 +146,7 @@ def windows_of(
                 if window is None:
                     return None
                 axes.append(window)
-    windows = tuple(axis for axis in axes if isinstance(axis, Window))
+    windows = tuple(axis for axis in axes if isinstance(axis, MovingWindow))
     used = [v for w in windows for v in (w.place, w.cell) if v is not None]
     used += [axis for axis in axes if isinstance(axis, LoopVar)]
     is_simple = len(set(used)) == len(used) and 1 <= len(windows) <= 3

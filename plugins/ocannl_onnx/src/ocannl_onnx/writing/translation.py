@@ -44,10 +44,10 @@ from ocannl_core.assignments import (
 )
 from ocannl_onnx.formats import Format
 from ocannl_onnx.writing import calls
-from ocannl_onnx.writing.emitter import INT64, Emitter, Size, Variable
+from ocannl_onnx.writing.emitter import INT64, Emitter, Size, Value
 from ocannl_onnx.writing.functions import reads as names_read
 from ocannl_onnx.writing.terms import Terms
-from ocannl_onnx.writing.values import RANDOM, Source, Values
+from ocannl_onnx.writing.values import RANDOM, TranslatedProgram, Values
 from ocannl_onnx.writing.views import Views
 from ocannl_onnx.writing.writes import Writes
 
@@ -60,7 +60,9 @@ class Translation(Values):
         row_values: The rows that this iteration has written.
     """
 
-    def __init__(self, source: Source, emit: Emitter, outer: Values | None = None) -> None:
+    def __init__(
+        self, source: TranslatedProgram, emit: Emitter, outer: Values | None = None
+    ) -> None:
         super().__init__(source, emit, outer)
         self.rows: dict[TensorNode, int] = {}
         self.row_values: dict[TensorNode, str] = {}
@@ -157,16 +159,16 @@ class Translation(Values):
             case ConstantFill(values):
                 known = Views(emit, {}, self.refuse).known(sizes)
                 array = np.resize(np.asarray(values, np.float64), known)
-                self.values[target] = Variable(emit.constant(array, format), format, sizes)
+                self.values[target] = Value(emit.constant(array, format), format, sizes)
             case RangeOverOffsets():
-                self.values[target] = Variable(self._offsets(sizes, format), format, sizes)
+                self.values[target] = Value(self._offsets(sizes, format), format, sizes)
             case EmbedIndex(index, factors):
                 name = ""
                 for each in (index, *factors):
                     factor = self._index_value(each)
                     name = emit("Mul", name, factor) if name else factor
                 name = emit.cast(name, INT64, format)
-                self.values[target] = Variable(name, format, sizes, is_spread=bool(sizes))
+                self.values[target] = Value(name, format, sizes, is_spread=bool(sizes))
 
     def _offsets(self, sizes: tuple[Size, ...], format: Format) -> str:
         """Return the row-major offset of each cell."""
@@ -202,7 +204,7 @@ class Translation(Values):
         inputs = [self.value(node) for node in leaf.inputs]
         (target,) = leaf.targets
         name = rule(self.emit, op, *inputs)
-        made = Variable(name, self.format(target), self.sizes(target))
+        made = Value(name, self.format(target), self.sizes(target))
         self.values[target] = made
 
     # Repetitions
@@ -226,7 +228,7 @@ class Translation(Values):
         inside.rows = rows
         before = [emit.names.unique(f"{node.name}_before") for node in carried]
         for node, name, value in zip(carried, before, initial, strict=True):
-            inside.values[node] = Variable(name, value.format, value.sizes)
+            inside.values[node] = Value(name, value.format, value.sizes)
         over: list[tuple[str, int]] = []
         ports = [*map(port, before, initial)]
         for node in repeat_inputs(leaf):
@@ -266,7 +268,7 @@ class Translation(Values):
             **{name: numbers for name, numbers in attributes.items() if any(numbers)},
         )
         for node, name in zip((*carried, *rows), found, strict=True):
-            self.values[node] = Variable(name, self.format(node), self.sizes(node))
+            self.values[node] = Value(name, self.format(node), self.sizes(node))
 
     def _entry_axis(self, leaf: RepeatedAssignments, node: TensorNode) -> int | None:
         """Return the axis along which each iteration reads its own row of a tensor and nothing else
@@ -330,7 +332,7 @@ def _every_leaf(body: Sequence[Any]) -> Iterator[Leaf]:
             yield from _every_leaf(leaf.body)
 
 
-def port(name: str, value: Variable) -> onnx.ValueInfoProto:
+def port(name: str, value: Value) -> onnx.ValueInfoProto:
     """Return the description of a value that has a variable's format and sizes."""
     return make_port(name, value.format, value.sizes)
 

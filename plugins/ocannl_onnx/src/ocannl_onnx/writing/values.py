@@ -10,7 +10,7 @@ from typing import Any
 from ocannl_core.assignments import AssignProgram, Leaf, NodeInfo, TensorNode
 from ocannl_onnx.errors import NoCounterpartError
 from ocannl_onnx.formats import Format, format_named
-from ocannl_onnx.writing.emitter import Emitter, Size, Variable
+from ocannl_onnx.writing.emitter import Emitter, Size, Value
 
 FORMATS = frozenset(
     (
@@ -48,16 +48,16 @@ class Stretches:
         parts: The written parts by their starts: the name and the end of each.
     """
 
-    before: Variable
+    before: Value
     axis: int
     parts: dict[int, tuple[str, int]]
 
 
-Cells = Variable | Stretches
+Cells = Value | Stretches
 
 
 @dataclass(frozen=True)
-class Source:
+class TranslatedProgram:
     """The program that is translated, with the tensors of its nodes.
 
     Attributes:
@@ -70,7 +70,7 @@ class Source:
     program: AssignProgram
     tensors: Mapping[TensorNode, Any]
     stored: AbstractSet[TensorNode]
-    load: Callable[[TensorNode], Variable]
+    load: Callable[[TensorNode], Value]
 
 
 class Values:
@@ -82,7 +82,9 @@ class Values:
         leaf: The current assignment.
     """
 
-    def __init__(self, source: Source, emit: Emitter, outer: Values | None = None) -> None:
+    def __init__(
+        self, source: TranslatedProgram, emit: Emitter, outer: Values | None = None
+    ) -> None:
         self.source = source
         self.emit = emit
         self.outer = outer
@@ -122,7 +124,7 @@ class Values:
                 found = self.outer.value(node)
         return found
 
-    def value(self, node: TensorNode) -> Variable:
+    def value(self, node: TensorNode) -> Value:
         """Return the cells of a node."""
         found = self.written(node)
         if found is None:
@@ -134,7 +136,7 @@ class Values:
             self.values[node] = found
         return found
 
-    def joined(self, found: Stretches) -> Variable:
+    def joined(self, found: Stretches) -> Value:
         """Return the cells of stretches, with the earlier cells between them."""
         axis, before = found.axis, found.before
         size = before.sizes[axis]
@@ -148,16 +150,16 @@ class Values:
             if following is not None:
                 parts.append(found.parts[following][0])
         name = parts[0] if len(parts) == 1 else self.emit("Concat", *parts, axis=axis)
-        return Variable(name, before.format, before.sizes)
+        return Value(name, before.format, before.sizes)
 
-    def _earlier(self, before: Variable, axis: int, start: int, stop: int) -> str:
+    def _earlier(self, before: Value, axis: int, start: int, stop: int) -> str:
         if before.is_spread:
             sizes = [stop - start if k == axis else n for k, n in enumerate(before.sizes)]
             return self.emit("Expand", before.name, self.emit.shape(sizes))
         return self.emit.slice(before.name, axis, start, stop)
 
-    def spread(self, node: TensorNode, number: float) -> Variable:
+    def spread(self, node: TensorNode, number: float) -> Value:
         """Return one number in all cells of a node."""
         format = self.format(node)
         name = self.emit.constant(number, format)
-        return Variable(name, format, self.sizes(node), is_spread=True, number=number)
+        return Value(name, format, self.sizes(node), is_spread=True, number=number)

@@ -36,7 +36,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Affine:
+class AffinePosition:
     """An axis index, taken apart.
 
     Attributes:
@@ -49,11 +49,11 @@ class Affine:
     offset: int
 
     @staticmethod
-    def of(index: AxisIndex) -> Affine:
+    def of(index: AxisIndex) -> AffinePosition:
         terms, offset = as_affine(index)
         loops = tuple((c, v) for c, v in terms if isinstance(v, LoopVar))
         indices = tuple((c, v) for c, v in terms if isinstance(v, StaticIndex))
-        return Affine(loops, indices, offset)
+        return AffinePosition(loops, indices, offset)
 
     def bounds(self, extents: Mapping[LoopVar, int]) -> tuple[int, int]:
         """Return the least and the greatest position, apart from indices."""
@@ -62,7 +62,9 @@ class Affine:
         return low, sum(max(0, each) for each in ends) + self.offset
 
 
-def digits(affine: Affine, extents: Mapping[LoopVar, int], size: int) -> tuple[LoopVar, ...] | None:
+def digits(
+    affine: AffinePosition, extents: Mapping[LoopVar, int], size: int
+) -> tuple[LoopVar, ...] | None:
     """Return the variables of which a position is a number in mixed radix that covers an axis, the
     first digit first; None for other positions.
 
@@ -139,8 +141,8 @@ class Views:
                 name = self.emit("Gather", name, found.name, axis=at)
                 axes += found.axes
                 continue
-            affine = Affine.of(index)
-            affine = Affine(affine.terms, affine.indices, affine.offset + before)
+            affine = AffinePosition.of(index)
+            affine = AffinePosition(affine.terms, affine.indices, affine.offset + before)
             padded = size + before + after if isinstance(size, int) else size
             name, own = self._along(name, at, affine, padded)
             axes += own
@@ -179,16 +181,16 @@ class Views:
         around: list[tuple[int, int]] = []
         for index, size in zip(indices, sizes, strict=True):
             most = size if isinstance(size, int) else size.maximum
-            if isinstance(index, ComputedIndex) or Affine.of(index).indices:
+            if isinstance(index, ComputedIndex) or AffinePosition.of(index).indices:
                 around.append((0, 0))
                 continue
-            low, high = Affine.of(index).bounds(self.extents)
+            low, high = AffinePosition.of(index).bounds(self.extents)
             around.append((max(0, -low), max(0, high - most + 1)))
         before, after = zip(*around, strict=True) if around else ((), ())
         return self.emit.pad(name, before, after, fill, format), around
 
     def _along(
-        self, name: str, at: int, affine: Affine, size: Size
+        self, name: str, at: int, affine: AffinePosition, size: Size
     ) -> tuple[str, tuple[LoopVar, ...]]:
         """Return a value with the positions of one axis chosen."""
         emit = self.emit
@@ -206,7 +208,7 @@ class Views:
         return emit("Gather", name, positions.name, axis=at), positions.axes
 
     def _section(
-        self, name: str, at: int, affine: Affine, size: Size
+        self, name: str, at: int, affine: AffinePosition, size: Size
     ) -> tuple[str, tuple[LoopVar, ...]]:
         """Return the cells at multiples of one variable."""
         ((step, var),) = affine.terms
@@ -233,7 +235,7 @@ class Views:
         rest = self.emit("Shape", name, start=at + 1)
         return self.emit("Reshape", name, self.emit("Concat", shape, rest, axis=0))
 
-    def positions(self, affine: Affine) -> View:
+    def positions(self, affine: AffinePosition) -> View:
         """Return positions as numbers, with an axis for each loop variable."""
         emit = self.emit
         axes = tuple(var for _, var in affine.terms)

@@ -25,11 +25,11 @@ from ocannl_core.assignments import (
 )
 from ocannl_onnx.formats import Format
 from ocannl_onnx.writing import primitives
-from ocannl_onnx.writing.emitter import Array, Emitter, Size, Variable
+from ocannl_onnx.writing.emitter import Array, Emitter, Size, Value
 from ocannl_onnx.writing.primitives import Calculation
 from ocannl_onnx.writing.terms import Terms
 from ocannl_onnx.writing.values import Cells, Stretches, Values
-from ocannl_onnx.writing.views import Affine, View, Views, digits
+from ocannl_onnx.writing.views import AffinePosition, View, Views, digits
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Writes:
                 return None
             else:
                 parts = (
-                    digits(Affine.of(index), self.views.extents, size)
+                    digits(AffinePosition.of(index), self.views.extents, size)
                     if isinstance(size, int)
                     else None
                 )
@@ -134,7 +134,7 @@ class Writes:
         format: Format,
         groups: Sequence[tuple[LoopVar, ...]],
         sizes: Sequence[Size],
-    ) -> Variable:
+    ) -> Value:
         """Return all cells of a tensor whose axes consist of variables, of which some may be
         missing in a value.
         """
@@ -142,18 +142,18 @@ class Writes:
         order = [v for group in groups for v in group]
         has_digits = any(len(group) > 1 for group in groups)
         if not present and sizes and not has_digits:
-            return Variable(name, format, tuple(sizes), is_spread=True)
+            return Value(name, format, tuple(sizes), is_spread=True)
         name = emit.transpose(name, [list(present).index(v) for v in order if v in present])
         if has_digits:
             name = self._with_missing(name, order, [v for v in order if v in present])
-            return Variable(emit.reshape(name, sizes), format, tuple(sizes))
+            return Value(emit.reshape(name, sizes), format, tuple(sizes))
         gaps = [k for k, g in enumerate(groups) if not g or g[0] not in present]
         name = emit.unsqueeze(name, gaps, len(groups) - len(gaps))
         if any(groups[k] and self.views.extents[groups[k][0]] != 1 for k in gaps):
             name = emit("Expand", name, emit.shape(sizes))
-        return Variable(name, format, tuple(sizes))
+        return Value(name, format, tuple(sizes))
 
-    def _combine_whole(self, made: Variable) -> None:
+    def _combine_whole(self, made: Value) -> None:
         """Combine all cells of a target with a value."""
         target, combine = self.leaf.target, self.leaf.combine
         wanted = self.graph.format(target)
@@ -161,11 +161,11 @@ class Writes:
             before = self.graph.value(target)
             name = self._combined(before, made.name, made.format)
             spread = made.is_spread and (before.is_spread or name == made.name)
-            made = Variable(name, made.format, made.sizes, is_spread=spread)
+            made = Value(name, made.format, made.sizes, is_spread=spread)
         name = self.emit.cast(made.name, made.format, wanted)
         self.graph.values[target] = replace(made, name=name, format=wanted)
 
-    def _combined(self, before: Variable, name: str, format: Format) -> str:
+    def _combined(self, before: Value, name: str, format: Format) -> str:
         """Return the combination of earlier cells with a value of a format."""
         combine, dtype = self.leaf.combine, self.graph.info(self.leaf.target).dtype
         is_neutral = before.number == saturate(neutral(combine), dtype)
@@ -184,7 +184,7 @@ class Writes:
         for index, size in zip(self.lhs, sizes, strict=True):
             if isinstance(index, SubAxis | ComputedIndex | ConcatIndex):
                 return None
-            affine = Affine.of(index)
+            affine = AffinePosition.of(index)
             if affine.indices or len(affine.terms) > 1:
                 return None
             if any(c != 1 or v in axes for c, v in affine.terms):
@@ -224,13 +224,13 @@ class Writes:
             low = [each for each, _ in box]
             high = [n - 1 - last for n, (_, last) in zip(most, box, strict=True)]
             name = emit.pad(name, low, high, cells.number, wanted)
-            self.graph.values[target] = Variable(name, wanted, sizes)
+            self.graph.values[target] = Value(name, wanted, sizes)
             return
         axis, rest = partial[0], partial[1:]
         row = emit.materialized(cells)
         row = emit.slice(row, axis, box[axis][0], box[axis][1] + 1)
         sliced = [box[k][1] - box[k][0] + 1 if k == axis else n for k, n in enumerate(sizes)]
-        inner = Variable(row, wanted, tuple(sliced))
+        inner = Value(row, wanted, tuple(sliced))
         if len(rest) > 1:
             raise self.graph.refuse("it writes a part of a tensor along more than two axes")
         start, last = box[rest[0]]
@@ -257,7 +257,7 @@ class Writes:
         axes: list[LoopVar] = []
         for k, (index, size) in enumerate(zip(self.lhs, sizes, strict=True)):
             if isinstance(index, ComputedIndex) or (
-                not isinstance(index, SubAxis | ConcatIndex) and Affine.of(index).indices
+                not isinstance(index, SubAxis | ConcatIndex) and AffinePosition.of(index).indices
             ):
                 if axis is not None:
                     raise self.graph.refuse("it writes at two positions that are known at run time")
@@ -281,7 +281,7 @@ class Writes:
         if isinstance(index, ComputedIndex):
             at = self.terms.positions(index)
         else:
-            at = self.views.positions(Affine.of(index))
+            at = self.views.positions(AffinePosition.of(index))
         others = [
             i.var
             for k, i in enumerate(lhs)
@@ -303,7 +303,7 @@ class Writes:
         made = emit("ScatterND", cells, places, name, **self._reduction())
         back = sorted(range(len(order)), key=lambda k: order[k])
         made = emit.transpose(made, back)
-        self.graph.values[target] = Variable(made, wanted, sizes)
+        self.graph.values[target] = Value(made, wanted, sizes)
 
     def _reduction(self) -> dict[str, str]:
         """Return the attribute of scatters for an accumulation."""
@@ -321,17 +321,19 @@ class Writes:
         wanted = self.graph.format(target)
         sizes = self.views.known(self.graph.sizes(target))
         self.views.known([self.views.size(v) for v in kept])
-        if any(isinstance(i, ComputedIndex | ConcatIndex) or Affine.of(i).indices for i in lhs):
+        if any(
+            isinstance(i, ComputedIndex | ConcatIndex) or AffinePosition.of(i).indices for i in lhs
+        ):
             raise self.graph.refuse("it writes at positions that are known at run time and overlap")
         grids = dict(zip(kept, np.indices([self.views.extents[v] for v in kept]), strict=True))
         total: Array = np.zeros([self.views.extents[v] for v in kept], np.int64)
         inside = np.ones(total.shape, bool)
         joint = row_major(lhs, sizes)
         for index, size in zip(lhs, sizes, strict=True):
-            place = _places(Affine.of(index), grids)
+            place = _places(AffinePosition.of(index), grids)
             if not any(isinstance(each, SubAxis) for each in lhs):
                 inside &= (place >= 0) & (place < size)
-        total = total + _places(Affine.of(joint), grids)
+        total = total + _places(AffinePosition.of(joint), grids)
         cells = math.prod(sizes)
         places = np.where(inside, total, cells)
         flat = emit.reshape(emit.materialized(self.graph.value(target)), [cells])
@@ -340,10 +342,10 @@ class Writes:
         values = emit.reshape(name, [total.size])
         made = emit("ScatterND", flat, at, values, **self._reduction())
         made = emit.reshape(emit.slice(made, 0, 0, cells), sizes)
-        self.graph.values[target] = Variable(made, wanted, tuple(sizes))
+        self.graph.values[target] = Value(made, wanted, tuple(sizes))
 
 
-def _places(affine: Affine, grids: Mapping[LoopVar, Array]) -> Array:
+def _places(affine: AffinePosition, grids: Mapping[LoopVar, Array]) -> Array:
     """Return the positions at all values of loop variables."""
     terms = [c * grids[v] for c, v in affine.terms]
     total: Array = sum(terms, start=np.array(affine.offset, np.int64))

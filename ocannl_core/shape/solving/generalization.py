@@ -147,7 +147,7 @@ def _nothing(state: SolverState, rows: list[RowVar], dims: list[DimVar]) -> Iter
             yield RowEqual(Row(tail=row), Row(), _ORIGIN)
 
 
-class Names:
+class SchemeNames:
     """Names of the variables of a scheme, each after the first row in which it occurs.
 
     Args:
