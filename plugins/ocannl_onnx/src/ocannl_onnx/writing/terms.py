@@ -25,11 +25,10 @@ from ocannl_core.assignments import (
     saturate,
     working_format,
 )
-from ocannl_onnx.errors import NoCounterpartError
 from ocannl_onnx.formats import Format, format_named
 from ocannl_onnx.writing import primitives, products
 from ocannl_onnx.writing.emitter import BOOL, INT64, Emitter, computed_in
-from ocannl_onnx.writing.primitives import Calculation
+from ocannl_onnx.writing.primitives import Calculation, Rule
 from ocannl_onnx.writing.values import FORMATS, Values
 from ocannl_onnx.writing.views import View, Views
 
@@ -56,75 +55,122 @@ class Terms:
         """Return the right side, accumulated over the variables that are not kept, and its
         format.
         """
-        kept = self.kept
-        op, combine, args = self.leaf.op, self.leaf.combine, self.leaf.args
-        found = self._formats()
-        numbers = [each.value for each in args if isinstance(each, Scalar)]
-        working = self._working()
+        rule, format = self._rule_and_format()
+        computed = computed_in(format)
+        view = self._accumulated_windows(computed)
+        if view is None:
+            fill = self._fill()
+            operands = [
+                self._operand(
+                    k,
+                    BOOL if self.leaf.op is TernaryOp.WHERE and k == 0 else computed,
+                    fill,
+                    is_truth=format == BOOL,
+                )
+                for k in self._used
+            ]
+            view = (
+                self._product(operands, computed)
+                if self._is_product
+                else self._pointwise(rule, operands, computed, format)
+            )
+        return view, computed
+
+    def _rule_and_format(self) -> tuple[Rule | None, Format]:
+        """Return the translation of the primitive, None for a choice, and the format in which it
+        works.
+        """
+        op, found, working = self.leaf.op, self._formats(), self._working()
         rule = primitives.RULES.get(op)
         if rule is None and op is not TernaryOp.WHERE:
             self.graph.format(self.leaf.target)
-            raise self._no_rule(op)
+            raise self.graph.refuse(f"ONNX has no counterpart of the primitive {op.value.name}")
         if op is UnaryOp.NOT and found:
             working = found[0]
         elif op is UnaryOp.BIT_NOT and working.name == "bool":
             rule = primitives.RULES[UnaryOp.NOT]
         format = self._known(working)
+        numbers = [each.value for each in self.leaf.args if isinstance(each, Scalar)]
         if op.value.gives_truth and not all(_fits(each, format) for each in numbers):
             format = format_named("float64")
-        computed = computed_in(format)
-        gathered = {
-            index.operand
-            for index_map in (*self.rhs, self.leaf.projections.lhs)
-            for index in index_map
-            if isinstance(index, ComputedIndex)
-        }
-        reduced = [v for v in self.views.extents if v not in kept and self.views.extents[v] != 1]
-        fill = neutral(combine) if combine is not BinaryOp.SECOND else 0.0
-        fill = self.leaf.beyond if self.leaf.beyond is not None else fill
-        used = [k for k in range(len(args)) if not (op is BinaryOp.FIRST and k > 0)]
-        used = [k for k in used if not (op is BinaryOp.SECOND and k == 0)]
-        is_sum = combine is BinaryOp.ADD and bool(reduced)
-        is_product = (
-            is_sum
-            and op is BinaryOp.MUL
-            and not gathered
-            and all(isinstance(arg, NodeOperand) for arg in args)
+        return rule, format
+
+    @property
+    def _used(self) -> list[int]:
+        """The operands that the primitive reads."""
+        every = range(len(self.leaf.args))
+        match self.leaf.op:
+            case BinaryOp.FIRST:
+                return [0]
+            case BinaryOp.SECOND:
+                return [*every[1:]]
+            case _:
+                return [*every]
+
+    @property
+    def _reduced_variables(self) -> list[LoopVar]:
+        """The variables to accumulate over."""
+        extents = self.views.extents
+        return [v for v in extents if v not in self.kept and extents[v] != 1]
+
+    @property
+    def _has_computed_positions(self) -> bool:
+        maps = (*self.rhs, self.leaf.projections.lhs)
+        return any(isinstance(index, ComputedIndex) for each in maps for index in each)
+
+    @property
+    def _is_product(self) -> bool:
+        """True for a sum of products of two tensors."""
+        return (
+            self.leaf.combine is BinaryOp.ADD
+            and self.leaf.op is BinaryOp.MUL
+            and bool(self._reduced_variables)
+            and not self._has_computed_positions
+            and all(isinstance(arg, NodeOperand) for arg in self.leaf.args)
         )
-        if is_product:
-            made = self._windowed_product(computed)
-            if made is not None:
-                return made, computed
-        if combine is BinaryOp.MAX and reduced and len(used) == 1 and not gathered:
-            made = self._windowed_maximum(computed, used[0])
-            if made is not None:
-                return made, computed
-        operands: list[View] = []
-        for k in used:
-            is_condition = op is TernaryOp.WHERE and k == 0
-            wanted = BOOL if is_condition else computed
-            operands.append(self._operand(k, wanted, fill, is_truth=format == BOOL))
-        if is_product:
-            left, right = operands
-            made = products.product(self.views, left, right, kept)
-            terms = {*kept, *left.axes, *right.axes}
-            return self._repeated(made, terms, computed), computed
+
+    def _fill(self) -> float:
+        """Return the number beyond the edges of operands."""
+        if self.leaf.beyond is not None:
+            return self.leaf.beyond
+        combine = self.leaf.combine
+        return 0.0 if combine is BinaryOp.SECOND else neutral(combine)
+
+    def _accumulated_windows(self, computed: Format) -> View | None:
+        """Return a convolution or the maxima of windows; None for other accumulations."""
+        if self._is_product:
+            return self._windowed_product(computed)
+        is_maximum = self.leaf.combine is BinaryOp.MAX and bool(self._reduced_variables)
+        if is_maximum and len(self._used) == 1 and not self._has_computed_positions:
+            return self._windowed_maximum(computed, self._used[0])
+        return None
+
+    def _product(self, operands: Sequence[View], computed: Format) -> View:
+        left, right = operands
+        made = products.product(self.views, left, right, self.kept)
+        return self._repeated(made, {*self.kept, *left.axes, *right.axes}, computed)
+
+    def _pointwise(
+        self, rule: Rule | None, operands: Sequence[View], computed: Format, format: Format
+    ) -> View:
+        """Return the primitive of operands, accumulated."""
+        reduced = self._reduced_variables
         every = [
             v
-            for v in (*kept, *reduced)
+            for v in (*self.kept, *reduced)
             if any(v in each.axes for each in operands) or (v in self.views.ones and not reduced)
         ]
         while every and all(every[0] not in each.axes for each in operands):
             del every[0]
         names = [self.views.ordered(each, every) for each in operands]
         calculation = Calculation(self.emit, computed)
-        if op is TernaryOp.WHERE:
+        if rule is None:
             name = calculation.where(*names)
-        elif rule is not None:
-            name = rule(calculation, *(names if len(used) == len(args) else names * 2))
-        name = self._rounded(name, computed, format)
-        view = View(name, tuple(every))
-        return (self._reduced(view, computed) if reduced else view), computed
+        else:
+            # a rule of a primitive that reads one of two operands takes the one twice
+            name = rule(calculation, *(names * (len(self.leaf.args) // len(names))))
+        view = View(self._rounded(name, computed, format), tuple(every))
+        return self._reduced(view, computed) if reduced else view
 
     def _formats(self) -> list[Any]:
         """Return the number formats of the operands that are tensors, without conditions."""
@@ -138,9 +184,6 @@ class Terms:
             return target
         numbers = [each.value for each in self.leaf.args if isinstance(each, Scalar)]
         return working_format(op, self._formats(), numbers, target)
-
-    def _no_rule(self, op: Any) -> NoCounterpartError:
-        return self.graph.refuse(f"ONNX has no counterpart of the primitive {op.value.name}")
 
     def _known(self, dtype: Any) -> Format:
         if dtype.name not in FORMATS:
