@@ -67,19 +67,21 @@ class UndoLog:
 
     def put(self, mapping: dict[_Key, _Value], key: _Key, value: _Value) -> None:
         """Set one entry of a dictionary."""
-        self._log += (mapping, key, mapping.get(key, _ABSENT))
+        if self.depth:
+            self._log += (mapping, key, mapping.get(key, _ABSENT))
         mapping[key] = value
 
     def remove(self, mapping: dict[_Key, Any], key: _Key) -> None:
         """Remove one entry of a dictionary, if it is there; a rollback restores the order, too."""
         if key in mapping:
-            self._log += (mapping, _ALL, mapping.copy())
+            if self.depth:
+                self._log += (mapping, _ALL, mapping.copy())
             del mapping[key]
 
     def remove_unordered(self, mapping: dict[_Key, Any], key: _Key) -> None:
         """Remove one entry of a dictionary whose order is irrelevant, if it is there."""
         old = mapping.pop(key, _ABSENT)
-        if old is not _ABSENT:
+        if self.depth and old is not _ABSENT:
             self._log += (mapping, key, old)
 
     def add(self, elements: set[_Key], element: _Key) -> None:
