@@ -12,8 +12,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import Buffer, Event
 from ocannl_core.base import settings
@@ -367,11 +365,11 @@ class Context:
             stored = self._store.find(each.node)
             if not reinitialize and stored is not None and stored.has_value:
                 continue
-            start = each.initialization()
-            if isinstance(start, np.ndarray):
-                arrays[each] = start
+            cells = each.initial_cells()
+            if cells is not None:
+                arrays[each] = cells
             else:
-                pending.append(start)
+                pending.append(each.initialization())
         self.assign(arrays)
         if pending:
             self.compile(reduce(add, pending), name="init_params")()

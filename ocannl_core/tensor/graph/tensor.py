@@ -98,8 +98,8 @@ class Tensor(TensorMethods, Assignable):
     )
     _of_the_core: ClassVar = frozenset({
         "add_access", "add_dependent", "add_effect", "adopt", "applications", "assign_with",
-        "definition", "effects", "fixed_by", "free_number",
-        "has_node", "initialization", "is_assignable", "is_determined", "is_overwritten", "layout",
+        "definition", "effects", "fixed_by", "free_number", "has_node", "initial_cells",
+        "initialization", "is_assignable", "is_determined", "is_overwritten", "layout",
         "literal", "loop", "made_in", "note_host_write", "note_memory", "note_stated_shape",
         "note_update", "note_use", "operands", "parameters", "precision", "recording", "relabel",
         "relate_words", "scopes", "settle", "sliced_from", "target", "terms",
@@ -604,29 +604,29 @@ class Tensor(TensorMethods, Assignable):
         return tuple(sorted(found, key=lambda parameter: parameter.id))
 
     def initialization(self) -> Any:
-        """Return the first value of a parameter or statistic: its cells, or the computation of it.
-
-        The cells are those of an initial array. A literal that other code uses may be assigned
-        there, so it is read by a computation.
-        """
+        """Return the computation of the first value of a parameter or statistic."""
         match self.definition:
-            case Parameter(initializer=start, code=code):
-                is_array = isinstance(start.definition, Literal) and start._node is None
-                cells = self._cells_of(start) if is_array else None
-                return code(self) if cells is None else cells
+            case Parameter(code=code):
+                return code(self)
             case Declared(initialization=start) if start is not None:
                 return start(self)
             case _:
                 raise UsageError("Parameters have an initial value.", found=self.describe())
 
-    def _cells_of(self, literal: Tensor) -> np.ndarray[Any, Any] | None:
-        """Return the cells of a literal of the tensor's own shape and format; None for others."""
-        self.settle()
-        literal.adopt(self.dtype)
-        shape = self.shape
-        if literal.dtype is not self.dtype or not shape.is_closed or any(shape.extents):
+    def initial_cells(self) -> np.ndarray[Any, Any] | None:
+        """Return the cells of a parameter whose initial value is an array of its own shape and
+        format, so that nothing need be computed; None for other tensors.
+
+        Code may assign to a literal that it uses, so the value of such a literal is computed.
+        """
+        start = self.definition.initializer if isinstance(self.definition, Parameter) else None
+        if start is None or not isinstance(start.definition, Literal) or start.has_node:
             return None
-        cells = literal.literal
+        self.settle()
+        start.adopt(self.dtype)
+        shape, cells = self.shape, start.literal
+        if start.dtype is not self.dtype or not shape.is_closed or any(shape.extents):
+            return None
         return cells if cells is not None and cells.shape == shape.dims else None
 
     def describe(self) -> str:

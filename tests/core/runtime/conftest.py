@@ -86,6 +86,9 @@ class ToyTensor:
     def statistics(self) -> tuple[ToyTensor, ...]:
         return ()
 
+    def initial_cells(self) -> None:
+        return None
+
     def initialization(self) -> ToyComputation:
         fill = Fetch(self.node, Constant(self.initial_value))
         own = frozenset({self})
