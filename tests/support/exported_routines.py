@@ -101,6 +101,19 @@ class Exported:
                     found.append(f"{tensor.name} after call {number}, {call.function.name}")
         return found
 
+    def largest_error(self, states: Sequence[bytes]) -> float:
+        """Return the largest relative difference from cells of the context, in float64."""
+        found = 0.0
+        for call, state in zip(self.calls, states, strict=True):
+            assert call.memory
+            for tensor in self.content.tensors:
+                if (cells := call.memory.get(tensor.name)) is not None:
+                    assert tensor.info.dtype.name == "float64"
+                    expected = np.frombuffer(cells)
+                    made = np.frombuffer(_cells_in(state, tensor, call.indices))
+                    found = max(found, float(np.max(np.abs(made / expected - 1))))
+        return found
+
     def states(self, library: Path) -> list[bytes]:
         """Return the states of a shared library."""
         model, prefix = ctypes.CDLL(str(library)), self.content.prefix
