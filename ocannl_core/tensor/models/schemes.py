@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.shape.environment import Environment
@@ -104,7 +105,7 @@ def _arguments_of(block: NetworkBlock[Any]) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [
         each.name
-        for each in inspect.signature(block.function).parameters.values()
+        for each in signature_of(block.function).parameters.values()
         if each.kind in kinds and each.default is inspect.Parameter.empty
     ]
 
