@@ -48,6 +48,7 @@ NAMES_SINCE = {
             "instructions",
             "launches.CompilerVectorization",
             "libraries",
+            "loops.AxisKind.DOT",
             "memory",
             "ocannl_described",
             "ocannl_device_error",

@@ -382,10 +382,10 @@ class _KernelRenderer:
                 vector_loop.render_square(inner, copy)
             case (
                 ir.For(
-                    kind=ir.AxisKind.VECTOR, body=ir.Block((ir.For(kind=ir.AxisKind.PAIR) as pair,))
+                    kind=ir.AxisKind.VECTOR, body=ir.Block((ir.For(kind=ir.AxisKind.DOT) as dot,))
                 ) as inner,
             ):
-                vector_loop.render_square_of_pairs(inner, pair)
+                vector_loop.render_square_of_terms(inner, dot)
             case _:
                 vector_loop.render(loop.body)
 
