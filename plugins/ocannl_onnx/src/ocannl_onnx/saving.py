@@ -24,7 +24,7 @@ from ocannl_onnx.formats import format_named, format_numbered
 from ocannl_onnx.reading import read_model
 from ocannl_onnx.writing.emitter import INT64, Array, Emitter, UniqueNames, Value, raw_bytes
 from ocannl_onnx.writing.functions import DOMAIN, Library, OwnedNode, reads, rename
-from ocannl_onnx.writing.translation import Translation, make_port
+from ocannl_onnx.writing.translation import Translation, port
 from ocannl_onnx.writing.values import FORMATS, TranslatedProgram
 
 if TYPE_CHECKING:
@@ -253,8 +253,8 @@ class _Saver:
         results = self._results(translation, emit)
         nodes = library.grouped(emit.nodes, 0, set(self.outputs))
         used = {name for node in nodes for name in reads(node)}
-        ports = [make_port(v.name, v.format, v.sizes) for v in self.ports.values()]
-        ports += [make_port(name, INT64, ()) for name in self.indices.values()]
+        ports = [port(v.name, v.format, v.sizes) for v in self.ports.values()]
+        ports += [port(name, INT64, ()) for name in self.indices.values()]
         initializers = []
         kept = [v for v in self.initializers.values() if v.name in used | set(self.outputs)]
         cells = {v.name: self.cells[v.name] for v in kept}
@@ -301,7 +301,7 @@ class _Saver:
                 emit.nodes.append(OwnedNode(helper.make_node("Identity", [source], [name]), ()))
             else:
                 names[source] = name
-            found.append(make_port(name, value.format, value.sizes))
+            found.append(port(name, value.format, value.sizes))
         for each in emit.nodes:
             rename(each.proto, names)
         return found
