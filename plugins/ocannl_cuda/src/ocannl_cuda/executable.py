@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ocannl_core.backend_api import (
     ThreadBlocks,
     dataclass,
     interior,
+    linked_buffer,
     make_exclusive,
     memory_plan,
 )
@@ -28,7 +29,7 @@ from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.launches import KernelText, Launch, RoutineSource
 from ocannl_core.backend_api.launches import RunStep as SourceStep
-from ocannl_core.backend_api.loops import CheckPositions, check_positions
+from ocannl_core.backend_api.loops import CheckPositions, raise_failed_check
 from ocannl_cuda import own_settings
 from ocannl_cuda.building import build
 from ocannl_cuda.compiler import CudaCompiler
@@ -284,19 +285,16 @@ class _Linker:
 
     def _raise_failure(self, checks: Sequence[CheckPositions], values: Values) -> None:
         """Raise the error of a check that failed."""
-        for check in checks:
-            buffer = self._memory[check.node]
+
+        def cells_of(node: TensorNode) -> np.ndarray[Any, Any]:
+            buffer = self._memory[node]
             cells = np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy)
             copied = transfer(HostBuffer(cells, buffer.info), buffer)
             assert copied is not None
             copied.wait()
-            check_positions(check, interior(cells, buffer.info), values.__getitem__)
-        raise LinkError(
-            "Positions stay the same while a routine runs.",
-            found="a check that failed, and positions that are in bounds now",
-            where=f"running {self._plan.name}",
-            fix="let nothing else write them meanwhile",
-        )
+            return interior(cells, buffer.info)
+
+        raise_failed_check(checks, cells_of, values.__getitem__, self._plan.name)
 
     def _merge_buffer(self, node: TensorNode) -> CudaBuffer:
         """Return the merge buffer of a node, which may be memory of another device."""
@@ -312,29 +310,21 @@ class _Linker:
                 fix="fill the merge buffer with streamed=False, which copies it",
             )
         self._sources[source.ordinal] = source
-        return self._checked(node, buffer, "merge buffer")
+        return self._buffer(node, self._merges, "merge buffer", buffer.target)
 
-    def _buffer(self, node: TensorNode, buffers: Buffers, what: str) -> CudaBuffer:
-        buffer = buffers.get(node)
-        if not isinstance(buffer, CudaBuffer) or buffer.target != self._executable.target:
-            raise LinkError(
-                f"Linking gives a {what} of this device for every node that needs one.",
-                found="none" if buffer is None else f"one of {buffer.target}",
-                where=repr(node),
-                fix=f"allocate its {what} before linking",
-            )
-        return self._checked(node, buffer, what)
-
-    def _checked(self, node: TensorNode, buffer: CudaBuffer, what: str) -> CudaBuffer:
-        """Return a buffer that fits its node."""
-        given, needed = buffer.info, self._plan.nodes[node]
-        if (given.dtype, given.buffer_dims) != (needed.dtype, needed.buffer_dims):
-            raise LinkError(
-                f"A {what} has the number format and the extents of its node.",
-                found=f"{given.dtype} {list(given.buffer_dims)} for "
-                f"{needed.dtype} {list(needed.buffer_dims)}",
-                where=repr(node),
-            )
+    def _buffer(
+        self, node: TensorNode, buffers: Buffers, what: str, target: Target | None = None
+    ) -> CudaBuffer:
+        """Return the memory of a node on a device, by default that of the executable."""
+        wanted = target or self._executable.target
+        buffer = linked_buffer(
+            buffers,
+            node,
+            self._plan.nodes[node],
+            CudaBuffer,
+            what,
+            is_reached=lambda buffer: buffer.target == wanted,
+        )
         if buffer.address % DIALECT.vector_bytes:
             raise LinkError(
                 f"Memory of a device begins at a multiple of {DIALECT.vector_bytes} bytes.",

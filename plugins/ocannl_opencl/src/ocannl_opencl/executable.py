@@ -25,12 +25,13 @@ from ocannl_core.backend_api import (
     TensorNode,
     check_launch,
     interior,
+    linked_buffer,
     make_exclusive,
     memory_plan,
 )
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.launches import Launch, RoutineSource, RunStep
-from ocannl_core.backend_api.loops import check_positions
+from ocannl_core.backend_api.loops import raise_failed_check
 from ocannl_opencl.devices import OpenCLDevice, device_of, programs
 from ocannl_opencl.dialect import DIALECT
 from ocannl_opencl.driver import cl
@@ -269,17 +270,14 @@ class _Linker:
         if not failed[0]:
             return
         cl.enqueue_fill_buffer(self._queue, flag, np.zeros(1, np.uint8), 0, 8)
-        for check in launch.checks:
-            buffer = self._memory[check.node]
+
+        def cells_of(node: TensorNode) -> np.ndarray[Any, Any]:
+            buffer = self._memory[node]
             cells = np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy)
             transfer(HostBuffer(cells, buffer.info), buffer)
-            check_positions(check, interior(cells, buffer.info), values.__getitem__)
-        raise LinkError(
-            "Positions stay the same while a routine runs.",
-            found="a check that failed, and positions that are in bounds now",
-            where=f"running {self._source.plan.name}",
-            fix="let nothing else write them meanwhile",
-        )
+            return interior(cells, buffer.info)
+
+        raise_failed_check(launch.checks, cells_of, values.__getitem__, self._source.plan.name)
 
     def _reaches(self, buffer: OpenCLBuffer, buffers: Buffers) -> bool:
         """Return True if kernels can use memory: it belongs to this device, or to another device of
@@ -291,20 +289,11 @@ class _Linker:
         return buffers is self._merges and device_of(buffer.target).context == context
 
     def _buffer(self, node: TensorNode, buffers: Buffers, what: str) -> OpenCLBuffer:
-        buffer, needed = buffers.get(node), self._source.plan.nodes[node]
-        if not isinstance(buffer, OpenCLBuffer) or not self._reaches(buffer, buffers):
-            raise LinkError(
-                f"Linking gives a {what} of this device for every node that needs one.",
-                found="none" if buffer is None else f"one of {buffer.target}",
-                where=repr(node),
-                fix=f"allocate its {what} before linking",
-            )
-        given = buffer.info
-        if (given.dtype, given.buffer_dims) != (needed.dtype, needed.buffer_dims):
-            raise LinkError(
-                f"A {what} has the number format and the extents of its node.",
-                found=f"{given.dtype} {list(given.buffer_dims)} for "
-                f"{needed.dtype} {list(needed.buffer_dims)}",
-                where=repr(node),
-            )
-        return buffer
+        return linked_buffer(
+            buffers,
+            node,
+            self._source.plan.nodes[node],
+            OpenCLBuffer,
+            what,
+            is_reached=lambda buffer: self._reaches(buffer, buffers),
+        )
