@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import cache
 from typing import assert_never
 
+from ocannl_core.base.powers_of_two import power_above
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorizedError
@@ -65,7 +66,7 @@ class VectorLoop:
             if node in self._names.registers and stride_along(place, self._var) == 1:
                 position = self._register(node, place)
                 needed = max(needed, self._names.registers[node].lanes[position])
-        lanes = 1 << (needed - 1).bit_length()
+        lanes = power_above(needed)
         if lanes > MOST_LANES:
             raise NotVectorizedError
         return lanes
