@@ -14,6 +14,7 @@ import numpy as np
 
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.ir.kernels.live_ranges import live_ranges
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.node import TensorNode
@@ -62,12 +63,8 @@ class MemoryPlan:
             (node.name, f"bytes {place.offset} to {place.end}", _steps(place))
             for node, place in self.places.items()
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [f"memory of its own: {self.nbytes} bytes, {self.nbytes_unshared} without sharing"]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            lines.append("  " + "  ".join(cells).rstrip())
-        return "\n".join(lines)
+        head = f"memory of its own: {self.nbytes} bytes, {self.nbytes_unshared} without sharing"
+        return "\n  ".join([head, *aligned_rows(rows)])
 
 
 def _steps(place: Allocation) -> str:
