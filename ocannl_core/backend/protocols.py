@@ -37,6 +37,7 @@ NAMES_SINCE = {
             "Target.has_device",
             "Target.primitives",
             "UnsupportedError",
+            "allocate_pieces",
             "arithmetic.EVERY_PRIMITIVE",
             "arithmetic.Primitives",
             "arithmetic.primitives_of",

@@ -19,11 +19,11 @@ from ocannl_core.backend_api import (
     Target,
     TensorNode,
     ThreadBlocks,
+    allocate_pieces,
     dataclass,
     interior,
     linked_buffer,
     make_exclusive,
-    memory_plan,
 )
 from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.host_calls import host_call
@@ -40,7 +40,6 @@ from ocannl_cuda.driver_calls import DriverCallError
 from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
 from ocannl_cuda.launches import KernelLaunch, Values
 from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
-from ocannl_cuda.memory_pool import PooledAllocation
 from ocannl_cuda.source import check_launches, check_needs, needs_of
 from ocannl_cuda.staging import HostMemory
 from ocannl_cuda.tensor_maps import encode
@@ -146,35 +145,21 @@ class _Linker:
         """Allocate the nodes of the routine; nodes with disjoint lifetimes share memory."""
         plan, target = self._plan, self._executable.target
         pool = self._device.memory
-        pieces: list[tuple[int, int, PooledAllocation]] = []  # size, last step, memory
-        places = memory_plan(plan).places
         try:
             with self._device:
-                for node, place in sorted(places.items(), key=lambda each: each[1].first):
-                    info = plan.nodes[node]
-                    free = [
-                        piece
-                        for piece in pieces
-                        if piece[1] < place.first and piece[0] >= info.nbytes
-                    ]
-                    if free and not pool.is_exact:
-                        chosen = min(free, key=lambda piece: piece[0])
-                        pieces.remove(chosen)
-                        size, _, memory = chosen
-                    else:
-                        size, memory = info.nbytes, pool.allocate(info.nbytes)
-                    pieces.append((size, place.last, memory))
-                    self._memory[node] = CudaBuffer(memory, info, target)
+                found = allocate_pieces(plan, pool.allocate, shares=not pool.is_exact)
+                for node, memory in found.items():
+                    self._memory[node] = CudaBuffer(memory, plan.nodes[node], target)
         except MemoryError as error:
             raise LinkError(
                 "The intermediate tensors of a routine fit into the memory of its device.",
                 found=str(error),
-                where=f"routine {plan.name}, whose largest are {self._largest(places)}",
+                where=f"routine {plan.name}, whose largest are {self._largest()}",
                 fix="make a batch smaller, or cut the routine into several",
             ) from None
 
-    def _largest(self, nodes: Mapping[TensorNode, object]) -> str:
-        sizes = [(self._plan.nodes[node].nbytes, node.name) for node in nodes]
+    def _largest(self) -> str:
+        sizes = [(self._plan.nodes[node].nbytes, node.name) for node in self._plan.own_nodes]
         largest = sorted(sizes, reverse=True)[:5]
         return ", ".join(f"{name} of {nbytes:,} bytes" for nbytes, name in largest)
 

@@ -23,11 +23,11 @@ from ocannl_core.backend_api import (
     StaticIndex,
     Target,
     TensorNode,
+    allocate_pieces,
     check_launch,
     interior,
     linked_buffer,
     make_exclusive,
-    memory_plan,
 )
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.launches import Launch, RoutineSource, RunStep
@@ -173,24 +173,14 @@ class _Linker:
         self._varying = frozenset(plan.indices)
 
     def _allocate_scratch(self) -> None:
-        """Allocate the nodes of the routine; nodes with disjoint lifetimes share memory.
+        """Allocate the nodes of the routine.
 
         Parts of one allocation would have to be aligned as the device demands, some to 512 bytes.
         """
-        plan = self._source.plan
-        pieces: list[tuple[int, int, Any]] = []  # size, last step, memory
-        places = memory_plan(plan).places
-        for node, place in sorted(places.items(), key=lambda each: each[1].first):
-            info = plan.nodes[node]
-            free = [piece for piece in pieces if piece[1] < place.first and piece[0] >= info.nbytes]
-            if free:
-                chosen = min(free, key=lambda piece: piece[0])
-                pieces.remove(chosen)
-                size, _, memory = chosen
-            else:
-                size, memory = info.nbytes, zeroed(info.nbytes, self._target)
-            pieces.append((size, place.last, memory))
-            self._memory[node] = OpenCLBuffer(memory, info, self._target)
+        plan, target = self._source.plan, self._target
+        found = allocate_pieces(plan, lambda nbytes: zeroed(nbytes, target))
+        for node, memory in found.items():
+            self._memory[node] = OpenCLBuffer(memory, plan.nodes[node], target)
 
     def launcher(self) -> Launcher:
         plan = self._source.plan
