@@ -294,7 +294,7 @@ class _Step:
     Attributes:
         read: The axes of the operand, in words.
         made: The axes of the result.
-        sizes: Their sizes.
+        sizes: The extents of the result.
         values: The numbers of positions of the inner axes in `read` and `made`.
     """
 
