@@ -167,6 +167,13 @@ def _of_two() -> Iterator[Case]:
     for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
         yield _case(name, getattr(oc, name), _of_pair(name), gradients=False, **ints)
     yield _case(
+        "bitcast",
+        lambda x: oc.bitcast(x, "int32"),
+        lambda t, x: x.view(t.int32),
+        gradients=False,
+        x=floats,
+    )
+    yield _case(
         "where", lambda x, y: oc.where(x < y, x, y), lambda t, x, y: t.where(x < y, x, y), **two
     )
     yield _case(

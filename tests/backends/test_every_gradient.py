@@ -113,6 +113,7 @@ def test_the_rest_of_the_primitives_have_no_gradient() -> None:
         UnaryOp.ROUND,
         UnaryOp.SIGN,
         UnaryOp.BIT_NOT,
+        UnaryOp.BITCAST,
         BinaryOp.FLOOR_DIV,
         BinaryOp.BIT_AND,
         BinaryOp.BIT_OR,

@@ -35,6 +35,7 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int32, int64, promote
 from ocannl_core.ir.numbers.primitives import (
+    OF_OTHER_FORMATS,
     BinaryOp,
     Op,
     TernaryOp,
@@ -213,7 +214,7 @@ class SlotCode:
             operand = self._intermediate(variable.name, tensor, dims)
         elif variable.role == "value":
             is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
-            keeps_format = self._definition.operation.primitive is UnaryOp.WORD
+            keeps_format = self._definition.operation.primitive in OF_OTHER_FORMATS
             is_padded |= position > self._value_count
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
@@ -319,7 +320,6 @@ class SlotCode:
             return target, op, args
         numbers = {arg.position - 1: i for i, arg in enumerate(args) if isinstance(arg, SlotAccess)}
         missing = holders - numbers.keys()
-        if missing:
         if missing and op is not UnaryOp.IDENTITY:
             dtype = self._format(op, args, target.dtype)
             args = tuple(
@@ -332,6 +332,7 @@ class SlotCode:
                 return target, op, args
             op, args = UnaryOp.IDENTITY, (self._store("term", op, args, dtype),)
             return self._with_positions(target, op, args)
+        if missing:
             (number,) = missing
             numbers[number] = len(args)
             op, args = BinaryOp.FIRST, (*args, self._access(formulas.Variable("value", number + 1)))
@@ -537,13 +538,13 @@ Argument = SlotAccess | float
 """An operand of an emitted assignment."""
 
 
-def _as_application(value: formulas.Formula) -> tuple[Op, tuple[formulas.Formula, ...]]:
 def _holders(value: Argument) -> set[int]:
     """Return the numbers of the operands that hold computed positions of an access."""
     index = value.index if isinstance(value, SlotAccess) else ()
     return {each.operand for each in index if isinstance(each, ComputedIndex)}
 
 
+def _as_application(value: formulas.Formula) -> tuple[Op, tuple[formulas.Formula, ...]]:
     """Return the primitive and the arguments that compute a value, `identity` for a slot."""
     if isinstance(value, formulas.Application):
         return value.op, value.args
