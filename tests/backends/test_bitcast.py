@@ -48,9 +48,7 @@ def test_all_nan_have_the_bits_of_one(target: str, dtype: str) -> None:
     unsigned = f"uint{number.bits}"
     with oc.Session():
         x = oc.placeholder("x", output=[3], dtype=number)
-        (found,) = cells_of(
-            target, x, [np.nan, -np.nan, np.inf - np.inf], oc.bitcast(x, unsigned)
-        )
+        (found,) = cells_of(target, x, [np.nan, -np.nan, np.inf - np.inf], oc.bitcast(x, unsigned))
     assert set(found.tolist()) == {dtypes.bits_of(np.nan, number)}
 
 

@@ -205,7 +205,9 @@ def constant_ids(*numbers: Any) -> Any:
         lambda x: oc.scatter(constant_ids(0, 0), x, size=3, axis=1) ** 2,
         lambda x: oc.scatter(constant_ids(1, 0, 1), x, size=2, combine=oc.subtract) ** 2,
         lambda x: oc.scatter(constant_ids(1, 0, 1), x, size=2, combine=oc.maximum) ** 2,
-        lambda x: oc.scatter(constant_ids([1, 0], [1, 1], [0, 0]), x, size=2, combine=oc.minimum) ** 2,
+        lambda x: (
+            oc.scatter(constant_ids([1, 0], [1, 1], [0, 0]), x, size=2, combine=oc.minimum) ** 2
+        ),
         lambda x: oc.scatter(constant_ids(1, 3, 1), x, size=4, combine=oc.multiply) ** 2,
         lambda x: oc.take(x * x, constant_ids(1, 1)) * oc.take(x, constant_ids(0, 1)),
     ],

@@ -1,5 +1,6 @@
 """ONNX models as blocks of OCANNL for Python, and expressions as ONNX models."""
 
+from ocannl_onnx.bounded import Bounded
 from ocannl_onnx.errors import (
     NoCounterpartError,
     OnnxError,
@@ -10,6 +11,7 @@ from ocannl_onnx.model import Model, Port, load
 from ocannl_onnx.saving import save
 
 __all__ = [
+    "Bounded",
     "Model",
     "NoCounterpartError",
     "OnnxError",
