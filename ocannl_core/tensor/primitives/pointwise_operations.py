@@ -24,11 +24,11 @@ from ocannl_core.tensor.primitives.operation import Operation
 
 # fmt: off
 __all__ = [
-    "abs", "acos", "add", "asin", "atan", "atan2", "bitcast", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "cast", "ceil", "cos", "cosh", "equal", "erf", "exp", "exp2", "expm1",
-    "floor", "floor_divide", "less", "less_equal", "log", "log1p", "log2", "logical_and",
-    "logical_not", "logical_or", "maximum", "minimum", "not_equal", "relu", "round", "sign",
-    "sin", "sinh", "sqrt", "stop_gradient", "tan", "tanh", "trunc",
+    "abs", "acos", "add", "asin", "atan", "atan2", "bitcast", "bitwise_and", "bitwise_not",
+    "bitwise_or", "bitwise_xor", "cast", "ceil", "cos", "cosh", "equal", "erf", "exp", "exp2",
+    "expm1", "floor", "floor_divide", "less", "less_equal", "log", "log1p", "log2", "logical_and",
+    "logical_not", "logical_or", "maximum", "minimum", "not_equal", "relu", "round", "sign", "sin",
+    "sinh", "sqrt", "stop_gradient", "tan", "tanh", "trunc",
 ]
 # fmt: on
 
@@ -268,9 +268,7 @@ def bitcast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
     """
     if not isinstance(x, Tensor):
         raise UsageError.at_caller(
-            "The operand of bitcast is a tensor.",
-            found=type(x).__name__,
-            fix=suggest_operand(x),
+            "The operand of bitcast is a tensor.", found=type(x).__name__, fix=suggest_operand(x)
         )
     source, target = x.dtype, dtype_of(dtype)
     if source.bits != target.bits or Kind.WORD in (source.kind, target.kind):

@@ -85,10 +85,13 @@ class Terms:
         if emit.opset < 26:
             raise self.graph.refuse(f"{target} of the bits of {source} needs opset=26")
         view = self._operand(0, source, 0.0)
-        name = view.name
+        name = emit("BitCast", view.name, to=target.number)
         if source.is_float:
-            name = emit("Where", emit("IsNaN", name), emit.constant(math.nan, source), name)
-        return View(emit("BitCast", name, to=target.number), view.axes), target
+            number = np.array(math.nan, source.numpy).view(target.numpy).item()
+            if number == number:
+                same = emit.constant(number, target)
+                name = emit("Where", emit("IsNaN", view.name), same, name)
+        return View(name, view.axes), target
 
     def _rule_and_format(self) -> tuple[Rule | None, Format]:
         """Return the translation of the primitive, None for a choice, and the format in which it
