@@ -1,5 +1,6 @@
 """ONNX models as blocks of OCANNL for Python, and expressions as ONNX models."""
 
+import ocannl_core as oc
 from ocannl_onnx.bounded import Bounded
 from ocannl_onnx.errors import (
     NoCounterpartError,
@@ -21,3 +22,5 @@ __all__ = [
     "load",
     "save",
 ]
+
+oc.custom.skip_lines_of(__file__)
