@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,52 +15,12 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import ocannl_onnx  # noqa: E402
 from ocannl_onnx import OnnxError, UnknownValueError  # noqa: E402
-from ocannl_onnx.backend import PreparedModel  # noqa: E402
 from ocannl_onnx.bounded import BoundedValue  # noqa: E402
 from ocannl_onnx.values import Value  # noqa: E402
 from plugins.ocannl_onnx.tests.models import model  # noqa: E402
-from plugins.ocannl_onnx.tests.node_cases import compare, data_sets, load_cases  # noqa: E402
+from plugins.ocannl_onnx.tests.saved import code_of  # noqa: E402
 
 Array = np.ndarray[Any, Any]
-NODE_CASES = [
-    "compress_0",
-    "compress_default_axis",
-    "compress_negative_axis",
-    "nonmaxsuppression_center_point_box_format",
-    "nonmaxsuppression_flipped_coordinates",
-    "nonmaxsuppression_iou_threshold_boundary",
-    "nonmaxsuppression_limit_output_size",
-    "nonmaxsuppression_suppress_by_IOU_and_scores",
-    "nonmaxsuppression_two_batches",
-    "nonmaxsuppression_two_classes",
-    "nonzero_example",
-    "unique_length_1",
-    "unique_sorted_without_axis",
-]
-OF_DATA = {"X", "input", "condition", "boxes", "scores"}
-"""Inputs that are tensors, whose values no result knows when the graph is read."""
-
-
-@pytest.fixture(scope="module")
-def cases() -> dict[str, Any]:
-    return load_cases("node")
-
-
-@pytest.mark.parametrize("name", NODE_CASES)
-def test_node_cases_agree_with_data_at_run_time(name: str, cases: dict[str, Any]) -> None:
-    from onnx.backend.test.runner import Runner
-
-    case = cases[f"test_{name}"]
-    output = case.model.graph.node[0].output[0]
-    prepared = PreparedModel(ocannl_onnx.load(case.model, bounds={output: 12}), "interp")
-    for inputs, expected in data_sets(case, case.model):
-        found = prepared.run(inputs)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compare(Runner, expected, found, case.rtol, case.atol)
-    assert not prepared.constants & OF_DATA
-
-
 WEIGHTS = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),
     "zero": np.array([0], np.int64),
@@ -166,37 +125,52 @@ def _softmax(x: Array) -> Array:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("backend", ["interp", "cpu_c"])
-@pytest.mark.parametrize("reader", READERS)
-def test_readers_compute_with_counted_cells_alone(reader: str, backend: str) -> None:
-    nodes, reference = READERS[reader]
-    made = model_of([*NON_ZERO, *nodes], "y" if nodes else reader)
+def _with_suffix(node: Any, suffix: str) -> Any:
+    """Return a node with other names of values than those of all readers."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    shared = {"x", "at", "rows", "cells", *WEIGHTS}
+    for names in (made.input, made.output):
+        names[:] = [each if each in shared else f"{each}{suffix}" for each in names]
+    return made
+
+
+@pytest.mark.parametrize("backend", ["interp", pytest.param("cpu_c", marks=pytest.mark.slow)])
+def test_readers_compute_with_counted_cells_alone(backend: str) -> None:
+    nodes, outputs = list(NON_ZERO), []
+    for number, (name, (own, _)) in enumerate(READERS.items()):
+        nodes += [_with_suffix(each, f"_{number}") for each in own]
+        outputs.append(f"y_{number}" if own else name)
     rng = np.random.default_rng(1)
     with oc.Session():
-        loaded = ocannl_onnx.load(made, bounds={"found": 8})
         x = oc.placeholder("x", output=[3, 4])
-        result = loaded(x)
-        is_bounded = isinstance(result, ocannl_onnx.Bounded)
-        tensors = [result.cells, result.count] if is_bounded else [result]
+        results = ocannl_onnx.load(model_of(nodes, *outputs), bounds={"found": 8})(x)
+        pairs = [
+            (each.cells, each) if isinstance(each, ocannl_onnx.Bounded) else (each, None)
+            for each in results
+        ]
+        tensors = [cells for cells, _ in pairs]
+        tensors += [bounded.count for _, bounded in pairs if bounded is not None]
         ctx = oc.Context(backend)
-        code = sum(map(oc.train.forward, tensors[1:]), oc.train.forward(tensors[0]))
-        routine = ctx.compile(code, keep=tensors)
-        ctx.init_params(tensors[0])
+        routine = ctx.compile(code_of(tensors), keep=tensors)
+        for each in tensors:
+            ctx.init_params(each)
         for share in (0.5, 0.0, 0.3):
             data = np.where(rng.random((3, 4)) < share, rng.normal(size=(3, 4)), 0)
-            data = data.astype(np.float32)
-            ctx[x] = data
+            ctx[x] = data = data.astype(np.float32)
             routine()
             at = np.array(np.nonzero(data))
-            expected = np.asarray(reference(data, at, data[tuple(at)]))
-            found = ctx[tensors[0]]
-            if is_bounded:
-                count = int(ctx[result.count])
-                assert count == at.shape[1]
-                beyond = np.take(found, range(count, 8), axis=result.axis)
-                assert not beyond.any()
-                found = np.take(found, range(count), axis=result.axis)
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+            for (cells, bounded), (name, (_, reference)) in zip(
+                pairs, READERS.items(), strict=True
+            ):
+                expected = np.asarray(reference(data, at, data[tuple(at)]))
+                found = ctx[cells]
+                if bounded is not None:
+                    count = int(ctx[bounded.count])
+                    assert count == at.shape[1]
+                    assert not np.take(found, range(count, 8), axis=bounded.axis).any(), name
+                    found = np.take(found, range(count), axis=bounded.axis)
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +251,31 @@ def test_gradients_flow_through_chosen_cells() -> None:
         ctx.init_params(loss)
         ctx.compile(oc.train.grad_update(loss), keep=[x.grad])()
         assert ctx[x.grad].tolist() == [[0, 4, 0, 0], [6, 0, 0, 0], [0, 0, 0, 8]]
+
+
+def test_gradients_are_those_of_the_counted_cells() -> None:
+    """Cells beyond the count have no logarithm, no reciprocal, and no part in the gradients."""
+    nodes = [
+        *NON_ZERO,
+        helper.make_node("Log", ["cells"], ["logarithms"]),
+        helper.make_node("Div", ["s", "logarithms"], ["quotients"]),
+        helper.make_node("ReduceSum", ["quotients"], ["y"], keepdims=0),
+    ]
+    made = model(nodes, {"x": [3, 4], "s": [1]}, {"y": None})
+    cells = np.zeros((3, 4))
+    cells[0, 1], cells[2, 3] = 2.0, 3.0
+    with oc.Session():
+        x, s = oc.param("x", init=oc.tensor(cells)), oc.param("s", init=oc.tensor([5.0]))
+        y = ocannl_onnx.load(made, bounds={"found": 6})(x, s)
+        ctx = oc.Context("interp")
+        ctx.init_params(y)
+        ctx.compile(oc.train.grad_update(y), keep=[x.grad, s.grad, y])()
+        logarithms = np.log([2.0, 3.0])
+        assert ctx.item(y) == pytest.approx((5 / logarithms).sum(), rel=1e-5)
+        assert ctx[s.grad].tolist() == pytest.approx([(1 / logarithms).sum()], rel=1e-5)
+        expected = np.zeros((3, 4))
+        expected[0, 1], expected[2, 3] = -5 / logarithms**2 / [2.0, 3.0]
+        np.testing.assert_allclose(ctx[x.grad], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -67,23 +67,30 @@ class BoundedValue(Value):
             found=f"a result of {self.source}, with cells up to its bound {self.shape[self.axis]}",
         )
 
-    @property
-    def cells(self) -> Value:
-        """The cells up to the bound, those beyond the count included."""
-        return Value(self.format, self.shape, tensor=self._tensor, inputs=self.inputs)
-
-    def filled(self, number: float) -> Value:
+    def filled(self, number: float = 0) -> Value:
         """Return the cells with a number in place of those beyond the count."""
-        cells = self.cells
-        sizes = [1] * self.rank
-        sizes[self.axis] = self.shape[self.axis]
-        places = np.arange(self.shape[self.axis], dtype=np.int64).reshape(sizes)
-        is_inside = oc.less(oc.tensor(places), self.count, dtype="bool")
-        filled = oc.where(is_inside, cells.tensor, number)
-        return Value.of_tensor(filled, self.format, self.inputs, self.shape)
+        assert self._tensor is not None
+        cells = Value(self.format, self.shape, tensor=self._tensor)
+        return self.masked(cells, self.axis, self.rank, number)
+
+    def masked(self, value: Value, axis: int, rank: int, number: float = 0) -> Value:
+        """Return a value with a number at positions beyond the count, from which no gradient flows.
+
+        Args:
+            axis: The axis of the positions, among as many as `rank`, to which the value is
+                broadcast.
+        """
+        bound = self.shape[self.axis]
+        sizes = [1] * rank
+        sizes[axis] = bound
+        places = oc.tensor(np.arange(bound, dtype=np.int64).reshape(sizes))
+        is_inside = oc.less(places, self.count, dtype="bool")
+        shape = tuple(np.broadcast_shapes(value.shape, tuple(sizes)))
+        filled = oc.where(is_inside, value.tensor, number)
+        return Value.of_tensor(filled, value.format, value.inputs | self.inputs, shape)
 
     def result(self) -> Bounded:
-        return Bounded(self.filled(0).tensor, self.count, self.axis)
+        return Bounded(self.filled().tensor, self.count, self.axis)
 
 
 class Chosen(NamedTuple):
@@ -175,7 +182,7 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def _plain(arguments: Arguments) -> list[Any]:
-    return [each.cells if isinstance(each, BoundedValue) else each for each in arguments]
+    return [each.filled() if isinstance(each, BoundedValue) else each for each in arguments]
 
 
 def _only(arguments: Arguments) -> BoundedValue | None:
@@ -195,16 +202,29 @@ def _axes(node: Node, x: Value, given: Any) -> tuple[int, ...] | None:
 @_rule("Cast", "Identity")
 def _pointwise(node: Node, arguments: Arguments) -> tuple[list[Any], int | None] | None:
     values = [each for each in arguments if isinstance(each, Value)]
+    bounded = [each for each in values if isinstance(each, BoundedValue)]
     rank = max(each.rank for each in values)
-    axes = {e.axis + rank - e.rank for e in values if isinstance(e, BoundedValue)}
+    axes = {each.axis + rank - each.rank for each in bounded}
     if len(axes) != 1 or node.version < 7:
         return None
     (axis,) = axes
-    for each in values:
+    plain: list[Any] = []
+    for each in arguments:
+        if isinstance(each, BoundedValue):
+            plain.append(each.filled())
+            continue
+        if not isinstance(each, Value):
+            plain.append(each)
+            continue
         own = axis - rank + each.rank
-        if not isinstance(each, BoundedValue) and own >= 0 and each.shape[own] != 1:
+        if own >= 0 and each.shape[own] != 1:
             return None
-    return _plain(arguments), axis
+        is_constant = each.is_known and not each.is_weight
+        if is_constant or not each.format.is_float:
+            plain.append(each)
+        else:  # its gradient is a sum over the cells
+            plain.append(bounded[0].masked(each, axis, rank))
+    return plain, axis
 
 
 @_rule("Softmax", "LogSoftmax")
@@ -279,7 +299,7 @@ def _gather(node: Node, arguments: Arguments) -> tuple[list[Any], int | None] | 
             return None
         return _plain(arguments), x.axis if x.axis < axis else x.axis + ids.rank - 1
     assert isinstance(ids, BoundedValue)
-    return ([x, ids.filled(0)], axis + ids.axis) if x.shape[axis] else None
+    return (_plain(arguments), axis + ids.axis) if x.shape[axis] else None
 
 
 @_rule("GatherND")
@@ -289,7 +309,7 @@ def _gather_nd(node: Node, arguments: Arguments) -> tuple[list[Any], int | None]
         return None
     if ids.axis == ids.rank - 1 or node.attr("batch_dims", 0) or 0 in x.shape:
         return None
-    return [x, ids.filled(0)], ids.axis
+    return _plain(arguments), ids.axis
 
 
 @_rule("MatMul")
