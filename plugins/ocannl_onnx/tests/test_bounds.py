@@ -229,6 +229,15 @@ def test_no_code_reads_cells_without_their_count() -> None:
             value.tensor  # noqa: B018
 
 
+def test_extents_and_bounds_do_not_meet() -> None:
+    made = model([helper.make_node("NonZero", ["x"], ["y"])], {"x": ["n", 4]}, {"y": None})
+    with oc.Session():
+        extent = oc.static_extent("n", max=3)
+        loaded = ocannl_onnx.load(made, extents={"n": extent}, bounds={"y": 12})
+        with pytest.raises(ocannl_onnx.UnsupportedOperatorError, match="extent at run time"):
+            loaded(**loaded.placeholders())
+
+
 def test_more_cells_than_the_bound_are_an_error_at_run_time() -> None:
     with oc.Session():
         result = ocannl_onnx.load(model_of(NON_ZERO, "cells"), bounds={"found": 2})(

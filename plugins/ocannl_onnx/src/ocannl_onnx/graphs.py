@@ -157,7 +157,10 @@ class Node:
         if self.scope.depth or all(each.is_known or not each.inputs for each in values):
             return None
         bounds = self.importer.bounds
-        return bounds.get(self.proto.name) or bounds.get(self.proto.output[0])
+        found = bounds.get(self.proto.name) or bounds.get(self.proto.output[0])
+        if found is not None and self.importer.has_extents:
+            self.refuse("its cells follow from an axis with an extent at run time")
+        return found
 
     def sized(self, tensor: Tensor, sizes: Iterable[int]) -> Tensor:
         """State the sizes of a tensor, which are then not inferred; return it."""
