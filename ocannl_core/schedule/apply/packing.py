@@ -56,7 +56,7 @@ class Packer:
         for k: for j: packed[k, j] = b[j, k]  -->  for k0: for k1, j: a square of vectors,
             transposed
         """
-        inner = leaves[-2:] if self.kinds.get(leaves[-1]) is AxisKind.PAIR else leaves[-1:]
+        inner = leaves[-2:] if self.kinds.get(leaves[-1]) is AxisKind.DOT else leaves[-1:]
         if self._is_widened_along(factor, inner[-1]):
             outer, last = leaves[:-1], leaves[-1]
             return self.loops(outer, region, lambda region: self._fill_row(last, region, copy))
@@ -99,7 +99,7 @@ class Packer:
     def _fill_transposed(
         self, along: str, inner: list[str], region: Region, copy: Body
     ) -> tuple[Stmt, ...]:
-        """Return the loops along an axis and, inside, over lanes; pairs stay adjacent."""
+        """Return the loops along an axis and, inside, over lanes and the terms of dot products."""
         ranges = region.ranges(along)
         widths = [run.count for run in region.ranges(inner[0])]
         width = widths[0] if len(widths) == 1 else 1
@@ -123,8 +123,8 @@ class Packer:
         return tuple(stmts)
 
     def _contiguous_leaf(self, factor: Expr, leaves: list[str], inner: list[str]) -> str | None:
-        """Return the loop along which an operand, or a pair of its elements, is contiguous in
-        memory, if that is not the loop over lanes.
+        """Return the loop along which an operand, or the terms of its dot products, are contiguous
+        in memory, if that is not the loop over lanes.
         """
         if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY:
             factor = factor.arg
@@ -133,9 +133,9 @@ class Packer:
         terms, _ = as_affine(factor.indices[-1])
         if self.tree.axes[inner[0][0]].var in (var for _, var in terms):
             return None
-        paired = f"{inner[1][:-1]}0" if len(inner) > 1 else None
+        groups = f"{inner[1][:-1]}0" if len(inner) > 1 else None
         for leaf in leaves:
-            whole = leaf == paired if paired else leaf in self.tree.axes or leaf.endswith("1")
+            whole = leaf == groups if groups else leaf in self.tree.axes or leaf.endswith("1")
             if (1, self.tree.axes[leaf[0]].var) in terms and whole:
                 return leaf
         return None
