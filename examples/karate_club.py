@@ -5,7 +5,7 @@ examples/karate_club.py` trains a graph convolution on the sides of the instruct
 president, and prints how many of the other 32 it places as they went.
 
 Messages are read at one end of each edge and added up at the other: `h[source]` and
-`oc.scatter_add`.
+`oc.scatter`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def edges() -> tuple[Ids, Ids]:
 @oc.op
 def convolve(h: oc.Tensor, source: oc.Tensor, target: oc.Tensor, weight: oc.Tensor) -> oc.Tensor:
     """Return for each member a sum over its edges (Kipf and Welling, 2017)."""
-    return oc.scatter_add(target, h[source] * weight, size=MEMBERS)
+    return oc.scatter(target, h[source] * weight, size=MEMBERS)
 
 
 @oc.op

@@ -121,7 +121,7 @@ from ocannl_core.tensor.operations.gradients import gradients
 from ocannl_core.tensor.operations.joining import concat, stack
 from ocannl_core.tensor.operations.literals import arange, batch, from_function, number, tensor
 from ocannl_core.tensor.operations.position_writes import put, put_along
-from ocannl_core.tensor.operations.positions import scatter_add, take, take_along
+from ocannl_core.tensor.operations.positions import scatter, take, take_along
 from ocannl_core.tensor.operations.powers import power as pow
 from ocannl_core.tensor.operations.random import categorical, kaiming, normal, uniform, xavier
 from ocannl_core.tensor.operations.rearrangement import (
@@ -250,7 +250,7 @@ __all__ = [
     "ones_like", "op", "pad", "param", "permute", "placeholder", "pow", "precision_report",
     "primitives", "prod", "put", "put_along", "random", "reciprocal", "relu6", "remainder",
     "repeat", "require_shape", "require_shapes", "reset", "reshape", "roll", "rsqrt", "save",
-    "scan", "scatter_add", "searchsorted", "section", "selu", "settings", "show", "sigmoid", "silu",
+    "scan", "scatter", "searchsorted", "section", "selu", "settings", "show", "sigmoid", "silu",
     "softmax", "softplus", "softsign", "sort", "square", "squeeze", "stack", "static_extent",
     "static_index", "std", "subtract", "sum", "summary", "swapaxes", "table", "take", "take_along",
     "tensor", "testing", "tile", "topk", "train", "transpose", "tree", "tril", "triu", "uint4",

@@ -167,6 +167,13 @@ def _of_two() -> Iterator[Case]:
     for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
         yield _case(name, getattr(oc, name), _of_pair(name), gradients=False, **ints)
     yield _case(
+        "bitcast",
+        lambda x: oc.bitcast(x, "int32"),
+        lambda t, x: x.view(t.int32),
+        gradients=False,
+        x=floats,
+    )
+    yield _case(
         "where", lambda x, y: oc.where(x < y, x, y), lambda t, x, y: t.where(x < y, x, y), **two
     )
     yield _case(
@@ -452,10 +459,10 @@ def _positions() -> Iterator[Case]:
     )
     for entries, width, count in ((1000, 128, 2048), (501, 33, 100)):
         yield Case(
-            name=f"scatter_add to {entries} rows",
-            covers=("scatter_add",),
+            name=f"scatter to {entries} rows",
+            covers=("scatter",),
             arrays=(partial(_rows_to, entries, width, count),),
-            own=lambda ids, rows, size=entries: oc.scatter_add(ids, rows, size=size),
+            own=lambda ids, rows, size=entries: oc.scatter(ids, rows, size=size),
             torch=lambda t, ids, rows, size=entries: rows.new_zeros(size, rows.shape[1]).index_add(
                 0, ids.long(), rows
             ),

@@ -101,6 +101,8 @@ NAMES: dict[str, str] = {
     },
     "oc.mapped": "oc.data.memmap",
     "oc.unchanged_roots": "oc.train.unchanged_roots",
+    # one operation for all accumulations
+    "oc.scatter_add": "oc.scatter",
     # one spelling
     "oc.train.Optimiser": "oc.train.Optimizer",
     "oc.backend_api.launches.CompilerVectorisation": (

@@ -378,6 +378,21 @@ class BackendConformance:
         agree(subject, oracle, draft.program(loop(i, len(values), store)), arrays)
 
     @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+    def test_bits_become_numbers_of_other_formats(
+        self, subject: Subject, oracle: Subject, dtype: DType
+    ) -> None:
+        draft, values = Draft("bitcasts"), special_values(dtype)
+        source, i = draft.node("source", dtype, len(values)), fresh_var("i")
+        stores = []
+        for other in (*FLOATS, *INTEGERS):
+            if other.bits == dtype.bits and other is not dtype:
+                node = draft.node(f"as_{other}", other, len(values))
+                value = ir.Unary(UnaryOp.BITCAST, draft.load(source, i), other)
+                stores.append(loop(i, len(values), draft.store(node, i, value=value)))
+        arrays = {source: np.array(values, dtype.numpy)}
+        agree(subject, oracle, draft.program(*stores), arrays)
+
+    @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
     def test_words_become_one_number_each(
         self, subject: Subject, oracle: Subject, dtype: DType
     ) -> None:

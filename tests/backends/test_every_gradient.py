@@ -113,6 +113,7 @@ def test_the_rest_of_the_primitives_have_no_gradient() -> None:
         UnaryOp.ROUND,
         UnaryOp.SIGN,
         UnaryOp.BIT_NOT,
+        UnaryOp.BITCAST,
         BinaryOp.FLOOR_DIV,
         BinaryOp.BIT_AND,
         BinaryOp.BIT_OR,
@@ -276,7 +277,11 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
         lambda a, b: oc.put_along(a, positions([2, 0], [1, 1]), b, axis=1),
         [cells(2, 3), cells(2, 2) + 0.05],
     ),
-    "scatter add": (lambda a: oc.scatter_add(positions(2, 0, 2), a, size=4), [cells(3, 2)]),
+    "scatter": (lambda a: oc.scatter(positions(2, 0, 2), a, size=4), [cells(3, 2)]),
+    "scatter maxima": (
+        lambda a: oc.scatter(positions(1, 0, 1), a, size=2, combine=oc.maximum),
+        [cells(3, 2)],
+    ),
 }
 
 

@@ -51,6 +51,16 @@ def small(rng: np.random.Generator, dims: tuple[int, ...], dtype: str = "float32
 
 
 extents = st.lists(st.integers(0, 4), max_size=2).map(tuple)
+UFUNCS = {
+    oc.add: np.add,
+    oc.subtract: np.subtract,
+    oc.multiply: np.multiply,
+    oc.maximum: np.maximum,
+    oc.minimum: np.minimum,
+    oc.logical_or: np.logical_or,
+    oc.logical_and: np.logical_and,
+}
+"""The functions of NumPy that accumulate as operations do."""
 
 
 @given(data=st.data(), seed=st.integers(0, 9))
@@ -137,8 +147,9 @@ def test_take_along_gives_the_cells_that_numpy_takes(target: str, data: Any, see
 
 @given(data=st.data(), seed=st.integers(0, 9))
 @settings(max_examples=example_count(13), deadline=None)
-def test_scatter_add_gives_the_sums_of_numpy(target: str, data: Any, seed: int) -> None:
+def test_scatter_accumulates_as_numpy_does(target: str, data: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
+    combine = data.draw(st.sampled_from(list(UFUNCS)))
     before, after, chosen = data.draw(extents), data.draw(extents), data.draw(extents)
     size, kind = data.draw(st.integers(1, 4)), data.draw(st.sampled_from(KINDS))
     axis, rank = len(before), len(before) + 1 + len(after)
@@ -148,12 +159,12 @@ def test_scatter_add_gives_the_sums_of_numpy(target: str, data: Any, seed: int) 
         updates = placeholder("updates", (*before, *chosen, *after), kind)
         ids = placeholder("ids", chosen, kind, dtype="int32")
         counted = data.draw(st.sampled_from([axis, axis - rank]))
-        result = oc.scatter_add(ids, updates, size=size, axis=counted)
+        result = oc.scatter(ids, updates, size=size, axis=counted, combine=combine)
         added = small(rng, (*before, *chosen, *after))
         positions = rng.integers(0, size, chosen).astype(np.int32)
         found = run(target, (updates, added), (ids, positions), result=result)
-    expected = np.zeros((*before, size, *after), np.float32)
-    np.add.at(expected, (*[slice(None)] * axis, positions), added)
+    expected = np.full((*before, size, *after), combine.primitive.value.neutral, np.float32)
+    UFUNCS[combine].at(expected, (*[slice(None)] * axis, positions), added)
     assert found.tolist() == expected.tolist()
 
 
@@ -162,9 +173,12 @@ def test_cells_of_every_format_are_read_and_added_up(target: str, dtype: DType) 
     with oc.Session():
         x, ids = placeholder("x", (3, 2), dtype=dtype), placeholder("ids", (4,), dtype="uint8")
         rows = oc.take(x, ids)
-        sums = oc.scatter_add(ids, rows, size=3)
+        sums = oc.scatter(ids, rows, size=3)
+        extremes = [
+            oc.scatter(ids, rows, size=3, combine=each) for each in (oc.maximum, oc.minimum)
+        ]
         ctx = oc.Context(target)
-        routine = ctx.compile(forward(rows, sums), keep=[rows, sums])
+        routine = ctx.compile(forward(rows, sums, *extremes), keep=[rows, sums, *extremes])
         cells = np.array([[1, 2], [3, 4], [1, 2]]).astype(dtype.numpy)
         chosen = np.array([2, 0, 2, 2], np.uint8)
         ctx[x], ctx[ids] = cells, chosen
@@ -172,6 +186,8 @@ def test_cells_of_every_format_are_read_and_added_up(target: str, dtype: DType) 
         assert rows.dtype is sums.dtype is dtype
         assert ctx[rows].tolist() == cells[chosen].tolist()
         assert ctx[sums].tolist() == [[1, 2], [0, 0], [3, 6]]
+        for extreme in extremes:
+            assert ctx[extreme][[0, 2]].tolist() == [[1, 2], [1, 2]]
 
 
 def constant_ids(*numbers: Any) -> Any:
@@ -185,14 +201,46 @@ def constant_ids(*numbers: Any) -> Any:
         lambda x: oc.take(x, constant_ids([1, 0], [1, 1]), axis=1) ** 2,
         lambda x: oc.take_along(x, constant_ids([1, 1, 0], [0, 0, 0], [1, 0, 1]), axis=1) ** 2,
         lambda x: oc.take_along(x, constant_ids([1, 2]), axis=0) ** 2,
-        lambda x: oc.scatter_add(constant_ids(1, 3, 1), x, size=4) ** 2,
-        lambda x: oc.scatter_add(constant_ids(0, 0), x, size=3, axis=1) ** 2,
+        lambda x: oc.scatter(constant_ids(1, 3, 1), x, size=4) ** 2,
+        lambda x: oc.scatter(constant_ids(0, 0), x, size=3, axis=1) ** 2,
+        lambda x: oc.scatter(constant_ids(1, 0, 1), x, size=2, combine=oc.subtract) ** 2,
+        lambda x: oc.scatter(constant_ids(1, 0, 1), x, size=2, combine=oc.maximum) ** 2,
+        lambda x: (
+            oc.scatter(constant_ids([1, 0], [1, 1], [0, 0]), x, size=2, combine=oc.minimum) ** 2
+        ),
+        lambda x: oc.scatter(constant_ids(1, 3, 1), x, size=4, combine=oc.multiply) ** 2,
         lambda x: oc.take(x * x, constant_ids(1, 1)) * oc.take(x, constant_ids(0, 1)),
     ],
 )
 def test_gradients_agree_with_central_differences(target: str, function: Any) -> None:
     point = np.array([[0.5, -1.0], [2.0, 0.25], [1.5, -0.75]])
     check_gradients(function, point, backend=target)
+
+
+def test_the_gradient_of_an_extreme_goes_to_the_first_of_equal_updates(target: str) -> None:
+    with oc.Session():
+        u = oc.param("u", init=oc.tensor([2.0, 5.0, 5.0, 2.0, 1.0, 2.0]))
+        greatest = oc.scatter(constant_ids(1, 0, 0, 1, 1, 1), u, size=2, combine=oc.maximum)
+        loss = oc.sum(greatest * oc.tensor([10.0, 20.0]))
+        (gradient,) = oc.gradients(loss, [u])
+        ctx = oc.Context(target)
+        ctx.init_params(loss)
+        code = oc.train.grad_update(loss) + oc.train.forward(gradient)
+        ctx.compile(code, keep=[u.grad, gradient])()
+        assert ctx[u.grad].tolist() == ctx[gradient].tolist() == [20, 10, 0, 0, 0, 0]
+
+
+def test_the_gradient_of_a_product_at_positions_divides_by_no_zero(target: str) -> None:
+    with oc.Session():
+        u = oc.param("u", init=oc.tensor([2.0, 0.0, 3.0, 0.0, 0.0, 5.0, 7.0]))
+        products = oc.scatter(constant_ids(0, 0, 0, 1, 1, 1, 2), u, size=3, combine=oc.multiply)
+        loss = oc.sum(products)
+        ctx = oc.Context(target)
+        ctx.init_params(loss)
+        ctx.compile(oc.train.grad_update(loss), keep=[u.grad])()
+        assert ctx[u.grad].tolist() == [0, 6, 0, 0, 0, 0, 1]
+        with pytest.raises(UsageError, match="has no derivative beside a factor of 0"):
+            oc.gradients(loss, [u])
 
 
 def test_gradients_of_repeated_positions_are_summed_in_their_order(target: str) -> None:
@@ -223,7 +271,7 @@ def test_sums_do_not_depend_on_the_number_of_threads() -> None:
         with core_settings.overrides(threads=threads), oc.Session():
             updates = oc.placeholder("updates", batch=[4000], output=[200])
             ids = placeholder("ids", (4000,), "batch", dtype="int64")
-            result = oc.scatter_add(ids, updates, size=50)
+            result = oc.scatter(ids, updates, size=50)
             found = run("cpu_c", (updates, added), (ids, chosen), result=result)
         assert found.tobytes() == expected.tobytes()
 
@@ -459,7 +507,7 @@ def test_without_checks_reads_are_marked_and_writes_dropped(target: str, dtype: 
     with core_settings.overrides(check_positions=False, allow_nan=True), oc.Session():
         x, ids = placeholder("x", (3,), dtype=dtype), placeholder("ids", (4,), dtype="int32")
         updates = placeholder("updates", (4,))
-        rows, sums = oc.take(x, ids), oc.scatter_add(ids, updates, size=3)
+        rows, sums = oc.take(x, ids), oc.scatter(ids, updates, size=3)
         ctx = oc.Context(target)
         routine = ctx.compile(forward(rows, sums), keep=[rows, sums])
         ctx[x], ctx[ids] = np.array([1, 2, 3]).astype(x.dtype.numpy), np.array([2, 3, -1, 0])
@@ -511,10 +559,11 @@ def test_positions_are_integers_and_an_axis_is_one_of_the_tensor() -> None:
             (lambda: oc.take(x, ids, axis=0.5), "axis is an integer"),
             (lambda: x[ids, ids], "selects along one axis"),
             (lambda: x[0, ids], "selects along one axis"),
-            (lambda: oc.scatter_add(ids, x, size=-1), "from 0 to 2"),
-            (lambda: oc.scatter_add(ids, x, size=1 << 70), "from 0 to 2"),
-            (lambda: oc.scatter_add(ids, x, size=int), "size is an integer"),
-            (lambda: oc.scatter_add(ids, x, size=np.array([])), "size is an integer"),
+            (lambda: oc.scatter(ids, x, size=-1), "from 0 to 2"),
+            (lambda: oc.scatter(ids, x, size=1 << 70), "from 0 to 2"),
+            (lambda: oc.scatter(ids, x, size=int), "size is an integer"),
+            (lambda: oc.scatter(ids, x, size=3, combine=oc.less), "with a neutral element"),
+            (lambda: oc.scatter(ids, x, size=np.array([])), "size is an integer"),
             (lambda: oc.nn.embedding(ids, entries=0), "positive integers"),
         ):
             with pytest.raises(UsageError) as raised:
@@ -529,7 +578,7 @@ def test_positions_are_integers_and_an_axis_is_one_of_the_tensor() -> None:
 def test_rows_are_assigned_in_recorded_code_only() -> None:
     with oc.Session():
         c, ids = oc.declare("c", output=[4, 2]), placeholder("ids", (3,), dtype="int32")
-        with pytest.raises(UsageError, match=r"oc\.scatter_add"):
+        with pytest.raises(UsageError, match=r"oc\.scatter\("):
             c[ids] = 0.0
 
 
@@ -555,7 +604,7 @@ def test_rows_beyond_the_extent_of_a_call_add_nothing_to_a_gradient(target: str)
     ids = oc.placeholder("ids", batch=[n], dtype="int32")
     table = oc.param("table", init=oc.tensor(np.ones((3, 2), np.float32)))
     loss = oc.einsum("...|... => 0", oc.take(table, ids))
-    counted = oc.scatter_add(ids, oc.cast(ids, "float32") * 0.0 + 1.0, size=3)
+    counted = oc.scatter(ids, oc.cast(ids, "float32") * 0.0 + 1.0, size=3)
     ctx = oc.Context(target)
     step = ctx.compile(
         oc.train.grad_update(loss) + oc.train.forward(counted),

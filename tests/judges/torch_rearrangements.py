@@ -220,7 +220,7 @@ def index_fill(x: Any, dim: int, ids: Any, value: Any) -> Any:
 @ours("index_add")
 def index_add(x: Any, dim: int, ids: Any, source: Any, alpha: float = 1) -> Any:
     scalar_dim(x, dim)
-    added = oc.scatter_add(oc.reshape(ids, -1), source, size=x.shape[dim % rank(x)], axis=dim)
+    added = oc.scatter(oc.reshape(ids, -1), source, size=x.shape[dim % rank(x)], axis=dim)
     return x + alpha * added
 
 

@@ -226,6 +226,8 @@ class _Statements:
                 return numbers.word(self.value(arg), arg.dtype)
             case ir.Unary(UnaryOp.UNIFORM, arg, dtype):
                 return numbers.first_uniform(self.value(arg), dtype)
+            case ir.Unary(UnaryOp.BITCAST, arg, dtype):
+                return numbers.bitcast(self.value(arg), arg.dtype, dtype)
             case ir.Unary(op, arg, dtype):
                 return numbers.apply(op, [self.value(arg)], arg.dtype, dtype)
             case ir.Binary(op, left, right, dtype):

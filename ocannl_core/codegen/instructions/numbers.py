@@ -375,18 +375,29 @@ class Numbers:
         )
         return b.select(self._less(exponent, zero, dtype), reciprocal, power)
 
+    def _bits(self, number: Value, dtype: DType) -> Value:
+        """Return the bits of a number; all NaN have one pattern."""
+        if not dtype.is_float:
+            return number
+        b, kind = self.b, _INTEGERS[8 * dtype.nbytes]
+        pattern = self.pack(number, dtype)
+        pattern = pattern if dtype.is_narrow else b.cast("bitcast", pattern, kind)
+        nan = self.integer(bits_of(math.nan, dtype), kind)
+        return b.select(b.compare("uno", number, number), nan, pattern)
+
+    def bitcast(self, number: Value, source: DType, dtype: DType) -> Value:
+        """Return the number of a format whose bits are those of a number."""
+        pattern = self._bits(number, source)
+        if not dtype.is_float or dtype.is_narrow:
+            return self.unpack(pattern, dtype)
+        return self.b.cast("bitcast", pattern, stored_type(dtype))
+
     def word(self, number: Value, dtype: DType) -> Value:
         """Return a number as a word."""
         b = self.b
         if dtype is uint4x32:
             return number
-        pattern, bits = number, 8 * dtype.nbytes
-        if dtype.is_float:  # all NaN have one pattern
-            kind = _INTEGERS[bits]
-            pattern = self.pack(number, dtype)
-            pattern = pattern if dtype.is_narrow else b.cast("bitcast", pattern, kind)
-            nan = self.integer(bits_of(math.nan, dtype), kind)
-            pattern = b.select(b.compare("uno", number, number), nan, pattern)
+        pattern, bits = self._bits(number, dtype), 8 * dtype.nbytes
         zero = self.integer(0, _I32)
         if dtype in (int32, uint32):
             spread = (self.integer(0x9E3779B9, _I32), self.integer(0x6C078965, _I32))

@@ -287,6 +287,8 @@ class Expressions:
             return self._word(arg, dtype)
         if op is UnaryOp.UNIFORM:
             return self._number_of_word(arg, dtype)
+        if op is UnaryOp.BITCAST:
+            return self._bitcast(arg, dtype)
         if op is UnaryOp.NOT:
             return self._flag(self.condition(ir.Unary(op, arg, dtype)), dtype)
         self._reject_words(op.value.name, arg.dtype, dtype)
@@ -470,6 +472,19 @@ class Expressions:
                 value = cast(f"uint{8 * arg.dtype.nbytes}_t", value)
             return self._helper("word_of", self._convert(value, arg.dtype, uint64))
         return self._helper("word_of", self._helper(f"{arg.dtype}_pattern", value))
+
+    def _bitcast(self, arg: ir.Expr, dtype: DType) -> CExpr:
+        """Render the number of a format whose bits are those of a number."""
+        self._reject_words("bitcast", arg.dtype, dtype)
+        bits = self.value(arg)
+        if arg.dtype.is_float:
+            bits = self._helper(f"{arg.dtype}_pattern", bits)
+        if not dtype.is_float:
+            return cast(self._dialect.value_type(dtype), bits)
+        bits = cast(f"uint{dtype.bits}_t", bits)
+        if dtype.is_narrow:
+            return self._helper(f"{dtype}_value", bits)
+        return self._helper("float_of" if dtype is float32 else "float64_of", bits)
 
     def _number_of_word(self, arg: ir.Expr, dtype: DType) -> CExpr:
         """Render the first number in a word; 16-bit floats still need rounding."""

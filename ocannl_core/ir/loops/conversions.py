@@ -53,6 +53,15 @@ class Conversions:
                 self.must_be_word(arg.dtype, op)
                 self.must_be_number(dtype, op)
                 return Unary(primitives.UnaryOp.UNIFORM, arg, dtype)
+            case primitives.UnaryOp.BITCAST, [arg]:
+                self.must_be_number(arg.dtype, op)
+                if arg.dtype.bits != dtype.bits:
+                    raise self.error(
+                        "A bitcast is between formats of the same width.",
+                        f"{arg.dtype} and {dtype}",
+                        'state the format of the operand where it is made: dtype="float32"',
+                    )
+                return arg if arg.dtype is dtype else Unary(op, arg, dtype)
             case primitives.BinaryOp(), [left, right] if op in primitives.COMPARISONS:
                 common = dtypes.promote(left.dtype, right.dtype)
                 self.must_be_number(dtype, op)

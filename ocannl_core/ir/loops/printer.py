@@ -428,6 +428,7 @@ _FREE = frozenset(
     {
         (primitives.UnaryOp.IDENTITY, 0),
         (primitives.UnaryOp.WORD, 0),
+        (primitives.UnaryOp.BITCAST, 0),
         (primitives.BinaryOp.FIRST, 1),
         (primitives.BinaryOp.SECOND, 0),
         (primitives.TernaryOp.WHERE, 0),
@@ -448,7 +449,7 @@ def stated_format(op: primitives.Op, operands: Sequence[DType | None]) -> DType 
     """
     if op is primitives.UnaryOp.WORD or op in primitives.HASHES:
         return uint4x32
-    if op is primitives.UnaryOp.UNIFORM:
+    if op in (primitives.UnaryOp.UNIFORM, primitives.UnaryOp.BITCAST):
         return None
     stated = (each for place, each in enumerate(operands) if each and not is_free(op, place))
     return next(stated, None)

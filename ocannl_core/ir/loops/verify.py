@@ -372,6 +372,11 @@ class _Checker:
             case UnaryOp.UNIFORM:
                 self.expect(arg, uint4x32, f"operand of {name}")
                 self.number(dtype, f"result of {name}")
+            case UnaryOp.BITCAST:
+                self.number(arg, f"operand of {name}")
+                self.number(dtype, f"result of {name}")
+                if arg.bits != dtype.bits:
+                    self.problem(f"{name} from {arg} to {dtype}, which has another width")
             case _:
                 self.number(dtype, f"result of {name}")
                 self.expect(arg, dtype, f"operand of {name}")

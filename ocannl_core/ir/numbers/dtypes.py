@@ -392,6 +392,11 @@ def from_bits(bits: int, dtype: DType) -> Number:
     return float(pattern[0]) if dtype.is_float else pattern.item()
 
 
+def reinterpret(value: Number, source: DType, dtype: DType) -> Number:
+    """Return the number of a format whose bits are those of a number of another one."""
+    return from_bits(bits_of(value, source), dtype)
+
+
 def bits_of(value: Number, dtype: DType) -> int:
     """Return the bit pattern of a number of a format; every NaN becomes the positive quiet NaN."""
     if dtype.is_float and value != value:

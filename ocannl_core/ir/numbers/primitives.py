@@ -20,7 +20,17 @@ from typing import Any
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers import meanings
-from ocannl_core.ir.numbers.dtypes import DType, bool_, float64, holds, promote, round_to
+from ocannl_core.ir.numbers.dtypes import (
+    DType,
+    bool_,
+    float32,
+    float64,
+    holds,
+    int32,
+    promote,
+    reinterpret,
+    round_to,
+)
 from ocannl_core.ir.numbers.threefry import number_of, numbers_of, threefry4x32, word_of
 
 
@@ -32,6 +42,7 @@ class Signature(Enum):
     TO_WORD = "number to word"
     FROM_WORD = "word to number"
     WORDS = "words"
+    REINTERPRETED = "number to number of other format with the same bits"
 
 
 class Result(Enum):
@@ -252,6 +263,15 @@ class UnaryOp(Enum):
         "one number of a word: a float is in [0, 1], an integer is the low bits",
         signature=Signature.FROM_WORD,
     )
+    BITCAST = Primitive(
+        "bitcast",
+        partial(reinterpret, source=float32, dtype=int32),
+        "the number whose bits are those of `a`, in a format of the same width; all NaN have the "
+        "bits of one",
+        signature=Signature.REINTERPRETED,
+        result=Result.BITS,
+        since=(1, 1),
+    )
 
 
 class BinaryOp(Enum):
@@ -441,6 +461,9 @@ LOGICAL = frozenset(op for op in BinaryOp if op.value.gives_truth)
 REORDERED = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN})
 """Accumulating primitives that are associative and commutative, up to rounding."""
 
+OF_OTHER_FORMATS = frozenset({UnaryOp.WORD, UnaryOp.BITCAST})
+"""The primitives whose operand keeps a format that is not the result's."""
+
 HASHES = frozenset(op for op in BinaryOp if op.value.signature is Signature.WORDS)
 
 
@@ -464,8 +487,8 @@ def accumulates(op: BinaryOp) -> bool:
 
 
 def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
-    """Return the meaning of a primitive between two formats. The conversion between numbers and
-    words depends on the format of the number, and the only bit of a bool is its truth.
+    """Return the meaning of a primitive between two formats. Conversions between numbers and words
+    depend on the format of the number, bitcasts on both, and the only bit of a bool is its truth.
     """
     if op is UnaryOp.BIT_NOT and result is bool_:
         op = UnaryOp.NOT
@@ -475,6 +498,8 @@ def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
             return partial(row.meaning, dtype=operand)
         case Signature.FROM_WORD:
             return partial(row.meaning, dtype=result)
+        case Signature.REINTERPRETED:
+            return partial(row.meaning, source=operand, dtype=result)
         case _:
             return row.meaning
 

@@ -26,7 +26,7 @@ DRAWN_FORMATS = frozenset(
 HASHED_FORMATS = frozenset({dtypes.int32, dtypes.uint32})
 """Formats of the numbers that lanes make words of."""
 
-_FLOAT_UNARY = frozenset(UnaryOp) - {UnaryOp.WORD, UnaryOp.UNIFORM}
+_FLOAT_UNARY = frozenset(UnaryOp) - {UnaryOp.WORD, UnaryOp.UNIFORM, UnaryOp.BITCAST}
 _INTEGER_UNARY = frozenset(
     {
         UnaryOp.NEG,

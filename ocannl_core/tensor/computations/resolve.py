@@ -26,7 +26,7 @@ from ocannl_core.ir.assignments.traverse import dead_on_entry
 from ocannl_core.ir.indexing import ComputedIndex, IndexMap, Projections, variables
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import saturate
-from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp, neutral
+from ocannl_core.ir.numbers.primitives import OF_OTHER_FORMATS, BinaryOp, UnaryOp, neutral
 from ocannl_core.shape.language.shape_terms import Shape, broadcast_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise, SliceUpdate
@@ -291,7 +291,7 @@ class AssignmentEmitter:
         holders = {each.operand for each in indices if isinstance(each, ComputedIndex)}
         for number, arg in enumerate(step.args):
             index, dims, is_padded = ((), (), False) if isinstance(arg, float) else next(maps)
-            keeps_format = step.op is UnaryOp.WORD or number in holders
+            keeps_format = step.op in OF_OTHER_FORMATS or number in holders
             operand = self.operand(arg, is_stored=is_padded or keeps_format)
             operands.append(
                 (operand, (), ()) if isinstance(operand, Scalar) else (operand, index, dims)

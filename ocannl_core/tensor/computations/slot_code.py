@@ -35,6 +35,7 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int32, int64, promote
 from ocannl_core.ir.numbers.primitives import (
+    OF_OTHER_FORMATS,
     BinaryOp,
     Op,
     TernaryOp,
@@ -213,7 +214,7 @@ class SlotCode:
             operand = self._intermediate(variable.name, tensor, dims)
         elif variable.role == "value":
             is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
-            keeps_format = self._definition.operation.primitive is UnaryOp.WORD
+            keeps_format = self._definition.operation.primitive in OF_OTHER_FORMATS
             is_padded |= position > self._value_count
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
@@ -307,20 +308,31 @@ class SlotCode:
         self, target: SlotAccess, op: Op, args: tuple[Argument, ...]
     ) -> tuple[SlotAccess, Op, tuple[Argument, ...]]:
         """Return an assignment whose computed positions refer to its arguments, with the operand
-        that holds them.
+        that holds them. Cells at positions are copied before they are computed with, and values are
+        stored before they are written at positions.
 
-        v = v1  -->  v = first(v1, v2), where v1 is read at positions in v2
+        v = v1         -->  v = first(v1, v2), where v1 is read at positions in v2
+        v = v1 + v3    -->  taken = first(v1, v2); v = taken + v3
+        v max= v1 + v3 -->  term = v1 + v3; v max= first(term, v2), where v is written at positions
         """
-        accesses = [target, *(arg for arg in args if isinstance(arg, SlotAccess))]
-        indices = (index for each in accesses for index in each.index)
-        holders = {index.operand for index in indices if isinstance(index, ComputedIndex)}
+        holders = _holders(target).union(*map(_holders, args))
         if not holders:
             return target, op, args
         numbers = {arg.position - 1: i for i, arg in enumerate(args) if isinstance(arg, SlotAccess)}
         missing = holders - numbers.keys()
+        if missing and op is not UnaryOp.IDENTITY:
+            dtype = self._format(op, args, target.dtype)
+            args = tuple(
+                self._store("taken", UnaryOp.IDENTITY, (arg,), arg.dtype)
+                if isinstance(arg, SlotAccess) and _holders(arg)
+                else arg
+                for arg in args
+            )
+            if not _holders(target):
+                return target, op, args
+            op, args = UnaryOp.IDENTITY, (self._store("term", op, args, dtype),)
+            return self._with_positions(target, op, args)
         if missing:
-            if op is not UnaryOp.IDENTITY or len(missing) > 1:
-                self._refuse("it computes with cells at positions that it does not read")
             (number,) = missing
             numbers[number] = len(args)
             op, args = BinaryOp.FIRST, (*args, self._access(formulas.Variable("value", number + 1)))
@@ -524,6 +536,12 @@ class SlotCode:
 
 Argument = SlotAccess | float
 """An operand of an emitted assignment."""
+
+
+def _holders(value: Argument) -> set[int]:
+    """Return the numbers of the operands that hold computed positions of an access."""
+    index = value.index if isinstance(value, SlotAccess) else ()
+    return {each.operand for each in index if isinstance(each, ComputedIndex)}
 
 
 def _as_application(value: formulas.Formula) -> tuple[Op, tuple[formulas.Formula, ...]]:

@@ -95,8 +95,14 @@ def term_operation(
 
 
 @lru_cache(maxsize=1024)
-def search_operation(name: str, forward: Code, operands: int) -> DerivedOperation:
-    """Return the search, in a maximum and its operands, for the positions that it selects."""
+def search_operation(
+    name: str, forward: Code, operands: int, positions: int = 0
+) -> DerivedOperation:
+    """Return the search, in a maximum and its operands, for the positions that it selects.
+
+    Args:
+        positions: The number of operands, the last ones, that hold positions.
+    """
     extreme = forward.extreme
     if extreme is None:
         raise UsageError(
@@ -120,6 +126,7 @@ def search_operation(name: str, forward: Code, operands: int) -> DerivedOperatio
         gradient=None,
         roles=tuple(each.role for each in (result, *others)),
         padding=forward.accumulation,
+        positions=positions,
     )
 
 

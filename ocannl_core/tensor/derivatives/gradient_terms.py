@@ -229,8 +229,9 @@ class OperationTerms:
         tensor, definition = self._tensor, self._definition
         shared = tensor.applications() if tensor.session.recorder is None else {}
         if _search_key not in shared:
+            own = definition.operation
             operation = search_operation(
-                definition.operation.name, definition.operation.forward, len(definition.operands)
+                own.name, own.forward, len(definition.operands), own.positions
             )
             operands = tuple(map(self._values, (tensor, *definition.operands)))
             adjoint = self._adjoint(0, tuple(range(len(operands))))

@@ -1,17 +1,18 @@
 """Reading and writing at positions that a tensor of integers holds.
 
-    take(x, ids)[..., i, ...]      =  x[..., ids[i], ...]
-    scatter_add(ids, u, size=n)[k] =  the sum of u[i] over all i with ids[i] = k
+    take(x, ids)[..., i, ...]   =  x[..., ids[i], ...]
+    scatter(ids, u, size=n)[k]  =  the sum of u[i] over all i with ids[i] = k
 
 The gradient of either is the other one: index maps with a computed position are read and written
-alike. Sums run in the row-major order of the positions.
+alike. Accumulations run in the row-major order of the positions.
 """
 
 from __future__ import annotations
 
 import operator
 from contextlib import suppress
-from typing import Any, SupportsIndex
+from functools import cache
+from typing import Any, NoReturn, SupportsIndex
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
@@ -20,20 +21,46 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.translation.logic import ScatterRows, Take, TakeAlong
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.assignment import accumulator
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import apply, known_axes, settle_axes, write_shape
+from ocannl_core.tensor.operations.contractions import selected_gradient
+from ocannl_core.tensor.operations.reductions import product_gradient
 from ocannl_core.tensor.primitives.operands import as_tensor, session_of, suggest_operand
 from ocannl_core.tensor.primitives.operation import Operation
-from ocannl_core.tensor.primitives.pointwise_operations import first, identity, lift
+from ocannl_core.tensor.primitives.pointwise_operations import add, first, identity, lift, neg
 
 second = lift("second", BinaryOp.SECOND)
 """The operation that returns its second operand; the first only takes part in shape inference."""
 _checked = replace(second, name="positions", primitive=None, positions=1)
 _take = lift("take", BinaryOp.FIRST, first.gradient, positions=1)
 _take_along = lift("take_along", BinaryOp.FIRST, first.gradient, positions=1)
-_scatter_add = lift(
-    "scatter_add", BinaryOp.FIRST, first.gradient, combine=BinaryOp.ADD, positions=1
-)
+
+
+@cache
+def _scatter(combine: BinaryOp) -> Operation:
+    """Return the accumulation at positions by a primitive."""
+    gradients = {
+        BinaryOp.ADD: first.gradient,
+        BinaryOp.SUB: neg.gradient,
+        BinaryOp.MUL: product_gradient,
+        BinaryOp.MAX: selected_gradient,
+        BinaryOp.MIN: selected_gradient,
+    }
+    gradient = gradients.get(combine)
+    made = lift("scatter", BinaryOp.FIRST, gradient, combine=combine, positions=1)
+    if combine is BinaryOp.MUL:
+        return replace(made, gradient_expression=_refuse_product)
+    return made
+
+
+def _refuse_product(*values: Tensor) -> NoReturn:
+    raise UsageError.at_caller(
+        "Backpropagation divides a product at positions by each factor, which has no derivative "
+        "beside a factor of 0, so that oc.gradients has no expression for it.",
+        found="oc.gradients of oc.scatter(..., combine=oc.multiply)",
+        fix="oc.train.grad_update(loss); or, of positive factors, oc.exp of a sum of logarithms",
+    )
 
 
 def take(
@@ -89,38 +116,42 @@ def take_along(
     )
 
 
-def scatter_add(
+def scatter(
     ids: Any,
     updates: Any,
     *,
     size: SupportsIndex,
     axis: SupportsIndex = 0,
+    combine: Any = add,
     label: str | None = None,
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Any:
-    """Return a tensor of zeros with updates added at positions along an axis, as `numpy.add.at`
-    does.
+    """Return a tensor in which updates are accumulated at positions along an axis, from the neutral
+    element on: sums from 0 as `numpy.add.at` computes them, maxima from minus infinity.
 
-    The sum of a cell runs in the row-major order of the positions, for any number of threads.
+    The accumulation of a cell runs in the row-major order of the positions, for any number of
+    threads. Gradients exist for sums, differences, products and extremes; that of an extreme goes
+    to the first of equal updates.
 
     Args:
         ids: Positions, a tensor of integers with axes of one kind; that is the kind of the axis.
         updates: A tensor with the axes of the result, but the axes of `ids` in place of the axis.
         size: The size of the axis.
         axis: The axis of the result, counted as for `take`; so are the other arguments.
-        dtype: The number format of the result and of its sums.
+        combine: The accumulating operation: `oc.add`, `oc.multiply`, `oc.maximum`, `oc.minimum`,
+            `oc.logical_or` and others with a neutral element.
+        dtype: The number format of the result, in which it is accumulated.
     """
-    operands = _operands(_scatter_add, updates, ids)
+    operation = _scatter(accumulator(combine))
+    operands = _operands(operation, updates, ids)
     extent = _integer(size, "size")
     if not 0 <= extent < 1 << 63:
         raise UsageError.at_caller(
             "The size of an axis is from 0 to 2**63 - 1.", found=f"size={extent}"
         )
     logic = ScatterRows(_integer(axis, "axis"), extent)
-    return _scatter_add.tensor(
-        operands, logic, label=label, dtype=dtype, requires_grad=requires_grad
-    )
+    return operation.tensor(operands, logic, label=label, dtype=dtype, requires_grad=requires_grad)
 
 
 def checked(ids: Tensor, x: Tensor, axis: int = 0) -> Tensor:
@@ -144,7 +175,7 @@ def store_rows(
             "Assignments are recorded inside functions decorated with @oc.cd.",
             found=f"an assignment to rows of {target!r} outside of one",
             fix="put the assignment into a function decorated with @oc.cd and compile its result; "
-            "oc.scatter_add(ids, updates, size=n) makes a new tensor",
+            "oc.scatter(ids, updates, size=n) makes a new tensor",
         )
     check_integers(ids, "an assignment")
     if reset:

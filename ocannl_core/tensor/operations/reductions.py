@@ -42,7 +42,8 @@ from ocannl_core.tensor.primitives.operands import as_tensor, constant, fill_ten
 from ocannl_core.tensor.primitives.operation import Operation
 
 
-def _product_gradient(g: Any, g1: Any, v1: Any, zeros_lhs: Any, rest_lhs: Any) -> None:
+def product_gradient(g: Any, g1: Any, v1: Any, zeros_lhs: Any, rest_lhs: Any) -> None:
+    """Add the gradient of a product to the gradients of its factors, zeros among them."""
     zeros_lhs[neutral] += pointwise.equal(v1, 0.0)
     rest_lhs[neutral, pointwise.mul] = pointwise.where(v1 == 0.0, 1.0, v1)
     of_others = pointwise.where(zeros_lhs == 0.0, rest_lhs / v1, 0.0)
@@ -232,7 +233,7 @@ def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operati
         spec = f"{axes.spec}; {left} => {axes.spec}"
         return (apply(pointwise.mul, (others, g), spec, name="prod"),)
 
-    made = pointwise.lift("prod", UnaryOp.IDENTITY, _product_gradient, combine=BinaryOp.MUL)
+    made = pointwise.lift("prod", UnaryOp.IDENTITY, product_gradient, combine=BinaryOp.MUL)
     return replace(made, gradient_expression=gradient)
 
 

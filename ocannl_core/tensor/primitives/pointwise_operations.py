@@ -13,19 +13,22 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.base.errors import UsageError
+from ocannl_core.ir.numbers.dtypes import DType, Kind, dtype_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, arity
 from ocannl_core.tensor.graph.formulas import RESULT, Application, operand_variables
 from ocannl_core.tensor.graph.slots import Code, SlotAssignment
+from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.operands import suggest_operand
 from ocannl_core.tensor.primitives.operation import Operation
 
 # fmt: off
 __all__ = [
-    "abs", "acos", "add", "asin", "atan", "atan2", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "cast", "ceil", "cos", "cosh", "equal", "erf", "exp", "exp2", "expm1",
-    "floor", "floor_divide", "less", "less_equal", "log", "log1p", "log2", "logical_and",
-    "logical_not", "logical_or", "maximum", "minimum", "not_equal", "relu", "round", "sign",
-    "sin", "sinh", "sqrt", "stop_gradient", "tan", "tanh", "trunc",
+    "abs", "acos", "add", "asin", "atan", "atan2", "bitcast", "bitwise_and", "bitwise_not",
+    "bitwise_or", "bitwise_xor", "cast", "ceil", "cos", "cosh", "equal", "erf", "exp", "exp2",
+    "expm1", "floor", "floor_divide", "less", "less_equal", "log", "log1p", "log2", "logical_and",
+    "logical_not", "logical_or", "maximum", "minimum", "not_equal", "relu", "round", "sign", "sin",
+    "sinh", "sqrt", "stop_gradient", "tan", "tanh", "trunc",
 ]
 # fmt: on
 
@@ -247,6 +250,34 @@ def cosh(g: Any, g1: Any, v1: Any) -> None:
 def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
     """Return a tensor in another number format; gradients flow back in the tensor's own format."""
     return identity(x, dtype=dtype, label=label or "cast")
+
+
+_bitcast = lift("bitcast", UnaryOp.BITCAST)
+
+
+def bitcast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
+    """Return the numbers of another format with the same bits, as `ndarray.view` does. All NaN have
+    the bits of one.
+
+    Args:
+        x: A tensor.
+        dtype: A format of the same width.
+
+    Raises:
+        UsageError: if the formats have different widths, or are packed, or words.
+    """
+    if not isinstance(x, Tensor):
+        raise UsageError.at_caller(
+            "The operand of bitcast is a tensor.", found=type(x).__name__, fix=suggest_operand(x)
+        )
+    source, target = x.dtype, dtype_of(dtype)
+    if source.bits != target.bits or Kind.WORD in (source.kind, target.kind):
+        raise UsageError.at_caller(
+            "A bitcast is between formats of numbers of the same width.",
+            found=f"{source}, of {source.bits} bits, as {target}, of {target.bits}",
+            fix=f'oc.cast(x, "{target}") converts numbers',
+        )
+    return _bitcast(x, dtype=target, label=label)
 
 
 stop_gradient = lift("stop_gradient", UnaryOp.IDENTITY)

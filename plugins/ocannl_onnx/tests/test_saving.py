@@ -567,3 +567,22 @@ def test_saving_leaves_the_program_as_it_was(tmp_path: Path) -> None:
         ctx[x] = [1, -2, 3]
         routine()
         assert ctx[out].tolist() == [2, 1, 4]
+
+
+def test_scatters_and_bits_have_counterparts(tmp_path: Path) -> None:
+    with oc.Session():
+        x, ids = _x(6), oc.tensor(np.array([0, 2, 2, 0, 1, 2], np.int64))
+        results = (
+            *(
+                oc.scatter(ids, x, size=4, combine=each)
+                for each in (oc.add, oc.multiply, oc.maximum, oc.minimum)
+            ),
+            oc.bitcast(x, "int32"),
+            oc.bitcast(oc.bitcast(oc.cast(x, "bfloat16"), "uint16"), "float16"),
+        )
+        model = saved(tmp_path / "m.onnx", results, opset=26)
+        model.check()
+        for found, expected in zip(model.read_back(), model.results, strict=True):
+            assert found.tolist() == expected.tolist()
+        with pytest.raises(ocannl_onnx.NoCounterpartError, match="needs opset=26"):
+            ocannl_onnx.save(tmp_path / "old.onnx", results[-1], [x], opset=25)

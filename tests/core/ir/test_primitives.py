@@ -40,7 +40,7 @@ from ocannl_core.testing.primitive_tables import special_values
 from tests.support.primitive_operations import primitive_operations
 
 NAN, INF = math.nan, math.inf
-OF_BITS = (UnaryOp.NOT, UnaryOp.BIT_NOT, UnaryOp.WORD, UnaryOp.UNIFORM)
+OF_BITS = (UnaryOp.NOT, UnaryOp.BIT_NOT, UnaryOp.WORD, UnaryOp.UNIFORM, UnaryOp.BITCAST)
 floats = st.floats(width=32)
 int64s = st.integers(-(2**63), 2**63 - 1)
 ALL_OPS = PRIMITIVES

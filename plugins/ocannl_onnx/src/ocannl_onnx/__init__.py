@@ -1,6 +1,7 @@
 """ONNX models as blocks of OCANNL for Python, and expressions as ONNX models."""
 
 import ocannl_core as oc
+from ocannl_onnx.bounded import Bounded
 from ocannl_onnx.errors import (
     NoCounterpartError,
     OnnxError,
@@ -11,6 +12,7 @@ from ocannl_onnx.model import Model, Port, load
 from ocannl_onnx.saving import save
 
 __all__ = [
+    "Bounded",
     "Model",
     "NoCounterpartError",
     "OnnxError",

@@ -11,6 +11,7 @@ import onnx
 from onnx.backend.base import Backend, BackendRep
 
 import ocannl_core as oc
+from ocannl_onnx.bounded import BoundedValue
 from ocannl_onnx.errors import UnknownValueError
 from ocannl_onnx.formats import format_of
 from ocannl_onnx.model import Model, load
@@ -146,6 +147,9 @@ class CBackend(OcannlBackend):
 
 def _tensors(item: Item) -> list[oc.Tensor]:
     match item:
+        case BoundedValue():
+            result = item.result()
+            return [result.cells, result.count]
         case Value():
             return [] if item.is_known else [item.tensor]
         case Sequence():
@@ -156,6 +160,9 @@ def _tensors(item: Item) -> list[oc.Tensor]:
 
 def _result(item: Item, remaining: Any) -> Any:
     match item:
+        case BoundedValue():
+            cells, count = next(remaining), int(next(remaining))
+            return np.take(cells, range(count), axis=item.axis).astype(item.format.numpy)
         case Value():
             if item.array is not None:
                 return item.array

@@ -30,18 +30,26 @@ class UnknownValueError(UnsupportedOperatorError):
         inputs: The names of the model's inputs on which the number depends.
     """
 
-    def __init__(self, operator: str, role: str, inputs: frozenset[str], *, where: str) -> None:
+    def __init__(
+        self,
+        operator: str,
+        role: str,
+        inputs: frozenset[str],
+        *,
+        where: str,
+        reason: str = "",
+        fix: str = "",
+    ) -> None:
         self.inputs = inputs
         names = ", ".join(sorted(inputs))
-        super().__init__(
-            operator,
+        reason = reason or (
             f"its {role} decides a shape and depends on the input {names}"
             if names
-            else f"its {role} decides a shape and is not known",
-            where=where,
-            fix=f"give {names} as an array, not as a tensor: its values become constants"
-            if names
-            else "",
+            else f"its {role} decides a shape and is not known"
+        )
+        constant = f"give {names} as an array, not as a tensor: its values become constants"
+        super().__init__(
+            operator, reason, where=where, fix="; ".join(filter(None, (names and constant, fix)))
         )
 
 

@@ -11,7 +11,9 @@ import onnx
 
 import ocannl_core as oc
 from ocannl_core import Tensor
+from ocannl_onnx import bounded
 from ocannl_onnx import operators as _operators  # noqa: F401  (fills the table)
+from ocannl_onnx.bounded import BoundedValue
 from ocannl_onnx.errors import OnnxError, UnknownValueError, UnsupportedOperatorError
 from ocannl_onnx.formats import Format, format_named
 from ocannl_onnx.reading import attribute_value, read_initializers
@@ -124,7 +126,16 @@ class Node:
             self.invalid(f"The {role} is a tensor.", f"{value!r}")
         if value.array is None:
             if value.inputs:
-                raise UnknownValueError(self.operator, role, value.inputs, where=self.where)
+                own = self.proto.name or self.proto.output[0]
+                has_bound = self.proto.op_type in bounded.OPERATORS and not self.scope.depth
+                fix = f'or state the greatest size: load(..., bounds={{"{own}": 100}})'
+                raise UnknownValueError(
+                    self.operator,
+                    role,
+                    value.inputs,
+                    where=self.where,
+                    fix=fix if has_bound else "",
+                )
             value.array = self.importer.evaluate(value)
         if value.extents is not None and not or_extents:
             self.refuse(
@@ -138,6 +149,18 @@ class Node:
     ) -> tuple[int, ...]:
         cells = self.known(value, role, or_extents=or_extents)
         return tuple(int(each) for each in cells.reshape(-1))
+
+    def bound(self, *values: Value) -> int | None:
+        """Return the stated bound of a size that follows from values; None if they are known, or
+        the caller has stated none.
+        """
+        if self.scope.depth or all(each.is_known or not each.inputs for each in values):
+            return None
+        bounds = self.importer.bounds
+        found = bounds.get(self.proto.name) or bounds.get(self.proto.output[0])
+        if found is not None and self.importer.has_extents:
+            self.refuse("its cells follow from an axis with an extent at run time")
+        return found
 
     def sized(self, tensor: Tensor, sizes: Iterable[int]) -> Tensor:
         """State the sizes of a tensor, which are then not inferred; return it."""
@@ -171,6 +194,8 @@ class Importer:
         weights: The initializers by name.
         observer: Called with each node and its outputs, for comparisons node by node.
         random: True to take random numbers of the session, which no other implementation gives.
+        bounds: The greatest sizes of results whose sizes follow from data, by names of nodes or of
+            their first outputs.
     """
 
     def __init__(
@@ -179,8 +204,10 @@ class Importer:
         weights: Mapping[str, Value],
         observer: Any = None,
         random: bool = False,
+        bounds: Mapping[str, int] | None = None,
     ) -> None:
         self.random = random
+        self.bounds = dict(bounds or {})
         self.has_extents = False
         self.model = model
         self.weights = weights
@@ -360,6 +387,8 @@ class Importer:
 
     def _apply(self, node: Node, domain: str, version: int, arguments: list[Item | None]) -> Any:
         found = find(domain, node.proto.op_type, version)
+        if found is not None and any(isinstance(each, BoundedValue) for each in arguments):
+            return bounded.apply(node, domain, found, arguments)
         if found is not None:
             result = found.function(node, *arguments)
             if found.is_pointwise and version >= 7 and isinstance(result, Tensor):
@@ -436,6 +465,7 @@ class Importer:
                     result = Value.of_array(each)
             if (
                 isinstance(result, Value)
+                and not isinstance(result, BoundedValue)
                 and result.array is None
                 and position < len(node.proto.output)
             ):

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import onnx
 
 import ocannl_core as oc
 from ocannl_core import StaticExtent, Tensor
+from ocannl_onnx.bounded import OPERATORS, BoundedValue
 from ocannl_onnx.errors import OnnxError
 from ocannl_onnx.file_names import note_file_name
 from ocannl_onnx.formats import Format, format_numbered
@@ -74,9 +76,11 @@ class Model:
         extents: Extents | None = None,
         trainable: bool = False,
         random: bool = False,
+        bounds: Mapping[str, int] | None = None,
         observer: Any = None,
     ) -> None:
         self.random = random
+        self.bounds = _checked_bounds(bounds or {}, file.proto)
         proto = file.proto
         self.file = file
         self.proto = proto
@@ -223,7 +227,7 @@ class Model:
                 arguments[name] = self._argument(ports[name], value, bound)
             elif ports[name].is_optional:
                 arguments[name] = Optional(None)
-        importer = Importer(self.proto, self._weights(), self.observer, self.random)
+        importer = Importer(self.proto, self._weights(), self.observer, self.random, self.bounds)
         self.results = importer.run(arguments)
 
     def _weights(self) -> dict[str, Value]:
@@ -295,7 +299,13 @@ class Model:
     def of_graph(self, proto: onnx.ModelProto) -> Model:
         """Return another graph with the weights of this model."""
         file = ModelFile(proto, self.file.folder, self.file.mapped)
-        return Model(file, extents=self.extents, trainable=self.trainable, random=self.random)
+        return Model(
+            file,
+            extents=self.extents,
+            trainable=self.trainable,
+            random=self.random,
+            bounds=self.bounds,
+        )
 
     def serialized(self) -> bytes:
         """Return the model as one message, with all weights in it.
@@ -329,6 +339,7 @@ def load(
     extents: Extents | None = None,
     trainable: bool = False,
     random: bool = False,
+    bounds: Mapping[str, int] | None = None,
 ) -> Model:
     """Return the model in a file as a block.
 
@@ -342,17 +353,43 @@ def load(
         trainable: True if weights have gradients, so that training updates them.
         random: True to draw the random numbers of a model from the session's seed: no two
             implementations of ONNX draw the same, so they are refused without it.
+        bounds: The greatest sizes that data may give to results of `NonZero`, `Compress`, `Unique`
+            and `NonMaxSuppression`, by the names of these nodes or of their first outputs. An
+            output of such a size is a `Bounded`.
 
     Raises:
         OnnxError: if the file is no valid model.
         UnsupportedOperatorError: when the model is applied, if an operator has no counterpart.
     """
     file = ModelFile(path) if isinstance(path, onnx.ModelProto) else read_model(Path(path))
-    return Model(file, extents=extents, trainable=trainable, random=random)
+    return Model(file, extents=extents, trainable=trainable, random=random, bounds=bounds)
+
+
+def _checked_bounds(bounds: Mapping[str, int], proto: onnx.ModelProto) -> dict[str, int]:
+    """Return bounds of sizes that data decides, each for a node of the graph."""
+    names = {
+        name
+        for node in proto.graph.node
+        if node.op_type in OPERATORS
+        for name in (node.name, node.output[0])
+    }
+    for name, bound in bounds.items():
+        if name not in names:
+            raise OnnxError(
+                f"A bound is for a node of the graph, of {', '.join(OPERATORS)}.",
+                found=f"bounds of {name!r}, which is none of {sorted(filter(None, names))}",
+            )
+        if not isinstance(bound, Integral) or isinstance(bound, bool) or not 0 < bound < 2**31:
+            raise OnnxError(
+                "A bound is a number of positions, at least 1.", found=f"{name!r}: {bound!r}"
+            )
+    return {name: int(bound) for name, bound in bounds.items()}
 
 
 def _as_result(item: Item) -> Any:
     match item:
+        case BoundedValue():
+            return item.result()
         case Value():
             if not item.format.carrier:
                 return item.array

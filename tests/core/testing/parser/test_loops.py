@@ -86,6 +86,7 @@ routine demo(a: float32[10, 3], a1: float32[4], c: float32[4], s: float32[], w: 
                 v = 3.0
     c[0]...4 = lanes(w)
     w = threefry4x32(0x2a, word(7:int64))
+    s = bitcast(7:int32)
     for i in grid(2):
         for j in block(2):
             barrier()

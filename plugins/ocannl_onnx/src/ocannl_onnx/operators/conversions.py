@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import Tensor, custom
+from ocannl_core import Tensor
 from ocannl_onnx.formats import Format, format_numbered
 from ocannl_onnx.registry import folded, operator
 from ocannl_onnx.values import Value
@@ -187,35 +187,14 @@ def bit_cast(node: Node, x: Value) -> Any:
     target = _target(node, node.attr("to", 0))
     if target.bits != x.format.bits:
         node.invalid("Both formats have as many bits.", f"{x.format} and {target}")
-    if x.format.is_integer and target.is_integer:
+    if all(each.is_integer or each.name == "bool" for each in (x.format, target)):
         return convert(node, x, target)
-    if x.format.is_carried or target.is_carried or not x.format.carrier or not target.carrier:
+    has_other_bits = any(
+        each.is_carried or not each.carrier or each.name == "bool" for each in (x.format, target)
+    )
+    if has_other_bits:
         node.refuse(f"numbers of {x.format} and {target} do not have their bits in memory")
-    return Value.of_tensor(_Bits(target.carrier)(x.tensor), target, shape=x.shape)
-
-
-class _Bits(custom.Op):
-    """The bits of numbers as another format of the same size."""
-
-    __props__ = ("dtype",)
-
-    spec = "...|...->... => ...|...->..."
-    input_names = ("numbers",)
-    output_names = ("bits",)
-    c_headers = ("<string.h>",)
-
-    def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
-
-    def output_dtypes(self, *dtypes: oc.DType) -> list[oc.DType]:
-        return [oc.number(0, dtype=self.dtype).dtype]
-
-    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
-        (numbers,), (result,) = inputs, output_storage
-        result[0] = np.asarray(numbers, order="C").view(node.outputs[0].dtype.numpy)
-
-    def c_code(self, node: Any) -> str:
-        return "memcpy(bits, numbers, numbers_size * sizeof(numbers_type));"
+    return Value.of_tensor(oc.bitcast(x.tensor, target.carrier), target, shape=x.shape)
 
 
 @folded("Cast")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import Tensor
+from ocannl_onnx.bounded import along, chosen
 from ocannl_onnx.operators.movement import axis_of, moved, reshaped
 from ocannl_onnx.registry import operator
 from ocannl_onnx.values import Array, Sizes, Value
@@ -447,15 +449,19 @@ def non_max_suppression(
     most: Value | None = None,
     overlap: Value | None = None,
     least: Value | None = None,
-) -> Array:
-    """Select boxes whose coordinates and scores are known: their number follows from the data."""
+) -> Any:
+    """Select boxes, whose number follows from coordinates and scores."""
 
     def number(value: Value | None, name: str, default: float) -> float:
         return default if value is None else float(node.known(value, name).reshape(-1)[0])
 
-    corners, points = node.known(boxes, "boxes"), node.known(scores, "scores")
-    limit, bound = int(number(most, "greatest number", 0)), number(overlap, "overlap", 0.0)
+    limit, most_shared = int(number(most, "greatest number", 0)), number(overlap, "overlap", 0.0)
     threshold = None if least is None else number(least, "least score", 0.0)
+    limit = min(limit, boxes.shape[1])
+    bound = node.bound(boxes, scores)
+    if bound is not None and limit and 0 not in scores.shape:
+        return _selected_at_run_time(node, boxes, scores, limit, most_shared, threshold, bound)
+    corners, points = node.known(boxes, "boxes"), node.known(scores, "scores")
     chosen = []
     for batch, category in itertools.product(range(points.shape[0]), range(points.shape[1])):
         own = points[batch, category]
@@ -468,12 +474,71 @@ def non_max_suppression(
                 break
             if all(
                 _overlap(corners[batch, at], corners[batch, k], node.attr("center_point_box", 0))
-                <= bound
+                <= most_shared
                 for k in kept
             ):
                 kept.append(int(at))
         chosen += [(batch, category, at) for at in kept]
     return np.array(chosen, np.int64).reshape(-1, 3)
+
+
+def _selected_at_run_time(
+    node: Node,
+    boxes: Value,
+    scores: Value,
+    limit: int,
+    most_shared: float,
+    threshold: float | None,
+    bound: int,
+) -> Value:
+    """Select the box of the best score that is left, step by step, and drop those that share too
+    much with it.
+    """
+    batch, classes, count = scores.shape
+
+    def row(tensor: Tensor) -> Tensor:
+        return reshaped(tensor, [batch, 1, count])
+
+    parts = [row(boxes.tensor[:, :, k]) for k in range(4)]
+    if node.attr("center_point_box", 0):
+        x, y, width, height = parts
+        low_y, low_x, high_y, high_x = (
+            y - height / 2.0, x - width / 2.0, y + height / 2.0, x + width / 2.0
+        )  # fmt: skip
+    else:
+        low_y, low_x = oc.minimum(parts[0], parts[2]), oc.minimum(parts[1], parts[3])
+        high_y, high_x = oc.maximum(parts[0], parts[2]), oc.maximum(parts[1], parts[3])
+    corners = (low_y, low_x, high_y, high_x, (high_y - low_y) * (high_x - low_x))
+    places = oc.tensor(np.arange(count, dtype=np.int32).reshape(1, 1, count))
+    left = scores.tensor
+    if threshold is not None:
+        left = oc.where(oc.less(threshold, left, dtype="bool"), left, -math.inf)
+
+    def step(left: Tensor, _: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        best = oc.argmax(left, axis=2, keepdims=True)
+        is_found = oc.less(-math.inf, oc.max(left, axis=2), dtype="bool")
+        own_low_y, own_low_x, own_high_y, own_high_x, own_area = (
+            oc.take_along(oc.broadcast_to(each, batch, classes, count), best, axis=2)
+            for each in corners
+        )
+        height = oc.minimum(own_high_y, high_y) - oc.maximum(own_low_y, low_y)
+        width = oc.minimum(own_high_x, high_x) - oc.maximum(own_low_x, low_x)
+        shared = oc.maximum(height, 0.0) * oc.maximum(width, 0.0)
+        union = own_area + corners[4] - shared
+        ratio = oc.where(oc.less(0.0, union, dtype="bool"), shared / union, 0.0)
+        is_gone = oc.logical_or(oc.less(most_shared, ratio), oc.equal(places, best), dtype="bool")
+        result = {"best": reshaped(best, [batch, classes]), "is_found": is_found}
+        return oc.where(is_gone, -math.inf, left), result
+
+    results, _ = oc.scan(step, left, length=limit)
+    best, is_found = (
+        reshaped(oc.einsum("t | b, c => b, c, t", results[name]), [batch * classes * limit])
+        for name in ("best", "is_found")
+    )
+    found = chosen(node, oc.not_equal(is_found, 0, dtype="bool"), bound)
+    of_batch, of_class, _ = along(found.positions, (batch, classes, limit))
+    box = oc.cast(oc.take(best, found.positions), "int64")
+    return found.value(node, oc.stack([of_batch, of_class, box], axis=1), 0)
 
 
 def _overlap(a: Array, b: Array, is_centred: int) -> float:
@@ -496,5 +561,22 @@ def _overlap(a: Array, b: Array, is_centred: int) -> float:
 
 
 @operator("ImageDecoder", since=20)
-def image_decoder(node: Node, data: Value) -> Value:
-    node.refuse("files of pictures are decoded by the host, before the model runs")
+def image_decoder(node: Node, data: Value) -> Array:
+    """Decode a file of a picture, whose bytes are known."""
+    content, colors = node.known(data, "file").tobytes(), node.attr("pixel_format", "RGB")
+    if colors not in ("RGB", "BGR", "Grayscale"):
+        node.invalid("`pixel_format` is RGB, BGR or Grayscale.", str(colors))
+    try:
+        from PIL import Image
+    except ImportError:
+        node.refuse(
+            "files of pictures need the package pillow", "pip install ocannl-onnx[pictures]"
+        )
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            cells = np.asarray(picture.convert("L" if colors == "Grayscale" else "RGB"))
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        node.invalid("The file is a picture that Pillow reads.", str(error))
+    if colors == "Grayscale":
+        return cells[:, :, None]
+    return cells[:, :, ::-1] if colors == "BGR" else cells

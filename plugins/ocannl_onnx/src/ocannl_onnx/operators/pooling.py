@@ -192,7 +192,7 @@ def max_unpool(node: Node, x: Value, places: Value, shape: Value | None = None) 
     inner = [*x.shape[:2], *own]
     sizes = inner if shape is None else list(node.known_sizes(shape, "output shape"))
     number, cells = math.prod(x.shape), math.prod(inner)
-    flat = oc.scatter_add(
+    flat = oc.scatter(
         reshaped(places.tensor, [number]),
         reshaped(x.tensor, [number]),
         size=max(cells, math.prod(sizes)),

@@ -95,50 +95,18 @@ def gather_nd(node: Node, x: Value, ids: Value) -> Value:
     return moved(x, reshaped(taken, [*ids.shape[:-1], *inner]))
 
 
-_COMBINE = {"none", "add", "mul", "max", "min"}
+_COMBINE = {"add": oc.add, "mul": oc.multiply, "max": oc.maximum, "min": oc.minimum}
 
 
-def _scattered(
-    node: Node, table: Tensor, count: int, places: Tensor, rows: Tensor, how: str, number: int
-) -> Tensor:
-    """Write rows into a table of `count` rows, at positions along its first axis."""
-    if how not in _COMBINE:
-        node.invalid("A reduction is of the standard.", how)
+def _scattered(node: Node, table: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+    """Write rows into a table, or combine them with its rows, at positions along its first axis."""
+    how = node.attr("reduction", "none")
     if how == "none":
         return oc.put(table, places, rows, axis=0)
-    if how == "add":
-        return table + oc.scatter_add(places, rows, size=count, axis=0)
-    return _accumulated(node, table, count, places, rows, how, number)
-
-
-def _accumulated(
-    node: Node, table: Tensor, count: int, places: Tensor, rows: Tensor, how: str, number: int
-) -> Tensor:
-    """Combine each row of the table with all rows that name it, by comparing positions."""
-    if number * count > 2**20:
-        node.refuse(
-            f"`reduction={how}` is a comparison of all pairs of positions here, {number} by {count}"
-        )
-    hit = oc.equal(
-        reshaped(places, [number, 1]), oc.tensor(np.arange(count, dtype=np.int64)), dtype="bool"
-    )
-    width = tuple(rows.shape.dims)[1:]
-    hit = reshaped(hit, [number, count, *[1] * len(width)])
-    each = reshaped(rows, [number, 1, *width])
-    is_float = str(table.dtype).startswith(("float", "bfloat"))
-    if how == "mul":
-        return table * oc.cast(
-            oc.prod(oc.where(hit, each, 1.0 if is_float else 1), axis=0), str(table.dtype)
-        )
-    if is_float:
-        neutral: Any = -math.inf if how == "max" else math.inf
-    else:
-        info = np.iinfo(str(table.dtype))
-        neutral = int(info.min if how == "max" else info.max)
-    chosen = oc.where(hit, each, neutral)
-    if how == "max":
-        return oc.maximum(table, oc.max(chosen, axis=0))
-    return oc.minimum(table, oc.min(chosen, axis=0))
+    if how not in _COMBINE:
+        node.invalid("A reduction is of the standard.", how)
+    combine = _COMBINE[how]
+    return combine(table, oc.scatter(places, rows, size=table.shape.dims[0], combine=combine))
 
 
 @operator("ScatterND", since=11)
@@ -152,11 +120,8 @@ def scatter_nd(node: Node, x: Value, ids: Value, updates: Value) -> Value:
     result = _scattered(
         node,
         reshaped(x.tensor, [count, math.prod(inner)]),
-        count,
         places,
         reshaped(updates.tensor, [number, math.prod(inner)]),
-        node.attr("reduction", "none"),
-        number,
     )
     return moved(x, reshaped(result, x.shape))
 
@@ -182,11 +147,8 @@ def scatter_elements(node: Node, x: Value, ids: Value, updates: Value) -> Value:
     result = _scattered(
         node,
         reshaped(x.tensor, [count]),
-        count,
         reshaped(flat, [number]),
         reshaped(updates.tensor, [number]),
-        node.attr("reduction", "none"),
-        number,
     )
     return moved(x, reshaped(result, x.shape))
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import Tensor
+from ocannl_onnx.bounded import along, chosen
 from ocannl_onnx.formats import format_numbered
+from ocannl_onnx.operators.movement import moved, reshaped
 from ocannl_onnx.operators.random import allow
 from ocannl_onnx.reading import array_of, dense
 from ocannl_onnx.registry import folded, operator
@@ -104,17 +107,25 @@ def dropout(node: Node, x: Value, ratio: Value | None = None, training: Value | 
 
 
 @operator("NonZero", since=9)
-def non_zero(node: Node, x: Value) -> Array:
-    return np.array(np.nonzero(node.known(x, "input")), np.int64)
+def non_zero(node: Node, x: Value) -> Any:
+    bound, count = node.bound(x), math.prod(x.shape)
+    if bound is None or not x.rank or not count:
+        return np.array(np.nonzero(node.known(x, "input")), np.int64)
+    flat = reshaped(x.tensor, [count])
+    found = chosen(node, oc.not_equal(flat, 0, dtype="bool"), bound)
+    return found.value(node, oc.stack(along(found.positions, x.shape), axis=0), 1)
 
 
 @operator("Unique", since=11)
 def unique(node: Node, x: Value) -> Any:
+    axis, is_sorted = node.attr("axis"), node.attr("sorted", 1)
+    bound, count = node.bound(x), math.prod(x.shape)
+    if bound is not None and axis is None and is_sorted and count:
+        return _distinct(node, x, count, bound)
     cells = node.known(x, "input")
-    axis = node.attr("axis")
     found, first, back, counts = np.unique(cells, True, True, True, axis=axis)
     back = np.asarray(back).reshape(-1)
-    if not node.attr("sorted", 1):
+    if not is_sorted:
         order = np.argsort(first)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
@@ -123,14 +134,44 @@ def unique(node: Node, x: Value) -> Any:
     return found, first.astype(np.int64), back.astype(np.int64), counts.astype(np.int64)
 
 
+def _distinct(node: Node, x: Value, size: int, bound: int) -> list[Value]:
+    """Return the distinct cells in order, their first positions, the place of each cell among them,
+    and their numbers.
+    """
+    flat = reshaped(x.tensor, [size])
+    order = oc.cast(oc.argsort(flat, axis=0), "int64")
+    cells = oc.take(flat, order)
+    last = oc.take(cells, oc.tensor(np.maximum(np.arange(size) - 1, 0)))
+    is_new = oc.not_equal(cells, last, dtype="bool")
+    if x.format.is_float:  # all NaN are one
+        is_new = is_new & ~oc.logical_and(cells != cells, last != last, dtype="bool")
+    is_first = oc.tensor(np.arange(size) == 0)
+    is_new = oc.logical_or(is_new, is_first, dtype="bool")
+    found = chosen(node, is_new, bound)
+    group = oc.cumsum(oc.cast(is_new, "int64"), axis=0) - 1
+    place = oc.minimum(group, bound)
+    ones = oc.tensor(np.ones(size, np.int64))
+    numbers = oc.scatter(place, ones, size=bound + 1)[:bound]
+    first = oc.take(order, found.positions)
+    return [
+        found.value(node, oc.take(cells, found.positions), 0, like=x),
+        found.value(node, first, 0),
+        Value.of_tensor(oc.scatter(order, group, size=size), inputs=node.dependencies),
+        found.value(node, numbers, 0),
+    ]
+
+
 @operator("Compress", since=9)
-def compress(node: Node, x: Value, condition: Value) -> Tensor:
-    axis = node.attr("axis")
+def compress(node: Node, x: Value, condition: Value) -> Any:
+    axis, bound = node.attr("axis"), node.bound(condition)
+    flat = x.tensor if axis is not None else reshaped(x.tensor, [math.prod(x.shape)])
+    along_axis = 0 if axis is None else axis % x.rank
+    size = math.prod(condition.shape)
+    if bound is not None and size and flat.shape.dims[along_axis]:
+        found = chosen(node, oc.cast(reshaped(condition.tensor, [size]), "bool"), bound)
+        return found.value(node, oc.take(flat, found.positions, axis=along_axis), along_axis, x)
     wanted = np.nonzero(node.known(condition, "condition").reshape(-1))[0]
-    if axis is None:
-        flat = oc.reshape(x.tensor, output=[int(np.prod(x.shape))])
-        return oc.take(flat, oc.tensor(wanted, dtype="int64"), axis=0)
-    return oc.take(x.tensor, oc.tensor(wanted, dtype="int64"), axis=axis % x.rank)
+    return moved(x, oc.take(flat, oc.tensor(wanted, dtype="int64"), axis=along_axis))
 
 
 @folded("Size")

@@ -55,6 +55,8 @@ class Terms:
         """Return the right side, accumulated over the variables that are not kept, and its
         format.
         """
+        if self.leaf.op is UnaryOp.BITCAST and self.leaf.combine is BinaryOp.SECOND:
+            return self._bits()
         rule, format = self._rule_and_format()
         computed = computed_in(format)
         view = self._accumulated_windows(computed)
@@ -75,6 +77,21 @@ class Terms:
                 else self._pointwise(rule, operands, computed, format)
             )
         return view, computed
+
+    def _bits(self) -> tuple[View, Format]:
+        """Return the bits of the operand in the format of the target; all NaN have those of one."""
+        emit, target = self.emit, self.graph.format(self.leaf.target)
+        source = self._known(self._formats()[0])
+        if emit.opset < 26:
+            raise self.graph.refuse(f"{target} of the bits of {source} needs opset=26")
+        view = self._operand(0, source, 0.0)
+        name = emit("BitCast", view.name, to=target.number)
+        if source.is_float:
+            number = np.array(math.nan, source.numpy).view(target.numpy).item()
+            if number == number:
+                same = emit.constant(number, target)
+                name = emit("Where", emit("IsNaN", view.name), same, name)
+        return View(name, view.axes), target
 
     def _rule_and_format(self) -> tuple[Rule | None, Format]:
         """Return the translation of the primitive, None for a choice, and the format in which it
