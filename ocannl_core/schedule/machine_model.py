@@ -84,7 +84,7 @@ STEP_CYCLES = 0.1
 """Cycles of the loop around one step of a register tile."""
 REMAINDER_FACTOR = 1.02
 """Cost of a nest that has a second copy of its code for a remainder, relative to one without."""
-SCATTERED_STORE_CYCLES = 6.0
+SCATTERED_STORE_CYCLES = 3.0
 """Cycles for each result whose neighbours in a vector are not neighbours in memory. The store takes
 fewer, but its code is long.
 """

@@ -274,14 +274,30 @@ class ReductionModel:
     def _vector_count(self, vector_axis: str) -> int:
         return -(-self.extents[vector_axis] // self.lanes)
 
+    def _max_tile_vectors(self, vector_axis: str) -> int:
+        """Return the most vectors of a register tile along the vector axis: where no block of the
+        reduction can end with partial results, packed vectors of all terms stay in the second
+        cache.
+        """
+        most = machine_model.MAX_TILE_VECTORS
+        if self.nest.holds_partial_results:
+            return most
+        nbytes = sum(
+            self.lanes * each.nbytes * self.iterations(each.axes.intersection(self.reduced_axes))
+            for each in self.vector_operands(vector_axis)
+            if not each.is_contiguous(vector_axis)
+            and self.reuse(each) >= machine_model.MIN_BLOCKING_REUSE
+            and self.can_pack_vectors(each, vector_axis)
+        )
+        return max(1, min(most, self.machine.l2_working_set // nbytes)) if nbytes else most
+
     def register_tile(self, vector_axis: str) -> RegisterTile:
         """Return the register tile of the fewest cycles."""
         rows = self.iterations(self.tile_row_axes(vector_axis))
         steps = self.iterations(self.extents) / (rows * self.extents[vector_axis])
         tiles = []
-        for vectors in range(
-            1, min(machine_model.MAX_TILE_VECTORS, self._vector_count(vector_axis)) + 1
-        ):
+        most = min(self._max_tile_vectors(vector_axis), self._vector_count(vector_axis))
+        for vectors in range(1, most + 1):
             height = tile_height(
                 rows, max(1, self.machine.max_accumulators(vectors) // vectors), vectors
             )
@@ -298,11 +314,12 @@ class ReductionModel:
 
 
 def splits_evenly(rows: int, height: int, vectors: int) -> bool:
-    """Return True if rows are split into tiles of equal heights, up to one row, because a remainder
-    of full tiles would stall on the latency of its additions.
+    """Return True if rows are split into tiles of equal heights, up to one row: a remainder of full
+    tiles would stall on the latency of its additions, or as many equal tiles need no code for one.
     """
     rest = rows % height
-    return 0 < rest * vectors < machine_model.ACCUMULATOR_CHAINS
+    is_short = rest * vectors < machine_model.ACCUMULATOR_CHAINS
+    return rest > 0 and (is_short or rows % -(-rows // height) == 0)
 
 
 def tile_height(rows: int, max_height: int, vectors: int) -> int:
