@@ -90,6 +90,10 @@ fewer, but its code is long.
 """
 GATHER_CYCLES = 1.5
 """Cycles for each number that is loaded into a vector whose other numbers are elsewhere."""
+SHUFFLE_CYCLES = 0.25
+"""The same where the numbers are every second one of some contiguous ones."""
+SECOND_CACHE_BYTES = 24
+"""Bytes of vectors that register tiles load from the second cache in one cycle."""
 TILE_SQUARES = 4
 """Squares of vectors along both sides of a tile in which rows become columns."""
 

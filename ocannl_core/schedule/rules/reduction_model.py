@@ -255,8 +255,11 @@ class ReductionModel:
         for operand in self.operands:
             if operand.is_contiguous(vector_axis):
                 continue
+            gather_cycles = machine_model.GATHER_CYCLES
+            if operand.is_load and operand.stride(vector_axis) == 2 and not operand.is_converted:
+                gather_cycles = machine_model.SHUFFLE_CYCLES
             if vector_axis in self.reduced_axes and self.is_worth_gathering(operand):
-                total += machine_model.GATHER_CYCLES * self.iterations(operand.axes)
+                total += gather_cycles * self.iterations(operand.axes)
             elif (
                 vector_axis not in self.reduced_axes
                 and self.reuse(operand) >= machine_model.MIN_GATHER_REUSE
@@ -264,11 +267,11 @@ class ReductionModel:
                 can_transpose = operand.is_load and any(
                     operand.stride(k) == 1 for k in self.reduced_axes
                 )
-                total += (
-                    machine_model.TRANSPOSE_CYCLES if can_transpose else machine_model.GATHER_CYCLES
-                ) * self.iterations(operand.axes)
+                if can_transpose:
+                    gather_cycles = min(gather_cycles, machine_model.TRANSPOSE_CYCLES)
+                total += gather_cycles * self.iterations(operand.axes)
             else:
-                total += machine_model.GATHER_CYCLES * self.iterations(self.extents)
+                total += gather_cycles * self.iterations(self.extents)
         return total
 
     def _vector_count(self, vector_axis: str) -> int:
@@ -282,14 +285,18 @@ class ReductionModel:
         most = machine_model.MAX_TILE_VECTORS
         if self.nest.holds_partial_results:
             return most
-        nbytes = sum(
+        nbytes = self._vector_bytes(vector_axis)
+        return max(1, min(most, self.machine.l2_working_set // nbytes)) if nbytes else most
+
+    def _vector_bytes(self, vector_axis: str) -> int:
+        """Return the bytes of packed vectors of all terms, for each vector of a register tile."""
+        return sum(
             self.lanes * each.nbytes * self.iterations(each.axes.intersection(self.reduced_axes))
             for each in self.vector_operands(vector_axis)
             if not each.is_contiguous(vector_axis)
             and self.reuse(each) >= machine_model.MIN_BLOCKING_REUSE
             and self.can_pack_vectors(each, vector_axis)
         )
-        return max(1, min(most, self.machine.l2_working_set // nbytes)) if nbytes else most
 
     def register_tile(self, vector_axis: str) -> RegisterTile:
         """Return the register tile of the fewest cycles."""
@@ -297,15 +304,18 @@ class ReductionModel:
         steps = self.iterations(self.extents) / (rows * self.extents[vector_axis])
         tiles = []
         most = min(self._max_tile_vectors(vector_axis), self._vector_count(vector_axis))
+        nbytes = self._vector_bytes(vector_axis)
         for vectors in range(1, most + 1):
+            is_near = vectors * nbytes <= self.machine.l1_working_set
+            far = 0.0 if is_near else self.machine.vector_bytes / machine_model.SECOND_CACHE_BYTES
             height = tile_height(
                 rows, max(1, self.machine.max_accumulators(vectors) // vectors), vectors
             )
             full, rest = divmod(self._vector_count(vector_axis), vectors)
             step_cycles = 0.0
             for count, number in _tile_heights(rows, height, vectors):
-                cycles = full * _step_cycles(count, vectors)
-                cycles += _step_cycles(count, rest) if rest else 0.0
+                cycles = full * _step_cycles(count, vectors, far)
+                cycles += _step_cycles(count, rest, far) if rest else 0.0
                 step_cycles += number * cycles
             # the remainder is a second copy of the code
             factor = machine_model.REMAINDER_FACTOR if rest else 1.0
@@ -341,15 +351,20 @@ def _tile_heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int]
     return (low + 1, larger), (low, blocks - larger)
 
 
-def _step_cycles(rows: int, vectors: int) -> float:
-    """Return the cycles of one step of a register tile."""
+def _step_cycles(rows: int, vectors: int, vector_cycles: float) -> float:
+    """Return the cycles of one step of a register tile.
+
+    Args:
+        vector_cycles: The cycles until a vector arrives from the second cache; 0 if none does.
+    """
     registers = rows * vectors
     waiting = (
         machine_model.MULTIPLY_ADD_LATENCY if registers < machine_model.ACCUMULATOR_CHAINS else 0.0
     )
     loads = rows + vectors
     busy = max(registers, loads) / machine_model.OPERATIONS_PER_CYCLE
-    return max(busy, waiting) + machine_model.STEP_CYCLES + machine_model.LOAD_CYCLES * loads
+    busy = max(busy, waiting, vectors * vector_cycles)
+    return busy + machine_model.STEP_CYCLES + machine_model.LOAD_CYCLES * loads
 
 
 def _operand(
