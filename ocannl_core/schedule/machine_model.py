@@ -151,6 +151,10 @@ DEFAULT_LAST_CACHE_BYTES = 32 << 20
 
 PREFETCH_MIN_TERMS = 8
 """Terms of a sum between two groups of prefetches: with fewer, loops take longer than sums."""
+PACKING_PREFETCH_TERMS = 64
+"""Terms of a sum between two groups of prefetches of the operand that is packed next."""
+MAX_PREFETCHED_LINES = 32
+"""Cache lines of such a group, at most: more of them wait for each other."""
 PREFETCH_MIN_BLOCKS = 4
 """Iterations of a loop over register tiles from which on a tile prefetches for the next one."""
 

@@ -93,7 +93,10 @@ class _OutputVectorizer:
         is_split = self._reduction is not None or self._outer_reductions
         chains = None if is_split else self._split_chains(splits, tile)
         self._has_chains = chains is not None
-        self._prefetches = model.has_distant_epilogue(is_split=bool(self._reduction_block_loops()))
+        self._prefetches = (
+            model.has_distant_epilogue(is_split=bool(self._reduction_block_loops()))
+            or self._packs_distant_vectors()
+        )
         if parameters.prefetches is not None:
             self._prefetches = parameters.prefetches
         self._pair = self._split_pairs(splits)
@@ -456,6 +459,17 @@ class _OutputVectorizer:
                 inside,
                 (*panels, *used, vector_loops.inner, *self._pair_axes(operand)),
             )
+
+    def _packs_distant_vectors(self) -> bool:
+        """Return True if blocks of vectors are packed that no near cache holds."""
+        model = self._model
+        return self._vector_loops.outer is not None and any(
+            each.is_load
+            and model.nbytes(each) > model.machine.l2_strided
+            and model.can_pack_vectors(each, self._vector_axis)
+            and self._should_pack(each)
+            for each in model.vector_operands(self._vector_axis)
+        )
 
     def _pair_axes(self, operand: ReductionOperand) -> list[str]:
         """Return the innermost axis of a copy of pairs."""
