@@ -201,15 +201,35 @@ class ReductionModel:
         return axis in operand.axes and is_alone and is_still
 
     def row_axes(self, vector_axis: str) -> list[str]:
-        """Return the output axes along which a vector operand is reused."""
+        """Return the output axes along which a vector operand is reused; without any, the innermost
+        one if sums are so short that nothing else hides the latency of their additions.
+        """
         vectors = self.vector_operands(vector_axis)
-        return [
-            name
-            for name in self.output_axes
-            if name != vector_axis
-            and self.extents[name] > 1
-            and any(name not in operand.axes for operand in vectors)
+        others = [
+            name for name in self.output_axes if name != vector_axis and self.extents[name] > 1
         ]
+        rows = [name for name in others if any(name not in each.axes for each in vectors)]
+        return rows if rows or not self._waits_for_additions(vector_axis) else others[-1:]
+
+    def _waits_for_additions(self, vector_axis: str) -> bool:
+        """Return True if the vectors of a cell's neighbours are too few accumulators, and there are
+        too few terms for more of them.
+        """
+        if vector_axis in self.reduced_axes or not self.reduced_axes or self.shifting_axes:
+            return False
+        vectors = min(self._vector_count(vector_axis), machine_model.MAX_TILE_VECTORS)
+        return self.chains(vectors) >= 2 and not self.axis_of_chains(self.chains(vectors))
+
+    def chains(self, accumulators: int) -> int:
+        """Return the accumulators of each result with which no addition waits for another one,
+        beside some others.
+        """
+        return machine_model.ACCUMULATOR_CHAINS // accumulators
+
+    def axis_of_chains(self, chains: int) -> str:
+        """Return the reduced axis whose terms several accumulators share; "" if all are short."""
+        name = max(self.reduced_axes, key=lambda each: self.extents[each])
+        return name if self.extents[name] >= 4 * chains else ""
 
     def outer_axes(self, vector_axis: str) -> list[str]:
         """Return the output axes on which all vector operands depend."""

@@ -18,7 +18,6 @@ from ocannl_core.ir.kernels.transforms import (
 )
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.schedule.machine_model import (
-    ACCUMULATOR_CHAINS,
     CACHE_LINE_BYTES,
     CACHE_WAY_BYTES,
     MEMORY_STREAMS,
@@ -409,12 +408,12 @@ class _OutputVectorizer:
         on the latency of additions; return its name.
         """
         model = self._model
-        needed = ACCUMULATOR_CHAINS // (tile.vectors * tile.rows)
+        needed = model.chains(tile.vectors * tile.rows)
         if needed < 2 or not self._reduced or model.shifting_axes:
             # shifting axes reuse vectors, which pays if they are packed
             return None
-        name = max(self._reduced, key=lambda each: model.extents[each])
-        if model.extents[name] < 4 * needed:
+        name = model.axis_of_chains(needed)
+        if not name:
             return None
         splits.append(Split(name, needed))
         self._reduced = [f"{each}0" if each == name else each for each in self._reduced]
