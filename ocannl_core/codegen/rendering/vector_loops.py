@@ -326,9 +326,7 @@ class VectorLoop:
             return CExpr(f"*(const {self._vector(dtype)}_cells *)&{cell}")
         return call(self._helper(dtype, "load"), CExpr(f"&{cell}"), CExpr(str(count)))
 
-    def _read_every_second(
-        self, node: TensorNode, offset: Position, dtype: dtypes.DType
-    ) -> CExpr:
+    def _read_every_second(self, node: TensorNode, offset: Position, dtype: dtypes.DType) -> CExpr:
         """Render a vector of every second cell, by loads of cells between the first and the last
         one.
         """

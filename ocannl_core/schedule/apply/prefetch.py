@@ -8,7 +8,6 @@ prefetches a few, those of the next register tile, or some of the next block tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass

@@ -27,11 +27,7 @@ from ocannl_core.schedule.apply.emission import Emission
 from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer
 from ocannl_core.schedule.apply.packing import Body
-from ocannl_core.schedule.apply.prefetch import (
-    PrefetchingLoop,
-    packing_loop,
-    prefetching_loop,
-)
+from ocannl_core.schedule.apply.prefetch import PrefetchingLoop, packing_loop, prefetching_loop
 
 Rules = Iterator[tuple[str, bool]]
 """Rules of schedules, each with True if a schedule keeps it; later ones may need those before."""

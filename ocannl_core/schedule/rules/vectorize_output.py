@@ -464,7 +464,7 @@ class _OutputVectorizer:
         model = self._model
         return self._vector_loops.outer is not None and any(
             each.is_load
-            and model.nbytes(each) > model.machine.l2_strided
+            and model.nbytes(each) > model.machine.l2_working_set
             and model.can_pack_vectors(each, self._vector_axis)
             and self._should_pack(each)
             for each in model.vector_operands(self._vector_axis)
