@@ -202,14 +202,22 @@ class ReductionModel:
 
     def row_axes(self, vector_axis: str) -> list[str]:
         """Return the output axes along which a vector operand is reused; without any, the innermost
-        one if sums are so short that nothing else hides the latency of their additions.
+        one if windows slide along it whose sums are so short that nothing else hides the latency of
+        their additions.
         """
         vectors = self.vector_operands(vector_axis)
         others = [
             name for name in self.output_axes if name != vector_axis and self.extents[name] > 1
         ]
         rows = [name for name in others if any(name not in each.axes for each in vectors)]
-        return rows if rows or not self._waits_for_additions(vector_axis) else others[-1:]
+        if rows or not others or not self._waits_for_additions(vector_axis):
+            return rows
+        slides = any(
+            each.slides_along(others[-1], name, self.extents)
+            for each in vectors
+            for name in self.reduced_axes
+        )
+        return others[-1:] if slides else []
 
     def _waits_for_additions(self, vector_axis: str) -> bool:
         """Return True if the vectors of a cell's neighbours are too few accumulators, and there are
@@ -218,7 +226,8 @@ class ReductionModel:
         if vector_axis in self.reduced_axes or not self.reduced_axes or self.shifting_axes:
             return False
         vectors = min(self._vector_count(vector_axis), machine_model.MAX_TILE_VECTORS)
-        return self.chains(vectors) >= 2 and not self.axis_of_chains(self.chains(vectors))
+        chains = self.chains(vectors)
+        return chains > 2 and not self.axis_of_chains(chains)
 
     def chains(self, accumulators: int) -> int:
         """Return the accumulators of each result with which no addition waits for another one,
@@ -300,13 +309,14 @@ class ReductionModel:
     def _max_tile_vectors(self, vector_axis: str) -> int:
         """Return the most vectors of a register tile along the vector axis: where no block of the
         reduction can end with partial results, packed vectors of all terms stay in the second
-        cache.
+        cache, unless broadcast operands would come from far away more often.
         """
-        most = machine_model.MAX_TILE_VECTORS
-        if self.nest.holds_partial_results:
+        most, near = machine_model.MAX_TILE_VECTORS, self.machine.l2_working_set
+        broadcast = [each for each in self.operands if vector_axis not in each.axes]
+        if self.nest.holds_partial_results or sum(map(self.nbytes, broadcast)) > near:
             return most
         nbytes = self._vector_bytes(vector_axis)
-        return max(1, min(most, self.machine.l2_working_set // nbytes)) if nbytes else most
+        return max(1, min(most, near // nbytes)) if nbytes else most
 
     def _vector_bytes(self, vector_axis: str) -> int:
         """Return the bytes of packed vectors of all terms, for each vector of a register tile."""
