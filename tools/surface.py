@@ -1,4 +1,4 @@
-"""The public surface as a text: names with their arguments, plugins' names, settings, file formats.
+"""The public surface as a text: names with their arguments, settings, commands, file formats.
 
     python -m tools.surface              writes docs/reference/surface.txt
     python -m tools.surface --check      prints the differences of the code from that file
@@ -9,6 +9,7 @@ differs, so that each change of a name or an argument is seen and intended.
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import sys
@@ -26,6 +27,7 @@ from ocannl_core import backend_api
 from ocannl_core.backend.specs import ALL_SPECS
 from ocannl_core.base import renamed, renamings
 from ocannl_core.base.settings import Settings
+from ocannl_core.cli import parser
 
 PATH = Path(__file__).resolve().parents[1] / "docs" / "reference" / "surface.txt"
 NAMESPACES = (
@@ -39,6 +41,10 @@ NAMESPACES = (
     "oc.testing",
     "oc.assignments",
 )
+LIBRARIES = ("ocannl_onnx", "ocannl_mpi")
+"""Plugins whose names users import."""
+PLUGIN_SETTINGS = {"cpu_c": "CSettings", "cuda": "CudaSettings", "mpi": "MpiSettings"}
+"""The classes of settings in the modules `own_settings` of plugins."""
 FORMATS = {
     "backends": ("ocannl_core.backend.protocols", "BACKEND_API"),
     "generated code": ("ocannl_core.codegen.text.kernel_text", "CODEGEN_VERSION"),
@@ -64,12 +70,20 @@ def _facts() -> Iterator[tuple[str, str]]:
         module = import_module(f"{backend_api.__name__}.{info.name}")
         for name in sorted(module.__all__):
             yield from _of_value(f"backend_api.{info.name}.{name}", getattr(module, name))
+    for title in LIBRARIES:
+        module = import_module(title)
+        for name in sorted(module.__all__):
+            yield from _of_value(f"{title}.{name}", getattr(module, name))
     for spec in ALL_SPECS:
         for name, hook in sorted(vars(spec).items()):
             if name.startswith("ocannl_"):
                 yield f"hook {name}", _signature(hook)
     for setting in fields(Settings):
         yield f"setting {setting.name}", f": {setting.type} = {setting.default!r}"
+    for plugin, title in PLUGIN_SETTINGS.items():
+        for setting in fields(getattr(import_module(f"ocannl_{plugin}.own_settings"), title)):
+            yield f"setting {plugin}__{setting.name}", f": {setting.type} = {setting.default!r}"
+    yield from _of_command("command ocannl", parser(["onnx"]))
     for name, (place, constant) in FORMATS.items():
         yield f"format of {name}", f" = {getattr(import_module(place), constant)!r}"
     for old, new in sorted(renamings.NAMES.items()):
@@ -79,6 +93,24 @@ def _facts() -> Iterator[tuple[str, str]]:
     for owner, names in sorted((renamings.KEYWORDS | renamings.METHODS).items()):
         for old, new in names.items():
             yield f"old {old} of {owner}", f" -> {new}, until {renamings.GONE}"
+
+
+def _of_command(title: str, command: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """Yield a command with its arguments, and its subcommands."""
+    shown: list[str] = []
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from _of_command(f"{title} {name}", inner)
+            continue
+        choices = "" if action.choices is None else "|".join(map(str, action.choices))
+        value = choices or action.metavar or action.dest
+        if not action.option_strings:
+            shown.append(f"{value}{action.nargs or ''}")
+        elif "--help" not in action.option_strings:
+            value = "" if action.nargs == 0 else f" {value}"
+            shown.append(f"[{'/'.join(action.option_strings)}{value}]")
+    yield title, f": {' '.join(shown)}" if shown else ""
 
 
 def _of_value(title: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -108,7 +140,7 @@ def _members(title: str, owner: type) -> Iterator[tuple[str, str]]:
         found = inspect.getattr_static(owner, name)
         own = next((each for each in owner.__mro__ if name in vars(each)), owner)
         is_inherited = own is not owner and own in _public_classes()
-        if is_inherited or not own.__module__.startswith("ocannl_core"):
+        if is_inherited or not own.__module__.startswith("ocannl_"):
             continue
         if isinstance(found, property):
             yield f"{title}.{name}", " (property)"
@@ -161,7 +193,8 @@ def differences(stated: list[str], found: list[str]) -> list[str]:
 
 
 def _name_and_line(line: str) -> tuple[str, str]:
-    found = re.match(r"(?:(?:old \w+ of|format of|old|hook|setting) )?[\w.]+(?: code)?", line)
+    kinds = r"old \w+ of|format of|old|hook|setting"
+    found = re.match(rf"command [\w -]+|(?:(?:{kinds}) )?[\w.]+(?: code)?", line)
     return (found[0] if found else line), line
 
 
@@ -172,8 +205,8 @@ def main(arguments: list[str]) -> int:
         changes = differences(read(), found)
         print("\n".join(changes) or "the surface is as the file states it")
         return 1 if changes else 0
-    heading = "# Written by `make surface`: public names, hooks, settings and formats.\n\n"
-    PATH.write_text(heading + "\n".join(found) + "\n", encoding="utf-8")
+    heading = "# Written by `make surface`: public names, hooks, settings, commands and formats."
+    PATH.write_text("\n".join((heading, "", *found, "")), encoding="utf-8")
     return 0
 
 

@@ -26,8 +26,12 @@ def printable(text: str) -> str:
     )
 
 
+_MOST_LINES = 20
+"""Lines of one part of an error in its text, after the first one."""
+
+
 class OcannlError(Exception):
-    """Base of all errors raised on purpose.
+    """Base of all errors raised on purpose. The text has the first lines of parts that are long.
 
     Args:
         rule: The violated rule, or the failure, as one sentence.
@@ -61,9 +65,12 @@ class OcannlError(Exception):
 
     def _render(self) -> str:
         lines = [self.rule]
-        for title, text in (("found", self.found), ("where", self.where), ("try", self.fix)):
-            if text:
+        for title, attribute in (("found", "found"), ("where", "where"), ("try", "fix")):
+            if text := getattr(self, attribute):
                 first, *rest = text.splitlines()
+                if len(rest) > _MOST_LINES:
+                    left = len(rest) - _MOST_LINES + 1
+                    rest[-left:] = [f"... and {left} more lines: the attribute `{attribute}`"]
                 lines.append(f"  {title:<6} {first}")
                 lines += [f"         {line}" for line in rest]
         return "\n".join(lines)

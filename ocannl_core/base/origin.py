@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 import linecache
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ from types import CodeType
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+_skipped: tuple[str, ...] = (f"{Path(__file__).resolve().parents[1]}{os.sep}", "<frozen")
+"""Beginnings of the names of source files whose lines are not the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,26 @@ def caller_depth() -> int:
     return depth
 
 
+def skip_lines_of(file: str) -> None:
+    """Let messages name the lines that call a package, and not its own.
+
+    A library that makes tensors for its users, such as a reader of models, calls
+    `oc.custom.skip_lines_of(__file__)` in its `__init__.py`.
+
+    Args:
+        file: The file of a package; all files in its folder are skipped.
+    """
+    global _skipped
+    folder = f"{Path(file).parent}{os.sep}"
+    if folder not in _skipped:
+        _skipped += (folder,)
+
+
 def is_inside(code: CodeType) -> bool:
-    """True of this package, of imports, and of the functions that `dataclasses` compiles."""
-    return code.co_filename.startswith((_PACKAGE, "<frozen")) or (
+    """True of this package and those of `skip_lines_of`, of imports, and of the functions that
+    `dataclasses` compiles.
+    """
+    return code.co_filename.startswith(_skipped) or (
         code.co_filename == "<string>" and code.co_qualname.startswith("__create_fn__.")
     )
 

@@ -256,8 +256,8 @@ class Context:
         if file.suffix not in (".c", ".wasm") or not named:
             raise UsageError(
                 "An export writes at least one routine to a C file or a WebAssembly module.",
-                found=f"{len(named)} routines to {str(path)!r}",
-                fix='ctx.export(routine, "model.c")',
+                found=repr(str(path)) if named else "no routines",
+                fix='ctx.export(routine, "model.c"), or "model.wasm"',
             )
         if weights not in ("inside", "beside"):
             raise UsageError(

@@ -219,13 +219,22 @@ def load_exported(
         threads: The threads that share a call, if the file was exported for them.
 
     Raises:
-        ExportedError: if the library is none of an exported file, or one for a single thread.
-        OSError: if there is no such library.
+        ExportedError: if the file is no shared library, none of an exported file, or one for a
+            single thread.
+        OSError: if there is no such file.
     """
     file = Path(path).resolve()
     stem = file.stem.removeprefix("lib") if prefix is None else prefix
     beside = file.with_name(f"{stem}.safetensors") if weights is None else Path(weights)
-    library = ctypes.CDLL(str(file))
+    try:
+        library = ctypes.CDLL(str(file))
+    except OSError as error:
+        if not file.is_file():
+            raise
+        raise ExportedError(
+            f"{file} is no shared library of this machine ({error}): compile the exported C file, "
+            "cc -O2 -march=native -shared -fPIC -o model.so model.c -lm"
+        ) from None
     if not hasattr(library, f"{stem}_call"):
         raise ExportedError(f"{file} has no functions of an exported file {stem}.c: pass prefix=")
     return ExportedModel(library, stem, beside, threads)

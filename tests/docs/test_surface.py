@@ -49,6 +49,21 @@ def test_a_changed_default_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> N
     assert "num: int = 51" in change
 
 
+def test_commands_plugins_and_their_settings_are_in_the_file() -> None:
+    stated = "\n".join(read())
+    assert "command ocannl migrate: PATH+ [--check] [--diff]" in stated
+    assert "command ocannl cache: info|list|verify|clear" in stated
+    assert "setting cpu_c__arch: str = 'native'" in stated
+    assert "ocannl_onnx.load(" in stated
+
+
+def test_an_option_that_is_gone_is_a_difference() -> None:
+    stated = ["command ocannl a: x [--check]", "command ocannl a b: [--all]"]
+    found = ["command ocannl a: x", "command ocannl a b: [--all]"]
+    (change,) = differences(stated, found)
+    assert change.startswith("changed  command ocannl a: x [--check]")
+
+
 def test_no_fact_depends_on_the_process() -> None:
     assert not [line for line in read() if " at 0x" in line]
     names = list(surface())

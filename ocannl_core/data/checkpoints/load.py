@@ -339,13 +339,10 @@ def _mismatch(path: str, differences: Sequence[str], strict: bool) -> Checkpoint
         fixes.append("transpose= for another order of axes, names= with oc.Stored for a layout")
     if any(each.startswith("format") for each in differences):
         fixes.append("cast=True to convert formats")
-    shown = [*differences[:_MOST_LISTED]]
-    if len(differences) > _MOST_LISTED:
-        shown.append(f"... and {len(differences) - _MOST_LISTED} more")
     rule = "The tensors and the arrays of a file have the same names, shapes and formats."
     if not strict:
         rule = "Tensors and arrays of one name have the same shapes and formats."
-    return CheckpointError(rule, found="\n".join(shown), where=path, fix="; ".join(fixes))
+    return CheckpointError(rule, found="\n".join(differences), where=path, fix="; ".join(fixes))
 
 
 def _file_name(name: str, wanted: Sequence[tuple[Place, subjects.Named]]) -> str:

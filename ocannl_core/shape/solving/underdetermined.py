@@ -118,11 +118,13 @@ def axis_name(state: SolverState, leaf: LeafTensor, dim: DimVar) -> str:
 
 
 def parameter_text(leaf: LeafTensor) -> str:
-    """Return the call that creates a parameter with stated axes.
+    """Return where the axes of a parameter are stated.
 
     oc.param("w", output=[...])
     """
-    name = leaf.origin.operation.removeprefix("parameter ")
+    name, _, block = leaf.origin.operation.removeprefix("parameter ").partition(" of ")
+    if block:
+        return f"an argument of {block}"
     return f'oc.param("{name}", {leaf.kind.value}=[...])'
 
 

@@ -10,6 +10,7 @@ CUDA.
 A call applies an operation: `Sort()(x)` is a tensor like any other.
 """
 
+from ocannl_core.base.origin import skip_lines_of
 from ocannl_core.ir.external import NativeCode
 from ocannl_core.tensor.custom.composite import Composite
 from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
@@ -20,7 +21,7 @@ from ocannl_core.tensor.messages.call_errors import guard
 # fmt: off
 __all__ = [
     "Apply", "Broadcast", "Composite", "NativeCode", "NoNativeCode", "ObjectResult", "ObjectType",
-    "Op", "Reduce", "TensorType", "as_variable",
+    "Op", "Reduce", "TensorType", "as_variable", "skip_lines_of",
 ]
 # fmt: on
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.base.origin import Origin, caller_location, is_inside
 from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.numbers.dtypes import DType
@@ -140,7 +141,7 @@ def _new(
     requires_grad: bool | None,
     layers: int | None,
 ) -> Tensor:
-    origin = Origin(f"parameter {label[0]}", caller_location())
+    origin = Origin(f"parameter {label[0]}{_of_block(session)}", caller_location())
     environment = session.environment
     batch = () if layers is None else (layers,)
     rows = environment.fresh_shape(batch=batch, input=input, output=output, name=label[0])
@@ -169,6 +170,17 @@ def _new(
         origin,
         requires_grad=precision.dtype.is_float if requires_grad is None else requires_grad,
     )
+
+
+def _of_block(session: Session) -> str:
+    """Return the block of a library that makes a parameter, for messages about its sizes: the
+    user's line calls the block.
+    """
+    if session.block is None:
+        return ""
+    block = session.block.blocks[-1]
+    code = getattr(inspect.unwrap(block.function), "__code__", None)
+    return f" of {block.name}" if code is not None and is_inside(code) else ""
 
 
 def _take_out(session: Session, initial: Tensor, loop: definitions.Loop, origin: Origin) -> None:

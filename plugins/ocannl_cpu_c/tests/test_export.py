@@ -442,6 +442,8 @@ def test_calls_of_python_are_checked(tmp_path: Path) -> None:
     program = perceptron()
     files = program.context.export(program.routines, tmp_path / "model.c")
     library = built(files.source, compilers()[0], ["-O1"])
+    with pytest.raises(ExportedError, match="no shared library of this machine"):
+        load_exported(files.source)
     with pytest.raises(ExportedError, match="pass prefix="):
         load_exported(library)
     model = load_exported(library, "model")

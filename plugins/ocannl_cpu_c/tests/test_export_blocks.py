@@ -187,6 +187,15 @@ BLOCKS: dict[str, Callable[[], list[Routine]]] = {
     "float16": lambda: narrow("float16", "float16"),
 }
 QUICK = ("attention", "int4")
+TARGETS = ("portable", "wasm32", "aarch64")
+
+
+def processors() -> list[tuple[str, str]]:
+    """Return blocks with targets: all pairs in `explore`, else a target for each block in turn."""
+    names = [name for name in BLOCKS if name != "functions_of_doubles"]
+    if is_exploring():
+        return [(name, target) for name in names for target in TARGETS]
+    return [(name, TARGETS[number % len(TARGETS)]) for number, name in enumerate(names)]
 
 
 @pytest.fixture(autouse=True)
@@ -196,9 +205,12 @@ def session() -> Iterator[None]:
 
 
 def compilers() -> list[list[str]]:
-    """Return the compilers of this machine, with levels of optimisation: all in `explore`."""
+    """Return the compilers of this machine with levels of optimisation; in `explore`, all of them,
+    else the last one: `gcc` compiles the routines themselves.
+    """
     found = [[name] for name in ("gcc", "clang") if shutil.which(name)]
     found += [] if find_spec("ziglang") is None else [ZIG]
+    found = found if is_exploring() else found[-1:]
     levels = (1, 2, 3) if is_exploring() else (3,)
     return [[*each, f"-O{level}"] for each in found for level in levels]
 
@@ -277,8 +289,7 @@ def test_the_same_bits_on_microcontrollers(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["portable", "wasm32", "aarch64"])
-@pytest.mark.parametrize("name", [name for name in BLOCKS if name != "functions_of_doubles"])
+@pytest.mark.parametrize(("name", "target"), processors())
 def test_the_same_bits_on_every_processor(name: str, target: str, tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
     model = exported(BLOCKS[name](), tmp_path, target=target)
@@ -291,7 +302,7 @@ def test_the_same_bits_on_every_processor(name: str, target: str, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["portable", "wasm32", "aarch64"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_functions_of_doubles_are_close_on_every_processor(target: str, tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
     model = exported(functions_of_doubles(), tmp_path, target=target)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from ocannl_core.base.origin import returns_of
+from ocannl_core.base import origin
+from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.origin import caller_location, returns_of, skip_lines_of
 
 
 def several(x: int) -> object:
@@ -49,3 +52,29 @@ def test_the_lines_that_return_a_value_are_found(
     function: Callable[..., object], lines: list[str]
 ) -> None:
     assert [each.text for each in returns_of(function)] == lines
+
+
+def test_lines_of_a_library_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origin, "_skipped", origin._skipped)
+    names: dict[str, Callable[[], object]] = {"caller_location": caller_location}
+    (folder := tmp_path / "library").mkdir()
+    for place in (folder / "inner" / "module.py", tmp_path / "library_of_another.py"):
+        exec(compile("def called(): return caller_location()", str(place), "exec"), names)
+        assert Path(getattr(names["called"](), "file", "")) == place
+        skip_lines_of(str(folder / "__init__.py"))
+        found = Path(getattr(names["called"](), "file", ""))
+        assert found == (Path(__file__) if place.is_relative_to(folder) else place)
+
+
+def test_an_error_shows_the_first_lines_of_a_long_part() -> None:
+    names = [f"w{number}" for number in range(25)]
+    error = OcannlError("Every node has a value.", found="\n".join(names), where="here")
+    assert error.found.splitlines() == names
+    shown = str(error).splitlines()
+    assert shown[1] == "  found  w0"
+    assert shown[-3:] == [
+        "         w19",
+        "         ... and 5 more lines: the attribute `found`",
+        "  where  here",
+    ]
+    assert "more" not in str(OcannlError("A rule.", found="\n".join(names[:21])))

@@ -479,6 +479,20 @@ You forgot to specify the hidden dimension(s): nothing fixes the shape of a para
 """)
 
 
+def test_a_hidden_dimension_of_a_block() -> None:
+    message = complaint("""\
+x = oc.placeholder("x", batch=[32], output=[3])
+y = oc.nn.dense(x)
+oc.Context("interp").compile(oc.train.forward(y))
+""")
+    assert message == snapshot("""\
+You forgot to specify the hidden dimension(s): nothing fixes the shape of a parameter.
+  found  parameter weight of dense: its output axes can be anything
+  where  parameter weight of dense, at program.py:3: y = oc.nn.dense(x)
+  try    give it where the parameter is made: an argument of dense\
+""")
+
+
 def test_a_name_for_an_axis_and_for_a_row() -> None:
     message = complaint("""\
 a = oc.placeholder("a", output=[2, 3])

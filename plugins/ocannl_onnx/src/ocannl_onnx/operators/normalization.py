@@ -57,10 +57,11 @@ def batch_normalization(
 @operator("InstanceNormalization")
 def instance_normalization(node: Node, x: Value, scale: Value, bias: Value) -> Value:
     axes = tuple(range(2, x.rank))
-    centred = x.tensor - oc.mean(x.tensor, axis=axes, keepdims=True)
-    variance = oc.mean(centred * centred, axis=axes, keepdims=True)
-    root = oc.sqrt(variance + node.attr("epsilon", 1e-5))
-    return moved(x, _channels(x, scale.tensor) * centred / root + _channels(x, bias.tensor))
+    centred = node.sized(x.tensor - oc.mean(x.tensor, axis=axes, keepdims=True), x.shape)
+    squares = node.sized(centred * centred, x.shape)
+    root = oc.sqrt(oc.mean(squares, axis=axes, keepdims=True) + node.attr("epsilon", 1e-5))
+    result = _channels(x, scale.tensor) * centred / root + _channels(x, bias.tensor)
+    return moved(x, node.sized(result, x.shape))
 
 
 @operator("GroupNormalization", since=18)
@@ -86,29 +87,37 @@ def group_normalization(node: Node, x: Value, scale: Value, bias: Value) -> Valu
 
 @operator("LayerNormalization", since=17)
 def layer_normalization(node: Node, x: Value, scale: Value, bias: Value | None = None) -> Any:
-    axis = axis_of(node, node.attr("axis", -1), x.rank)
-    axes = tuple(range(axis, x.rank))
-    stash = format_numbered(node.attr("stash_type", 1)) or format_named("float32")
-    cells = oc.cast(x.tensor, stash.carrier)
-    mean = oc.mean(cells, axis=axes, keepdims=True)
-    centred = cells - mean
-    inverse = oc.reciprocal(
-        oc.sqrt(oc.mean(centred * centred, axis=axes, keepdims=True) + node.attr("epsilon", 1e-5))
-    )
+    cells, axes, kept = _rows(node, x)
+    mean = node.sized(oc.mean(cells, axis=axes, keepdims=True), kept)
+    centred = node.sized(cells - mean, x.shape)
+    squares = node.sized(centred * centred, x.shape)
+    variance = oc.mean(squares, axis=axes, keepdims=True)
+    inverse = node.sized(oc.reciprocal(oc.sqrt(variance + node.attr("epsilon", 1e-5))), kept)
     result = oc.cast(centred * inverse, x.format.carrier) * scale.tensor
     if bias is not None:
         result = result + bias.tensor
-    return moved(x, result), mean, inverse
+    return moved(x, node.sized(result, x.shape)), mean, inverse
 
 
 @operator("RMSNormalization", since=23)
 def rms_normalization(node: Node, x: Value, scale: Value) -> Value:
-    axis = axis_of(node, node.attr("axis", -1), x.rank)
-    axes = tuple(range(axis, x.rank))
+    cells, axes, kept = _rows(node, x)
+    squares = node.sized(cells * cells, x.shape)
+    mean = node.sized(oc.mean(squares, axis=axes, keepdims=True), kept)
+    root = oc.sqrt(mean + node.attr("epsilon", 1e-5))
+    result = oc.cast(cells / root, x.format.carrier) * scale.tensor
+    return moved(x, node.sized(result, x.shape))
+
+
+def _rows(node: Node, x: Value) -> tuple[Tensor, tuple[int, ...], list[int]]:
+    """Return cells in the format of the statistics, the axes of a row, and the sizes of the
+    statistics.
+    """
+    first = axis_of(node, node.attr("axis", -1), x.rank)
+    axes = tuple(range(first, x.rank))
     stash = format_numbered(node.attr("stash_type", 1)) or format_named("float32")
-    cells = oc.cast(x.tensor, stash.carrier)
-    root = oc.sqrt(oc.mean(cells * cells, axis=axes, keepdims=True) + node.attr("epsilon", 1e-5))
-    return moved(x, oc.cast(cells / root, x.format.carrier) * scale.tensor)
+    kept = [*x.shape[:first], *[1] * len(axes)]
+    return node.sized(oc.cast(x.tensor, stash.carrier), x.shape), axes, kept
 
 
 @operator("LRN")
