@@ -2,6 +2,7 @@
 
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 IS_NEW := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+MINOR := -c 'import sys; print("%d.%d" % sys.version_info[:2] + sys.abiflags)'
 PYTHON ?= $(shell for each in $(CANDIDATES); do $$each $(IS_NEW) 2>/dev/null && echo $$each && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -14,7 +15,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: gallery surface cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release site test smoke fuzz ulps torture killed lint onnx-table types docs bench peers judges clean test-slow
+.PHONY: gallery surface cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release site test test-pythons smoke fuzz ulps torture killed lint onnx-table types docs bench peers judges clean test-slow
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -31,6 +32,19 @@ test-slow: $(VENV)/.for-test
 # Under a minute on two cores; tests of every layer, listed in tests/smoke.txt.
 smoke: $(VENV)/.for-test
 	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal @tests/smoke.txt $(ARGS)
+
+# The first of each minor version, on the path or of pyenv.
+PYTHONS ?= $(shell for minor in 3.11 3.12 3.13 3.14; do \
+	for each in python$$minor $(HOME)/.pyenv/versions/$$minor.*/bin/python3; do \
+	$$each $(IS_NEW) 2>/dev/null && echo $$each && break; done; done; true)
+
+# `make smoke` with each of PYTHONS, in virtual environments of their own with the packages of CI.
+test-pythons:
+	@failed=; for each in $(PYTHONS); do \
+		minor=$$($$each $(MINOR)) && echo "== Python $$minor: $$each" && \
+		$(MAKE) --no-print-directory VENV=$(VENV)-$$minor PYTHON=$$each $(VENV)-$$minor/.locked && \
+		$(MAKE) --no-print-directory VENV=$(VENV)-$$minor PYTHON=$$each smoke || failed="$$failed $$each"; \
+	done; test -z "$$failed" || { echo "error: failed with$$failed" >&2; exit 1; }
 
 # Public names with their arguments, hooks, settings and formats; a test compares the file with the code.
 surface: $(VENV)/.for-test
@@ -153,7 +167,7 @@ judges: $(VENV)/.for-peers
 	$(BIN)/python -m tests.judges.optimizers
 
 clean:
-	rm -rf $(VENV) build dist docs/_build .coverage htmlcov
+	rm -rf $(VENV) $(VENV)-* build dist docs/_build .coverage htmlcov
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find ocannl_core plugins tests tools examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 from ocannl_core import backend_api
 from ocannl_core.backend.specs import ALL_SPECS
@@ -117,8 +117,11 @@ def _of_value(title: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield a name with its arguments, and the public members of a class."""
     if isinstance(value, ModuleType):
         yield title, " (module)"
+    elif get_origin(value) is not None:
+        yield title, " (type)"
     elif inspect.isclass(value):
-        yield title, f" (class){_signature(value)}"
+        # calls of enumerations look up members, by arguments that differ between Pythons
+        yield title, " (class)" if issubclass(value, Enum) else f" (class){_signature(value)}"
         yield from _members(title, value)
     elif callable(value):
         yield title, _signature(value)
@@ -164,7 +167,8 @@ def _signature(value: Callable[..., object]) -> str:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         return ""
-    text = re.sub(r"'([^']*)'(?=[,)]| =| ->|$)", r"\1", str(signature))
+    text = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", str(signature))  # named tuples, before 3.14
+    text = re.sub(r"'([^']*)'(?=[,)]| =| ->|$)", r"\1", text)
     text = re.sub(r"\b[a-z_]+\.(?=[A-Z]\w*[,)\] |]|[A-Z]\w*$)", "", text)  # dtypes.DType
     return re.sub(r"<block function (\w+)\(.*?\) -> '?\w+'?>", r"<\1>", _ADDRESS.sub("", text))
 

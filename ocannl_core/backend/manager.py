@@ -29,7 +29,6 @@ from ocannl_core.backend.registry import (
     checks_named,
     entry_of,
     get_registry,
-    join_lines,
     load_all,
     load_backend,
     load_each,
@@ -41,6 +40,7 @@ from ocannl_core.backend.registry import (
 )
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError
+from ocannl_core.base.suggestions import did_you_mean, join_lines
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.target import Target
 
@@ -155,12 +155,11 @@ def _require_backend(name: str, by: str) -> Backend:
             fix=f"name one of these distributions behind the @, or write {plain}",
         )
     if entry is None:
-        close = difflib.get_close_matches(name, entries, 1, _SIMILAR)
         raise BackendNotFoundError(
             f"{_request(name, by)} but is not installed.",
             found=f"installed backends: {', '.join(entries) or 'none'}",
             fix=join_lines(
-                f"did you mean '{close[0]}'?" if close else _installation(name), _others(name)
+                did_you_mean(name, entries, cutoff=_SIMILAR) or _installation(name), _others(name)
             ),
         )
     if entry.status is Status.DISABLED:

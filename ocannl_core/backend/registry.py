@@ -36,6 +36,7 @@ from ocannl_core.base.errors import BackendNotFoundError, UsageError, printable
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import caller_depth
 from ocannl_core.base.plugin_settings import violation_of_settings
+from ocannl_core.base.suggestions import join_lines
 
 if TYPE_CHECKING:
     from importlib_metadata import EntryPoint
@@ -469,7 +470,3 @@ def warn_once(registry: Registry, text: str) -> None:
     if text not in registry.warned:
         registry.warned.add(text)
         warnings.warn(printable(text), RuntimeWarning, stacklevel=caller_depth())
-
-
-def join_lines(*lines: str) -> str:
-    return "\n".join(line for line in lines if line)

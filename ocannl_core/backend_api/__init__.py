@@ -17,6 +17,7 @@ objects that cross the boundary, and the parts of a plan; its modules have the r
 
 from ocannl_core.backend.device_statistics import host_memory_statistics
 from ocannl_core.backend.exclusive import make_exclusive, raise_overlap
+from ocannl_core.backend.linked_buffers import linked_buffer
 from ocannl_core.backend.protocols import (
     BACKEND_API,
     HOST,
@@ -50,7 +51,13 @@ from ocannl_core.base.errors import (
 )
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.compile.memory_plan import ALIGNMENT, Allocation, MemoryPlan, memory_plan
+from ocannl_core.compile.memory_plan import (
+    ALIGNMENT,
+    Allocation,
+    MemoryPlan,
+    allocate_pieces,
+    memory_plan,
+)
 from ocannl_core.ir.external import ExternalOp, NativeCode, NativeOp
 from ocannl_core.ir.host_arrays import interior
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
@@ -118,11 +125,11 @@ __all__ = [
     "MemoryPlan", "MemoryStatistics", "ModeChoice", "NativeCode", "NativeOp", "NodeInfo",
     "NodeInfos", "OcannlError", "Plan", "PrintedNames", "RepeatedSteps", "Source", "StaticExtent",
     "StaticIndex", "Step", "Target", "TargetReport", "TensorNode", "ThreadBlocks", "TileCosts",
-    "TileProduct", "TransferError", "UnsupportedError", "UsageError", "VerifyError", "bfloat16",
-    "bool_", "check_launch", "dataclass", "float8_e4m3fn", "float8_e5m2", "float16", "float32",
-    "float64", "hookimpl", "host_memory_statistics", "int4", "int8", "int16", "int32", "int64",
-    "interior", "leaf_steps", "make_exclusive", "memory_plan", "merge_reads", "nodes_written",
-    "private_nodes", "raise_overlap", "replace", "settings", "uint4", "uint4x32", "uint8", "uint16",
-    "uint32", "uint64",
+    "TileProduct", "TransferError", "UnsupportedError", "UsageError", "VerifyError",
+    "allocate_pieces", "bfloat16", "bool_", "check_launch", "dataclass", "float8_e4m3fn",
+    "float8_e5m2", "float16", "float32", "float64", "hookimpl", "host_memory_statistics", "int4",
+    "int8", "int16", "int32", "int64", "interior", "leaf_steps", "linked_buffer", "make_exclusive",
+    "memory_plan", "merge_reads", "nodes_written", "private_nodes", "raise_overlap", "replace",
+    "settings", "uint4", "uint4x32", "uint8", "uint16", "uint32", "uint64",
 ]
 # fmt: on

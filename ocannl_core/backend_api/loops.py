@@ -18,7 +18,7 @@ from ocannl_core.ir.indexing import (
     value_of,
     variables,
 )
-from ocannl_core.ir.loops.computed_positions import check_positions
+from ocannl_core.ir.loops.computed_positions import check_positions, raise_failed_check
 from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
@@ -85,7 +85,8 @@ __all__ = [
     "Repeat", "RingStage", "Scatter", "Scope", "Scoped", "SetLocal", "Staged", "Stmt", "Store",
     "StoreVector", "SubAxis", "SubgroupReduce", "Ternary", "Unary", "VarIndex", "affine",
     "as_affine", "check_positions", "children", "fold", "fresh_var", "joint_extents", "map_exprs",
-    "map_stmts", "match_product_nest", "match_ring_stage", "nodes_of", "perfect_tile", "reads",
-    "rewrite", "statements", "substitute", "to_text", "value_of", "variables", "walk", "writes",
+    "map_stmts", "match_product_nest", "match_ring_stage", "nodes_of", "perfect_tile",
+    "raise_failed_check", "reads", "rewrite", "statements", "substitute", "to_text", "value_of",
+    "variables", "walk", "writes",
 ]
 # fmt: on

@@ -20,6 +20,8 @@ from reprlib import recursive_repr
 from types import CellType, CodeType, FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ocannl_core.base.deferred_annotations import annotations_of
+
 _FILE = f"{__file__}, generated"
 """The file name of compiled functions, so that errors pass over their frames to the user's line."""
 
@@ -71,7 +73,7 @@ def _is_plain(cls: type) -> bool:
     """Return True for a class without inherited fields, whose annotations are fields or
     constants.
     """
-    types = cls.__annotations__.values()
+    types = annotations_of(cls).values()
     return all(
         isinstance(each, str) and not each.startswith(("InitVar", "KW_ONLY")) for each in types
     ) and not any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__)
@@ -113,7 +115,7 @@ def _slotted_class(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
 def _fields_of(cls: type) -> dict[str, Field[Any]]:
     found: dict[str, Field[Any]] = {}
     plain = next(iter(dataclasses.fields(_model(False, True, True))))
-    for name, annotation in cls.__annotations__.items():
+    for name, annotation in annotations_of(cls).items():
         if annotation.startswith("ClassVar"):
             continue
         default = vars(cls).get(name, MISSING)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -67,3 +69,16 @@ def cache_variables(temporary: str, *, keep_libraries: bool) -> dict[str, str]:
     kept = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
     kept = kept or str(private_directory(settings.cache_directory(), "zig").path)
     return {"ZIG_LOCAL_CACHE_DIR": temporary, "ZIG_GLOBAL_CACHE_DIR": kept}
+
+
+def run(
+    compiler: PackagedCompiler, arguments: Sequence[str], temporary: str, *, keep_libraries: bool
+) -> subprocess.CompletedProcess[str]:
+    """Return the outcome of a run of the compiler; arguments as for `cache_variables`."""
+    return subprocess.run(
+        [*compiler.command, *arguments],
+        env={**os.environ, **cache_variables(temporary, keep_libraries=keep_libraries)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

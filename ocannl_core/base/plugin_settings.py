@@ -10,7 +10,6 @@ checked against the declaration of its plugin once there is one.
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
@@ -30,6 +29,7 @@ from ocannl_core.base.setting_sources import (
     key_of,
     plugin_of,
 )
+from ocannl_core.base.suggestions import did_you_mean, join_lines
 
 _FORMATS: dict[type, SettingFormat] = {
     bool: formats.BOOLEAN,
@@ -152,9 +152,8 @@ class PluginTable:
         known = self.declarations()
         if name in known:
             return
-        close = difflib.get_close_matches(name, known, n=2)
         listed = f"the settings of {self.plugin} are {', '.join(sorted(known)) or 'none'}"
-        fix = f"did you mean {' or '.join(close)}?\n{listed}" if close else listed
+        fix = join_lines(did_you_mean(name, known, 2), listed)
         if given.is_text:
             _warn_once(f"{given.where} is no setting of the plugin {self.plugin}: {fix}")
             return

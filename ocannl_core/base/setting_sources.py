@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from ocannl_core.base import config_files
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_depth
+from ocannl_core.base.suggestions import did_you_mean, join_lines
 from ocannl_core.base.version import GONE
 
 PREFIX = "OCANNL_"
@@ -244,9 +244,8 @@ class ConfigTable:
 
     def suggestion(self, name: str) -> str:
         """Return a line with the settings that are similar to an unknown name."""
-        close = difflib.get_close_matches(name, self.formats, n=2)
         known = "the settings are " + ", ".join(sorted(self.formats))
-        return f"did you mean {' or '.join(close)}?\n{known}" if close else known
+        return join_lines(did_you_mean(name, self.formats, 2), known)
 
     def _parse(self, name: str, text: str, where: str) -> object:
         """Return the value that a text states; for an empty one the default."""

@@ -143,8 +143,8 @@ class Settings:
         formats.ACCUMULATION,
         "the accumulator of sums of narrow floats, with `schedule = default`: `exact` rounds "
         "after every term, as the interpreter does; `float32` rounds once, at the end; `fast` uses "
-        "instructions for products of pairs and of tiles, too, which take numbers below 2**-126 "
-        "for zero, and for tiles cuts factors of float32 into parts",
+        "instructions for dot products and for products of tiles, too, which take numbers below "
+        "2**-126 for zero, and for tiles cuts factors of float32 into parts",
     )
     tune: str = _setting(
         "cached",

@@ -12,6 +12,7 @@ from typing import Any
 
 from ocannl_core.backend.manager import wrapper_entries
 from ocannl_core.base import settings
+from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.cli.inventory import BackendRow, default_target, inventory
 
 HELP = "list the installed backends, and the reasons why they cannot be used"
@@ -60,12 +61,10 @@ def table(rows: list[BackendRow], *, verbose: bool) -> str:
         editable = " (editable)" if row.entry.editable else ""
         plugin = f"{row.entry.distribution} {row.entry.version}{editable}"
         cells.append((name, row.state, str(len(row.report.targets)), priority, plugin))
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    lines = []
-    for line, notes in zip(cells, [[], *(_notes(row, verbose) for row in rows)], strict=True):
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        lines.append("  ".join(padded).rstrip())
-        lines += [f"    {text}" for text in notes]
+    head, *others = aligned_rows(cells)
+    lines = [head]
+    for line, row in zip(others, rows, strict=True):
+        lines += [line, *(f"    {text}" for text in _notes(row, verbose))]
     return "\n".join(lines)
 
 

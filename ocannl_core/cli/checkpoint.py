@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.data.checkpoints.load import saved_shapes
 from ocannl_core.data.checkpoints.save import OWN
 from ocannl_core.data.checkpoints.sources import opened
@@ -38,10 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
             rows.append((_plain(each.name), each.title, _plain(shape), f"{each.nbytes:,}"))
             if arguments.verify:
                 source.read(each.name)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for *left, size in rows:  # numbers are aligned to the right
-            cells = (cell.ljust(width) for cell, width in zip(left, widths, strict=False))
-            print("  ".join((*cells, size.rjust(widths[-1]))))
+        print("\n".join(aligned_rows(rows, numbers=1)))
         total = sum(each.nbytes for each in source.arrays.values())
         print(f"\n{len(source.arrays)} arrays, {total:,} bytes")
         for key in _SHOWN:

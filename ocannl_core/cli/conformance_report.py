@@ -14,6 +14,7 @@ from ocannl_core.backend.manager import Backend
 from ocannl_core.backend.protocols import BACKEND_API
 from ocannl_core.base.errors import printable
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.base.version import __version__
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.target import Capability, Target
@@ -53,10 +54,8 @@ class ConformanceReport:
         yield ""
         yield f"{self.target}: {self._description} ({self.backend.plugin})"
         rows = [("part", "declared", "found", "tests"), *self._rows()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            yield ("  " + "  ".join(cells)).rstrip()
+        for row in aligned_rows(rows):
+            yield f"  {row}"
         yield from self._undeclared()
         yield from self._groups("skipped", Outcome.SKIPPED, is_verbose=is_verbose)
         yield from self._groups("excluded", Outcome.EXCLUDED, is_verbose=is_verbose)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import io
-import os
 import sys
-import tempfile
 import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.files.new_files import replacement
 from ocannl_core.cli.rewriting import rewrite
 
 HELP = "rewrite programs to the names of this version"
@@ -91,16 +90,10 @@ def _read(path: Path) -> tuple[str, str]:
 
 def _write(path: Path, content: bytes) -> None:
     """Replace a file completely or not at all, and keep its permissions."""
-    target = path.resolve()
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(name, target.stat().st_mode & 0o7777)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    mode = path.stat().st_mode & 0o7777
+    with replacement(path) as file:
+        file.write(content)
+    path.chmod(mode)
 
 
 def _print_difference(path: Path, old: str, new: str) -> None:

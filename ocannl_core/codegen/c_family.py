@@ -17,6 +17,7 @@ from typing import assert_never
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.files.digests import text_digest
 from ocannl_core.base.identity import IdentityMap
+from ocannl_core.base.powers_of_two import power_above
 from ocannl_core.codegen.dialect import AddressSpace, DeviceLoops, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import remaining_vectorization
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
@@ -382,10 +383,10 @@ class _KernelRenderer:
                 vector_loop.render_square(inner, copy)
             case (
                 ir.For(
-                    kind=ir.AxisKind.VECTOR, body=ir.Block((ir.For(kind=ir.AxisKind.PAIR) as pair,))
+                    kind=ir.AxisKind.VECTOR, body=ir.Block((ir.For(kind=ir.AxisKind.DOT) as dot,))
                 ) as inner,
             ):
-                vector_loop.render_square_of_pairs(inner, pair)
+                vector_loop.render_square_of_terms(inner, dot)
             case _:
                 vector_loop.render(loop.body)
 
@@ -490,7 +491,7 @@ class _KernelRenderer:
         for position, count in lanes.items():
             if count > MOST_LANES:
                 raise NotVectorizedError
-            width = 1 << (count - 1).bit_length()
+            width = power_above(count)
             vector = f"{info.dtype.name}x{width}"
             if count > 1:
                 self.writer.helpers.add(vector)

@@ -8,17 +8,21 @@ c, 2048 bytes                 #####     -->  at 0, where a was
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import TypeVar
 
 import numpy as np
 
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.ir.kernels.live_ranges import live_ranges
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES
 
+M = TypeVar("M")
 ALIGNMENT = CACHE_LINE_BYTES
 """Bytes: a cache line, and the widest vector register."""
 
@@ -62,12 +66,8 @@ class MemoryPlan:
             (node.name, f"bytes {place.offset} to {place.end}", _steps(place))
             for node, place in self.places.items()
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [f"memory of its own: {self.nbytes} bytes, {self.nbytes_unshared} without sharing"]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            lines.append("  " + "  ".join(cells).rstrip())
-        return "\n".join(lines)
+        head = f"memory of its own: {self.nbytes} bytes, {self.nbytes_unshared} without sharing"
+        return "\n  ".join([head, *aligned_rows(rows)])
 
 
 def _steps(place: Allocation) -> str:
@@ -98,6 +98,33 @@ def memory_plan(plan: Plan) -> MemoryPlan:
         max((_aligned(place.end) for place in found.values()), default=0),
         sum(_aligned(place.nbytes) for place in found.values()),
     )
+
+
+def allocate_pieces(
+    plan: Plan, allocate: Callable[[int], M], *, shares: bool = True
+) -> dict[TensorNode, M]:
+    """Return memory for the nodes of a routine in several allocations, for devices that demand an
+    alignment of each: nodes with disjoint lifetimes have the same one.
+
+    Args:
+        allocate: Returns memory of so many bytes.
+        shares: False to give each node memory of its own.
+    """
+    pieces: list[tuple[int, int, M]] = []  # size, last step, memory
+    found: dict[TensorNode, M] = {}
+    places = memory_plan(plan).places
+    for node, place in sorted(places.items(), key=lambda each: each[1].first):
+        nbytes = plan.nodes[node].nbytes
+        free = [piece for piece in pieces if piece[1] < place.first and piece[0] >= nbytes]
+        if free and shares:
+            chosen = min(free, key=itemgetter(0))
+            pieces.remove(chosen)
+            size, _, memory = chosen
+        else:
+            size, memory = nbytes, allocate(nbytes)
+        pieces.append((size, place.last, memory))
+        found[node] = memory
+    return found
 
 
 def too_large(plan: Plan, nbytes: str) -> LinkError:

@@ -11,6 +11,7 @@ from typing import Any, overload
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
+from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.compile.memory_plan import MemoryPlan
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.tuned_placements import PlacementResult
@@ -152,7 +153,10 @@ class RoutineExplanation:
         if counts:
             units = (f"{counts[unit]} by {unit.value}" for unit in ProductUnit if counts[unit])
             lines.append(f"products: {', '.join(units)}")
-        lines += ["nodes", *_table([_node_cells(node) for node in self.nodes])]
+        lines += [
+            "nodes",
+            *(f"  {row}" for row in aligned_rows([_node_cells(node) for node in self.nodes])),
+        ]
         if self.measured is not None:
             lines.append(_placements_text(self.measured))
             lines += [f"  {each}" for each in self.unused]
@@ -349,13 +353,3 @@ def _node_cells(node: NodeExplanation) -> tuple[str, ...]:
         node.mode.value,
         reason,
     )
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return lines with the columns aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.identity import ById
+from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.display.cells import compile_aside
 from ocannl_core.ir.assignments import nodes as assignments
 from ocannl_core.ir.assignments.nodes import AssignSequence
@@ -77,16 +78,10 @@ class Summary:
     external: int = 0
 
     def __str__(self) -> str:
-        heads, *lines = self._table()
-        widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
-
-        def line(cells: Sequence[str]) -> str:
-            left = (cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True))
-            right = (cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True))
-            return "  ".join([*left, *right]).rstrip()
-
-        rule = "─" * (sum(widths) + 2 * len(widths) - 2)
-        return "\n".join([line(heads), rule, *map(line, lines), rule, self._totals()])
+        table = self._table()
+        head, *lines = aligned_rows(table, numbers=len(table[0]) - 2)
+        rule = "─" * len(head)
+        return "\n".join([head, rule, *lines, rule, self._totals()])
 
     def __repr__(self) -> str:
         return str(self)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.powers_of_two import power_above
 from ocannl_core.ir.numbers.dtypes import float32, float64, int32, int64
 from ocannl_core.nn.attention import KeyValueCache, key_value_cache
 from ocannl_core.tensor.computations.recording import cd
@@ -212,7 +213,7 @@ class Generator:
 
     def _reader(self, count: int) -> tuple[Tensor, Routine]:
         """Return the routine that reads at least a number of tokens, and its placeholder."""
-        size = min(1 << (count - 1).bit_length(), self.length)
+        size = min(power_above(count), self.length)
         if size not in self._readers:
             prompt = placeholder("prompt", batch=[self._batch, size], output=[], dtype=int32)
 

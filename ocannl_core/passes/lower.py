@@ -510,7 +510,7 @@ class _Lowering:
             reach = index_range(index, ranges)
             if reach is None and as_affine(index)[0]:
                 return True
-            if reach is not None and (reach.low < 0 or reach.high >= dim):
+            if reach is not None and not reach.is_within(dim):
                 return True
         return False
 

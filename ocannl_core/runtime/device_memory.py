@@ -27,10 +27,10 @@ from ocannl_core.base.errors import HookError, LinkError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.text.routine_source import Launch, RunStep
 from ocannl_core.compile.memory_plan import memory_plan
-from ocannl_core.ir.host_arrays import cells_in, interior
+from ocannl_core.ir.host_arrays import Array, cells_in, interior
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps
-from ocannl_core.ir.loops.computed_positions import check_positions
+from ocannl_core.ir.loops.computed_positions import raise_failed_check
 from ocannl_core.ir.loops.nodes import CallExternal, CheckPositions
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
@@ -348,12 +348,14 @@ class RoutineMemory:
         if not any(self._memory.load(flag, _VARIABLE_BYTES)):
             return
         self._memory.access.write(flag, bytes(_VARIABLE_BYTES))
-        for check in checks:
-            buffer = self._buffers[check.node]
-            cells = cells_in(self._memory.read(buffer), buffer.info)
-            check_positions(
-                check, interior(cells, buffer.info), lambda extent: self._index(extent)[1][0]
-            )
+
+        def cells_of(node: TensorNode) -> Array:
+            buffer = self._buffers[node]
+            return interior(cells_in(self._memory.read(buffer), buffer.info), buffer.info)
+
+        raise_failed_check(
+            checks, cells_of, lambda extent: self._index(extent)[1][0], self._plan.name
+        )
 
 
 def _word(number: int) -> bytes:

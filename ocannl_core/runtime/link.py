@@ -200,7 +200,9 @@ def _bind_node(
         stored = NodeMemory(node, shared.buffer, tensor)
         stored.shared, stored.has_value = shared, True
         return stored
-    stored = store.new(node, info, name, tensor)
+    # data without a tensor
+    is_key = tensor is None and code.literals.get(node) is not None
+    stored = store.new(node, info, name, tensor, "key" if is_key else "")
     stored.has_value = 0 in info.dims
     if node in code.literals:
         array = code.literals[node]

@@ -25,8 +25,8 @@ class MemoryEntry:
 
     Attributes:
         label: The tensor, or the routine whose scratch it is.
-        kind: `parameter`, `gradient`, `placeholder`, `literal`, `statistic`, `tensor`,
-            `merge buffer` or `scratch`.
+        kind: `parameter`, `gradient`, `placeholder`, `literal`, `statistic`, `tensor`, `key` of
+            random numbers, `merge buffer` or `scratch`.
         lineage: The identity of the contexts that hold it; None if several lineages share it.
     """
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,14 +57,8 @@ def object_sizes(source: Path, processor: str) -> ObjectSizes | None:
     with TemporaryDirectory(prefix="ocannl-") as folder:
         made = Path(folder) / "model.o"
         flags = *PROCESSORS[processor], *_FLAGS, *_LIBRARY
-        command = [*compiler.command, *flags, "-o", str(made)]
-        result = subprocess.run(
-            [*command, str(source)],
-            env={**os.environ, **packaged_compiler.cache_variables(folder, keep_libraries=False)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        arguments = [*flags, "-o", str(made), str(source)]
+        result = packaged_compiler.run(compiler, arguments, folder, keep_libraries=False)
         if result.returncode:
             raise CompileError(
                 "Exported code compiles for a processor without an operating system.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -10,6 +9,7 @@ from ocannl_core.backend import manager
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.suggestions import did_you_mean
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.driver import compile_computation
 from ocannl_core.compile.memory_plan import MemoryPlan, memory_plan
@@ -174,10 +174,9 @@ def described_target(backend: Backend, target: str | Target) -> Target:
     known = backend.described()
     if target in known:
         return known[target]
-    close = difflib.get_close_matches(str(target), known, 1)
     raise BackendNotFoundError(
         "A described device has a name that its backend knows, or is a Target.",
         found=f"{target!r}; {backend.name} knows {', '.join(known) or 'no names'}",
         where=f"plugin {backend.plugin}",
-        fix=f"did you mean {close[0]!r}?" if close else f"Target({backend.name!r}, ...)",
+        fix=did_you_mean(str(target), known) or f"Target({backend.name!r}, ...)",
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,18 +46,13 @@ def compile_wasm(
         )
     exports = [f"-Wl,--export={each}" for each in symbols]
     system = _WITH_LIBRARY if needs_library else _FREESTANDING
-    command = [*compiler.command, *system, *_FLAGS, *exports]
+    flags = [*system, *_FLAGS, *exports]
     with TemporaryDirectory(prefix="ocannl-") as name:
         folder = Path(name)
         (folder / f"{stem}.c").write_bytes(source)
         (folder / f"{stem}.h").write_bytes(header)
-        result = subprocess.run(
-            [*command, "-o", str(folder / "module"), str(folder / f"{stem}.c")],
-            env={**os.environ, **packaged_compiler.cache_variables(name, keep_libraries=True)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        files = ["-o", str(folder / "module"), str(folder / f"{stem}.c")]
+        result = packaged_compiler.run(compiler, [*flags, *files], name, keep_libraries=True)
         if result.returncode:
             raise CompileError(
                 "Exported code compiles for WebAssembly if it needs elementary functions alone.",

@@ -281,14 +281,6 @@ class Environment:
         else:
             self.constrain([DimEqual(ref.captured, Size(n), origin)])
 
-    def set_equal(self, one: DimRef, other: DimRef, origin: Origin | None = None) -> None:
-        """Unify two captured sizes.
-
-        Raises:
-            ShapeError: if they differ.
-        """
-        self.set_scale(one, 1, other, origin or Origin(f"set_equal {one.label}, {other.label}"))
-
     def set_scale(
         self, ref: DimRef, factor: int, other: DimRef, origin: Origin | None = None
     ) -> None:

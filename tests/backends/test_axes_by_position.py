@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, reduce
 from operator import add
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ocannl_core as oc
 
@@ -322,3 +325,55 @@ def test_two_axes_are_continued_without_a_copy_between_them() -> None:
     head, *statements = routine.loop_ir.splitlines()
     assert "routine " in head
     assert not any("float32[" in each for each in statements), routine.loop_ir
+
+
+def test_independent_parts_of_a_reshape_are_one_operation() -> None:
+    cases = {
+        ((1, 6, 4), (2, 3, 4, 1)): 1,
+        ((2, 3, 4, 5), (6, 1, 20)): 1,
+        ((6, 2, 2), (2, 3, 4)): 1,
+        ((4, 1), (4,)): 1,
+        ((24,), (2, 3, 4)): 2,
+        ((2, 3, 4), (24,)): 2,
+        ((4, 6), (6, 4)): 2,
+    }
+    for (old, new), count in cases.items():
+        x = oc.placeholder("x", batch=old[:1], output=old[1:])
+        y = oc.reshape(x, *new)
+        found, made = 0, y
+        while made is not x:
+            (made,) = made.operands
+            found += 1
+        assert (found, y.shape.dims) == (count, new), (old, new)
+
+
+@st.composite
+def shapes_of_as_many_cells(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """Two shapes: the same factors in another order, joined at random, among ones."""
+    factors = draw(st.lists(st.sampled_from([1, 2, 2, 3, 5]), max_size=5))
+
+    def shape() -> list[int]:
+        sizes: list[int] = []
+        for factor in draw(st.permutations(factors)):
+            if sizes and draw(st.booleans()):
+                sizes[-1] *= factor
+            else:
+                sizes.append(factor)
+        return sizes
+
+    return shape(), shape()
+
+
+@settings(max_examples=60)
+@given(shapes=shapes_of_as_many_cells(), kinds=st.integers(0, 5))
+def test_any_reshape_is_that_of_numpy(shapes: tuple[list[int], list[int]], kinds: int) -> None:
+    old, new = shapes
+    cells = np.arange(math.prod(old), dtype=np.float32).reshape(old)
+    with oc.Session():
+        x = oc.placeholder("x", batch=old[:kinds], output=old[kinds:])
+        y = oc.reshape(x, new) + 0.0
+        ctx = oc.Context("interp")
+        step = ctx.compile(oc.train.forward(y))
+        ctx[x] = cells
+        step()
+        np.testing.assert_array_equal(ctx[y], cells.reshape(new))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -55,6 +57,17 @@ def test_the_smoke_tests_exist_and_touch_every_package() -> None:
 def test_every_hook_carries_the_prefix_of_the_project() -> None:
     public = {name for spec in ALL_SPECS for name in vars(spec) if not name.startswith("_")}
     assert public == set(HOOK_NAMES)
+
+
+def test_all_distributions_list_the_pythons_of_the_table_of_tests() -> None:
+    prefix = "Programming Language :: Python :: 3."
+    files = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
+    projects = [tomllib.loads(file.read_text(encoding="utf-8"))["project"] for file in files]
+    listed = {tuple(c[-4:] for c in p["classifiers"] if c.startswith(prefix)) for p in projects}
+    text = (ROOT / "docs" / "tutorial" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (3\.\d+(?:, 3\.\d+)*) \|", text, re.MULTILINE)
+    assert listed == {tuple(version for row in rows for version in row.split(", "))}
+    assert {p["requires-python"] for p in projects} == {f">={min(map(min, listed))}"}
 
 
 @pytest.mark.parametrize("hook", HOOK_NAMES)

@@ -1,14 +1,14 @@
-"""Rendering of pairs in vector loops as dot-product instructions: on two terms of narrow floats
+"""Rendering of DOT loops in vector loops as instructions: on two terms of narrow floats
 (VDPBF16PS), or on four terms of bytes (VPDPBUSD).
 
-The formats are those that have the helpers of pairs (`prelude/narrow_vectors.py`), or of groups of
-four bytes (`prelude/short_integers.py`).
+The formats are those that have the helpers of pairs (`prelude/narrow_vectors.py`), or of quads of
+bytes (`prelude/short_integers.py`).
 
     for l in vector(16):                            c = float32x16_dot_bfloat16(
-        for p in pair(2):                    -->        c, float32x16_pair_bfloat16(&a[k, 0]),
+        for p in dot(2):                     -->        c, float32x16_pair_bfloat16(&a[k, 0]),
             c[l] = fma(a[k, p], b[k, l, p], c[l])       float32x16_pairs_bfloat16(&b[k, 0, 0], 16));
 
-Packing into buffers of pairs uses the same loops.
+Packing for these instructions uses the same loops.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _BYTES = frozenset({int8, uint8})
 
 
 class DotProductLoop(VectorLoop):
-    """Renders the body of one vector loop that may contain pair loops."""
+    """Renders the body of one vector loop that may contain DOT loops."""
 
     def _write_other(self, stmt: Stmt) -> None:
         match stmt:
-            case For(start=start, stop=stop, body=Block((Store() as store,)), kind=AxisKind.PAIR):
+            case For(start=start, stop=stop, body=Block((Store() as store,)), kind=AxisKind.DOT):
                 if stop - start == _terms(store):
-                    self._write_pair(stmt, store)
+                    self._write_dot(stmt, store)
                 else:  # the last terms of a sum
                     for at in range(start, stop):
                         with self._names.bind(stmt.var, at):
@@ -53,15 +53,15 @@ class DotProductLoop(VectorLoop):
             case _:
                 raise NotVectorizedError
 
-    def _write_pair(self, pair: For, store: Store) -> None:
+    def _write_dot(self, dot: For, store: Store) -> None:
         match store.value:
             case Ternary(TernaryOp.FMA, left, right, Load(node, indices), dtype) if (
                 dtype is float32
                 and (node, indices) == (store.node, store.indices)
                 and node in self._names.registers
             ):
-                narrow = _format_of_pairs(left, right)
-                factors = [self._load_pairs(pair, each, narrow) for each in (left, right)]
+                narrow = _format_of_terms(left, right)
+                factors = [self._load_terms(dot, each, narrow) for each in (left, right)]
                 total = self._value(store.value.third)
                 self._write_assignment(store, self._call("dot", narrow, total, *factors))
             case Binary(
@@ -75,7 +75,7 @@ class DotProductLoop(VectorLoop):
                 if not _BYTES.issuperset(formats):
                     raise NotVectorizedError
                 factors = [
-                    self._load_pairs(pair, each, narrow)
+                    self._load_terms(dot, each, narrow)
                     for each, narrow in zip((left, right), formats, strict=True)
                 ]
                 verb, narrow = ("dot", formats[0]) if len(set(formats)) == 1 else ("mixed", uint8)
@@ -84,62 +84,62 @@ class DotProductLoop(VectorLoop):
                 added = self._call(verb, narrow, self._value(total), *factors)
                 self._write_assignment(store, added)
             case _:
-                self._write_interleaved(pair, store)
+                self._write_interleaved(dot, store)
 
-    def _load_pairs(self, pair: For, factor: Expr, narrow: DType) -> CExpr:
+    def _load_terms(self, dot: For, factor: Expr, narrow: DType) -> CExpr:
         """Return the values of a factor in all iterations, beside each other in each lane."""
         cell = _narrow_load(factor)
         if cell is not None:
             position, stride = self._place(cell.node, cell.indices)
-            if stride_along(position, pair.var) == 1 and stride in (0, pair.stop - pair.start):
-                with self._names.bind(pair.var, pair.start):
+            if stride_along(position, dot.var) == 1 and stride in (0, dot.stop - dot.start):
+                with self._names.bind(dot.var, dot.start):
                     place = CExpr(f"&{self._cell(cell.node, position)}")
                 words = f"uint32x{self._lanes}"
                 self._writer.helpers.add(words)
                 count = () if stride == 0 else (CExpr(str(self._count)),)
                 verb = ("quad" if narrow in _BYTES else "pair") + "s" * len(count)
                 return CExpr(self._cache_value(words, self._call(verb, narrow, place, *count)))
-        return self._call("joined", narrow, *self._unroll_pair(pair, factor))
+        return self._call("joined", narrow, *self._unroll(dot, factor))
 
-    def _unroll_pair(self, pair: For, expr: Expr) -> list[CExpr]:
+    def _unroll(self, dot: For, expr: Expr) -> list[CExpr]:
         """Return the values of an expression in all iterations."""
         values = []
-        for at in range(pair.start, pair.stop):
-            with self._names.bind(pair.var, at):
+        for at in range(dot.start, dot.stop):
+            with self._names.bind(dot.var, at):
                 values.append(self._value(expr))
         return values
 
-    def _write_interleaved(self, pair: For, store: Store) -> None:
+    def _write_interleaved(self, dot: For, store: Store) -> None:
         """Write a copy of the values of all iterations to adjacent cells."""
         position, stride = self._place(store.node, store.indices)
-        is_beside = stride_along(position, pair.var) == 1 and stride == pair.stop - pair.start
-        narrow = _format_of_pairs(store.value)
+        is_beside = stride_along(position, dot.var) == 1 and stride == dot.stop - dot.start
+        narrow = _format_of_terms(store.value)
         if not is_beside or store.value.dtype is not narrow:
             raise NotVectorizedError
         if store.node in self._names.registers:
             raise NotVectorizedError
         self._state.written.add(store.node)
-        values = self._unroll_pair(pair, store.value)
-        with self._names.bind(pair.var, pair.start):
+        values = self._unroll(dot, store.value)
+        with self._names.bind(dot.var, dot.start):
             place = CExpr(f"&{self._cell(store.node, position)}")
         count = CExpr(str(self._count))
         self._writer.line(f"{self._call('interleave', narrow, place, *values, count)};")
         self._writer.forget()
 
-    def render_square_of_pairs(self, inner: For, pair: For) -> None:
-        """Write a transposing copy of a square of pairs, as `render_square` does of cells."""
-        match pair.body.stmts:
+    def render_square_of_terms(self, inner: For, dot: For) -> None:
+        """Write a transposing copy of a square of pairs or quads, as `render_square` of cells."""
+        match dot.body.stmts:
             case (Store(value=Load() as value) as store,):
                 pass
             case _:
                 raise NotVectorizedError
-        if pair.stop - pair.start != _terms(store):
+        if dot.stop - dot.start != _terms(store):
             raise NotVectorizedError
-        narrow = _format_of_pairs(value)
+        narrow = _format_of_terms(value)
         kind = f"quads_{narrow}" if narrow in _BYTES else "pairs"
         function = f"uint32x{self._lanes}_transpose_{kind}"
         self._writer.helpers.add(function)
-        self._write_transpose(function, value, store, inner, pair)
+        self._write_transpose(function, value, store, inner, dot)
 
     def _call(self, verb: str, narrow: DType, *arguments: CExpr) -> CExpr:
         return call(
@@ -148,8 +148,8 @@ class DotProductLoop(VectorLoop):
         )
 
 
-def _format_of_pairs(*values: Expr) -> DType:
-    """Return the narrow format of some values, of which instructions take pairs."""
+def _format_of_terms(*values: Expr) -> DType:
+    """Return the narrow format of some values, of which instructions take pairs or quads."""
     formats = {_narrow_format(each) for each in values}
     narrow = formats.pop()
     if formats or not (has_pairs(narrow) or narrow in _BYTES):

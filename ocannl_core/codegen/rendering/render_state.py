@@ -11,10 +11,10 @@ from ocannl_core.codegen.text.helper import MATH
 from ocannl_core.codegen.text.names import KernelNames
 from ocannl_core.codegen.text.precedence import CExpr, call
 from ocannl_core.codegen.text.writer import KernelWriter
-from ocannl_core.ir.indexing import AxisIndex, IndexVar, joint_extents
+from ocannl_core.ir.indexing import AxisIndex
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops.nodes import Load, LoadMerge
-from ocannl_core.ir.loops.ranges import Range, bounded_range
+from ocannl_core.ir.loops.ranges import is_in_bounds, static_ranges
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
@@ -42,9 +42,7 @@ class RenderState:
         self.names = KernelNames(nest.arguments, self.merges, nest.indices)
         self.writer = KernelWriter(self.names)
         self.positions = Addresses(self.names, self.info, self.writer)
-        self.ranges: dict[IndexVar, Range] = {
-            index: Range(0, index.extent - 1) for index in nest.indices if index.extent
-        }
+        self.ranges = static_ranges(nest.indices)
         self.limits: list[tuple[AxisIndex, int]] = []
         self.written: set[TensorNode] = set()
         self._nodes = nodes
@@ -57,12 +55,8 @@ class RenderState:
 
     def is_inside(self, load: Load | LoadMerge) -> bool:
         """Return True if an access is certainly in bounds."""
-        extents = joint_extents(load.indices, self.info(load.node).buffer_dims)
-        for index, extent in zip(load.indices, extents, strict=True):
-            reach = bounded_range(index, self.ranges, self.limits)
-            if reach is None or reach.low < 0 or reach.high >= extent:
-                return False
-        return True
+        dims = self.info(load.node).buffer_dims
+        return is_in_bounds(load.indices, dims, self.ranges, self.limits)
 
     def note_type(self, dtype: DType) -> None:
         """Note that the text mentions the type of a format."""

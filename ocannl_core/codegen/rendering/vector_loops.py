@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from functools import cache
 from typing import assert_never
 
+from ocannl_core.base.powers_of_two import power_above
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorizedError
@@ -66,7 +67,7 @@ class VectorLoop:
             if node in self._names.registers and stride_along(place, self._var) == 1:
                 position = self._register(node, place)
                 needed = max(needed, self._names.registers[node].lanes[position])
-        lanes = 1 << (needed - 1).bit_length()
+        lanes = power_above(needed)
         if lanes > MOST_LANES:
             raise NotVectorizedError
         return lanes
@@ -97,10 +98,10 @@ class VectorLoop:
         value: ir.Expr,
         store: ir.Store,
         inner: ir.For,
-        pair: ir.For | None = None,
+        dot: ir.For | None = None,
     ) -> None:
-        """Write a transposing copy of a square of cells, or of the pairs of a loop."""
-        width, count = 1 if pair is None else pair.stop - pair.start, inner.stop - inner.start
+        """Write a transposing copy of a square of cells, or of the terms of dot products."""
+        width, count = 1 if dot is None else dot.stop - dot.start, inner.stop - inner.start
         if not isinstance(value, ir.Load) or count != self._lanes or self._count != self._lanes:
             raise NotVectorizedError
         if {value.node, store.node} & self._names.registers.keys():
@@ -109,13 +110,13 @@ class VectorLoop:
         target, step = self._place(store.node, store.indices)
         places = source, target
         stride, beside = (stride_along(each, inner.var) for each in places)
-        inside = {stride_along(each, pair.var) for each in places} if pair else {1}
+        inside = {stride_along(each, dot.var) for each in places} if dot else {1}
         if (along, beside, inside) != (width, width, {1}):
             raise NotVectorizedError
         self._state.written.add(store.node)
         with ExitStack() as stack:
             stack.enter_context(self._names.bind(self._var, self._start))
-            for loop in (inner, *([pair] if pair else [])):
+            for loop in (inner, *([dot] if dot else [])):
                 stack.enter_context(self._names.bind(loop.var, loop.start))
             cells = self._cell(value.node, source), self._cell(store.node, target)
         self._writer.line(f"{function}(&{cells[0]}, {stride}, &{cells[1]}, {step});")

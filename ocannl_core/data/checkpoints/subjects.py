@@ -11,6 +11,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import NetworkBlock
+from ocannl_core.tensor.models.schemes import parameters_of
 
 Subject = Tensor | NetworkBlock[Any] | Mapping[str, Tensor] | Sequence[Tensor]
 """The tensors to save or load: the parameters and statistics of a tensor or of a block, tensors by
@@ -96,7 +97,7 @@ def _tensors_of(subject: Any, function: str) -> Iterator[tuple[str, Tensor]]:
             yield from subject.params.items()
             yield from subject.statistics.items()
         case NetworkBlock():
-            members = list(_parameters_of(subject))
+            members = [tensor for _, tensor in parameters_of(subject)]
             yield from Parameters(t for t in members if not t.is_statistic).items()
             yield from Parameters(t for t in members if t.is_statistic).items()
         case Parameters():
@@ -113,12 +114,6 @@ def _tensors_of(subject: Any, function: str) -> Iterator[tuple[str, Tensor]]:
             yield from Parameters(subject).items()
         case _:
             raise _refusal(_description(subject), function)
-
-
-def _parameters_of(block: NetworkBlock[Any]) -> Iterator[Tensor]:
-    yield from (tensor for tensor, _ in block.own_parameters.values())
-    for inner in block.blocks.values():
-        yield from _parameters_of(inner)
 
 
 def _state_of(optimizer: HasState, function: str) -> Iterator[tuple[str, Tensor]]:

@@ -117,8 +117,8 @@ class Reduction:
         term: The combined expression; reads nothing that the nest writes.
         initial: The initial value of the result; depends on the cell only.
         result: The variable by which the epilogue refers to the result.
-        may_pair: True if products may come from instructions, for pairs or for tiles, that take
-            numbers below 2**-126 for zero; for the latter, factors of float32 may be sums of parts.
+        is_fast: True if products may come from matrix units that take numbers below 2**-126 for
+            zero, or whose factors are sums of parts: the setting `accumulation` is `fast`.
         is_widened: True if it adds up numbers of a narrow format, to which the sum is rounded, in a
             wider one: its additions may truncate, as matrix instructions do.
     """
@@ -127,7 +127,7 @@ class Reduction:
     term: ir.Expr
     initial: ir.Expr
     result: ir.Local
-    may_pair: bool = False
+    is_fast: bool = False
     is_widened: bool = False
 
     @property

@@ -13,9 +13,10 @@
             c[i, j] = result
 
 A kernel nest is printed as its axes, its reduction (the initial value, then the accumulation of one
-term) and its epilogue. A nest whose sums may be paired is a `pairing nest`, a kernel whose loops
-run on several threads a `parallel kernel`. A row group is printed as `rows` with its nests, each
-with the axes that it shares. Repeated steps are printed as `repeat` with the steps of an iteration.
+term) and its epilogue. A nest that may use all matrix units (`accumulation = "fast"`) is a `fast
+nest`, a kernel whose loops run on several threads a `parallel kernel`. A row group is printed as
+`rows` with its nests, each with the axes that it shares. Repeated steps are printed as `repeat`
+with the steps of an iteration.
 
 Names are unique within a plan, and the loop variables of separate steps share them. An axis is
 named by the letter that schedules use; `k as k1` where that letter is the name of an array.
@@ -82,7 +83,7 @@ def nest_lines(printer: TextPrinter, kernel: NestKernel, options: Iterable[str] 
     """Return the lines of a nest, with options in front of its axes."""
     nest, kind = kernel.nest, "nest"
     if nest.reduction is not None:
-        kind = "pairing " * nest.reduction.may_pair + kind
+        kind = "fast " * nest.reduction.is_fast + kind
         kind = "widened " * nest.reduction.is_widened + kind
     with printer.names.scope():
         axes = ", ".join([_axis(printer, axis) for axis in nest.axes])

@@ -15,7 +15,7 @@ from ocannl_core.ir.indexing import AxisIndex, IndexVar, StaticIndex, SubAxis, v
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.loop_nests import inner_statements
 from ocannl_core.ir.loops.nodes import Block, For, Gather, Scatter, Stmt, StoreVector
-from ocannl_core.ir.loops.ranges import Box, Range, bounded_range
+from ocannl_core.ir.loops.ranges import Box, Range, bounded_range, include_loop
 from ocannl_core.ir.loops.traverse import accesses_at, walk
 from ocannl_core.ir.node import TensorNode
 
@@ -30,8 +30,7 @@ def accessed_regions(body: Block, nodes: NodeInfos) -> Regions:
     ranges: dict[IndexVar, Range] = {}
     for each in walk(body):
         if isinstance(each, For):
-            known = ranges.get(each.var, Range(each.start, each.stop - 1))
-            ranges[each.var] = Range(min(known.low, each.start), max(known.high, each.stop - 1))
+            include_loop(ranges, each)
     _collect(body, nodes, ranges, (), found)
     return found
 

@@ -133,7 +133,7 @@ class Requirements:
                     written = target
                 case ir.CallExternal(outputs=outputs) | ir.Repeat(outputs=outputs):
                     written = next(iter(outputs), None)
-                case ir.For(kind=ir.AxisKind.TILE | ir.AxisKind.PAIR):
+                case ir.For(kind=ir.AxisKind.TILE | ir.AxisKind.DOT):
                     for each in walk(node):  # by an instruction, without primitives
                         executed[each] = None
                 case _:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ocannl_core.ir.indexing import IndexVar, joint_extents
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.ranges import is_in_bounds, ranges_of, static_ranges
 from ocannl_core.ir.loops.traverse import Node, children, static_indices, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import TernaryOp
@@ -62,18 +61,10 @@ def _is_defined(
     inside = list(walk(scoped))
     if nodes is None or any(isinstance(each, ir.Gather | ir.LoadMerge) for each in inside):
         return False
-    ranges: dict[IndexVar, Range] = {
-        index: Range(0, index.extent - 1)
-        for index in static_indices(scoped)
-        if index.extent is not None
-    }
-    for loop in (*around, *(each for each in inside if isinstance(each, ir.For))):
-        ranges[loop.var] = Range(loop.start, loop.stop - 1)
-    for each in inside:
-        if isinstance(each, ir.Load):
-            dims = joint_extents(each.indices, nodes[each.node].buffer_dims)
-            for index, extent in zip(each.indices, dims, strict=True):
-                reach = index_range(index, ranges)
-                if reach is None or reach.low < 0 or reach.high >= extent:
-                    return False
-    return True
+    loops = (*around, *(each for each in inside if isinstance(each, ir.For)))
+    ranges = static_ranges(static_indices(scoped)) | ranges_of(loops)
+    return all(
+        is_in_bounds(each.indices, nodes[each.node].buffer_dims, ranges)
+        for each in inside
+        if isinstance(each, ir.Load)
+    )

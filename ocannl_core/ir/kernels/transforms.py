@@ -97,7 +97,7 @@ class Order(Notated, notation="order {axes}"):
 
 @dataclass(frozen=True, slots=True)
 class SetKind(Notated):
-    """Axes have a kind: `unroll i1`, `vectorize j11`, `pair k1`, `parallelize j0`, `grid i0 j0`,
+    """Axes have a kind: `unroll i1`, `vectorize j11`, `dot k1`, `parallelize j0`, `grid i0 j0`,
     `block i1 j1`.
 
     Of a vectorised axis on thread blocks, one thread loads and stores all iterations at once. With
@@ -106,8 +106,8 @@ class SetKind(Notated):
     share. Threads of a block along its last axis are neighbours; along reduced axes they have
     partial results, which are combined in a tree of fixed order.
 
-    Operands that are packed along a pair stay in their narrow format, for the instruction widens
-    them.
+    Operands that are packed along a dot product stay in their narrow format, as the instruction
+    widens them.
     """
 
     kind: AxisKind

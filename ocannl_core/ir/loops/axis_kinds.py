@@ -81,10 +81,14 @@ class AxisKind(Enum):
         "unrolled", Resource.THREAD, "unroll", is_whole=True, splits_sums=True, on_blocks=True
     )
     """The loop is fully unrolled."""
-    PAIR = _Row("pair", Resource.INSTRUCTION, "pair", is_whole=True)
-    """Both iterations add a product of narrow floats to one number, or all four a product of bytes;
-    one instruction may execute them, which flushes floats below 2**-126 to zero.
+    DOT = _Row("dot", Resource.INSTRUCTION, "dot", is_whole=True)
+    """Iterations run over the terms of a dot product, neighbours in one lane of a vector or of a
+    tile register: two narrow floats, or four bytes. One instruction may add all of them to one
+    number, which flushes floats below 2**-126 to zero; or they copy the terms to memory that such
+    an instruction reads.
     """
+    PAIR = DOT
+    """The name of `DOT` in version 1.0 of the backend interface."""
     TILE = _Row("tile", Resource.INSTRUCTION, is_whole=True, on_blocks=True)
     """Iterations run over the rows, the columns or the terms of a tile register; one instruction
     may execute all of them, which flushes numbers below 2**-126 to zero.

@@ -7,13 +7,13 @@ table[ids[i], j]  -->  check ids in range(20000) for axis 0 of table
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import nan
-from typing import Any, assert_never
+from typing import Any, NoReturn, assert_never
 
 import numpy as np
 
-from ocannl_core.base.errors import UsageError
+from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexMap, StaticExtent
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import constant
@@ -124,6 +124,34 @@ def place_checks(stmts: Sequence[ir.Stmt]) -> tuple[ir.Stmt, ...]:
                 done = {each for each in done if each[0] not in changed}
                 rest.append(stmt)
     return (*first, *rest)
+
+
+def raise_failed_check(
+    checks: Iterable[ir.CheckPositions],
+    cells_of: Callable[[TensorNode], np.ndarray[Any, Any]],
+    value_of: Callable[[StaticExtent], int],
+    routine: str,
+) -> NoReturn:
+    """Raise the error of a check that a device found to fail.
+
+    Args:
+        checks: The checks of which one has failed.
+        cells_of: Returns the cells of a node, without margins.
+        value_of: Returns the value of an extent in the call.
+        routine: The name of the routine.
+
+    Raises:
+        UsageError: with the first position that is out of bounds.
+        LinkError: if there is none any more.
+    """
+    for check in checks:
+        check_positions(check, cells_of(check.node), value_of)
+    raise LinkError(
+        "Positions stay the same while a routine runs.",
+        found="a check that failed, and positions that are in bounds now",
+        where=f"running {routine}",
+        fix="let nothing else write them meanwhile",
+    )
 
 
 def check_positions(

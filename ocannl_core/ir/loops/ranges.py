@@ -20,6 +20,7 @@ from ocannl_core.ir.indexing import (
     affine,
     as_affine,
     is_injective,
+    joint_extents,
     variables,
 )
 from ocannl_core.ir.loops.nodes import Binary, Expr, For, IndexValue
@@ -36,6 +37,10 @@ class Range:
     @property
     def extent(self) -> int:
         return max(0, self.high - self.low + 1)
+
+    def is_within(self, extent: int) -> bool:
+        """Return True if all integers are positions of an axis of some extent."""
+        return self.low >= 0 and self.high < extent
 
 
 def ranges_of(loops: Iterable[For]) -> dict[IndexVar, Range]:
@@ -141,6 +146,20 @@ def _range_below(
     rest = index_range(affine([(factor, var) for var, factor in left.items()], 0), ranges)
     assert rest is not None
     return Range(max(low + rest.low, reach.low), min(high + rest.high, reach.high))
+
+
+def is_in_bounds(
+    indices: IndexMap,
+    dims: Sequence[int],
+    ranges: Mapping[IndexVar, Range],
+    bounds: Sequence[tuple[AxisIndex, int]] = (),
+) -> bool:
+    """Return True if an access to an array is certainly in bounds; `bounds` as `bounded_range`."""
+    reached = (bounded_range(index, ranges, bounds) for index in indices)
+    return all(
+        reach is not None and reach.is_within(extent)
+        for reach, extent in zip(reached, joint_extents(indices, dims), strict=True)
+    )
 
 
 _MOST_PIECES = 1_000_000

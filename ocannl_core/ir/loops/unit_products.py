@@ -1,6 +1,6 @@
 """Products on matrix units: their forms in the loop language, built and recognised here.
 
-A *product nest* is a multiply-add in TILE loops, innermost a PAIR loop where terms are in pairs:
+A *product nest* is a multiply-add in TILE loops, innermost a DOT loop where terms are in pairs:
 
     for i in tile(2): for j in tile(2): for k in tile(16): s[i, j] = fma(a[i, k], b[k, j], s[i, j])
 
@@ -73,13 +73,13 @@ def product_nest(loops: Sequence[tuple[LoopVar, int]], store: ir.Stmt) -> ir.For
 
 
 def perfect_tile(loop: ir.For) -> tuple[tuple[ir.For, ...], ir.Stmt] | None:
-    """Return perfectly nested TILE and PAIR loops from 0 on, outermost first, and the statement
+    """Return perfectly nested TILE and DOT loops from 0 on, outermost first, and the statement
     inside of them; None for other loops.
     """
     loops: list[ir.For] = []
     stmt: ir.Stmt = loop
     while isinstance(stmt, ir.For):
-        is_whole = stmt.kind in (ir.AxisKind.TILE, ir.AxisKind.PAIR) and stmt.bound is None
+        is_whole = stmt.kind in (ir.AxisKind.TILE, ir.AxisKind.DOT) and stmt.bound is None
         if not is_whole or stmt.start or len(stmt.body.stmts) != 1:
             return None
         loops.append(stmt)

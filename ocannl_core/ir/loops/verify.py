@@ -436,7 +436,7 @@ class _Checker:
             reach = bounded_range(index, self.ranges, self.ends)
             if reach is None:
                 continue
-            outside = reach.low < 0 or reach.high >= dim
+            outside = not reach.is_within(dim)
             if any(isinstance(var, indexing.StaticIndex) for var in indexing.variables(index)):
                 # an out-of-bounds value is an error of the caller; no in-bounds value, one of the
                 # program

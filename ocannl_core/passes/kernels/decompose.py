@@ -75,7 +75,7 @@ def decompose(
 
 
 def _is_one_instruction(node: Node) -> bool:
-    return isinstance(node, ir.For) and node.kind in (ir.AxisKind.TILE, ir.AxisKind.PAIR)
+    return isinstance(node, ir.For) and node.kind in (ir.AxisKind.TILE, ir.AxisKind.DOT)
 
 
 class _Rules:

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.powers_of_two import power_below
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels.dependence import AccessSet, iterations_are_independent
 from ocannl_core.ir.kernels.nest import perfect_loops
@@ -78,8 +79,7 @@ def distribute_scatter_cyclically(
     bits, extent = 8 * dtype.nbytes, nodes[node].buffer_dims[scatter.axis]
     if dtype.kind is Kind.UNSIGNED and extent >= 1 << bits:
         return None  # every number of the format is a position
-    count = min(blocks.processors // max(1, busy), extent, 1 << (bits - 2))
-    count = 1 << max(0, count.bit_length() - 1)
+    count = power_below(min(blocks.processors // max(1, busy), extent, 1 << (bits - 2)))
     if count < 2:
         return None
     part = fresh_var("part")

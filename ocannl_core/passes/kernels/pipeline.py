@@ -81,7 +81,7 @@ def nest_passes(
     """
     accumulation, budget = settings.current().accumulation, settings.current().memory_budget
     on_blocks = target is not None and target.thread_blocks is not None
-    widen = partial(widen_accumulators, may_pair=accumulation == "fast", in_pieces=not on_blocks)
+    widen = partial(widen_accumulators, is_fast=accumulation == "fast", in_pieces=not on_blocks)
 
     def fusion(run: NestPass) -> NestPass:
         return run if budget is None else within_budget(run, budget)

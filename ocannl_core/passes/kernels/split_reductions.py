@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.powers_of_two import power_below
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
 from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement, replace_nests
@@ -88,7 +89,7 @@ def split_nest_on_blocks(nest: KernelNest) -> NestReplacement | None:
     most = min(machine.MAX_GRID_PARTS // blocks, terms // least, longest)
     if most < machine.MIN_GRID_PARTS:
         return None
-    parts = 1 << (most.bit_length() - 1)
+    parts = power_below(most)
     axis = _cut_axis(nest.reduced, parts)
     # no rest, which would be one more kernel, where a number of parts at least half as large allows
     even = [each for each in range(parts, parts // 2, -1) if axis.extent % each == 0]

@@ -40,12 +40,12 @@ _LONG_SUM = 2048
 
 
 def widen_accumulators(
-    plan: NestPlan, *, may_pair: bool = False, in_pieces: bool = True
+    plan: NestPlan, *, is_fast: bool = False, in_pieces: bool = True
 ) -> NestPlan:
     """Accumulate sums of narrow floats in float32.
 
     Args:
-        may_pair: True if products may come from instructions for pairs.
+        is_fast: True if all matrix units may compute products, as `Reduction.is_fast` says.
         in_pieces: False if registers hold a long sum from its first term to the last one.
     """
     result: list[NestStep] = []
@@ -54,7 +54,7 @@ def widen_accumulators(
         if not isinstance(step, NestKernel):
             result.append(step)
             continue
-        kernel = _allow_pairs(step) if may_pair else step
+        kernel = _allow_fast(step) if is_fast else step
         nest = kernel.nest
         if nest.reduction is None or not nest.reduction.dtype.is_narrow:
             result.append(kernel)
@@ -70,12 +70,12 @@ def widen_accumulators(
     return with_steps(plan, result, made)
 
 
-def _allow_pairs(kernel: NestKernel) -> NestKernel:
-    """Return a kernel whose sum may use instructions for pairs; its statements stay the same."""
+def _allow_fast(kernel: NestKernel) -> NestKernel:
+    """Return a kernel whose sum may use all matrix units; its statements stay the same."""
     reduction = kernel.nest.reduction
     if reduction is None or reduction.op is not BinaryOp.ADD:
         return kernel
-    return replace(kernel, nest=replace(kernel.nest, reduction=replace(reduction, may_pair=True)))
+    return replace(kernel, nest=replace(kernel.nest, reduction=replace(reduction, is_fast=True)))
 
 
 def _needs_memory(nest: KernelNest, wide: KernelNest, *, in_pieces: bool) -> bool:

@@ -19,7 +19,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import IndexVar, as_affine, variables
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.ranges import Range, ranges_of
 from ocannl_core.ir.loops.traverse import clone_stmt, rewrite, size, statements, walk
 from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, TernaryOp
 from ocannl_core.passes.loops.algebraic_rules import apply_rules
@@ -140,7 +140,7 @@ def _split_points(loop: ir.For) -> set[int]:
     if loop.stop - loop.start < _LEAST_EXTENT:
         return set()
     found: set[int] = set()
-    ranges: dict[IndexVar, Range] = {loop.var: Range(loop.start, loop.stop - 1)}
+    ranges = ranges_of((loop,))
     for choice in walk(loop.body):
         if isinstance(choice, ir.Ternary) and choice.op is TernaryOp.WHERE:
             for test in walk(choice.first):
@@ -168,7 +168,7 @@ def _change_points(test: ir.Binary, ranges: dict[IndexVar, Range]) -> tuple[int,
 
 def _fold_comparisons(loop: ir.For) -> ir.For:
     """Fold the comparisons that are constant over the range of a loop."""
-    ranges: dict[IndexVar, Range] = {loop.var: Range(loop.start, loop.stop - 1)}
+    ranges = ranges_of((loop,))
 
     def fold_comparison(expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Binary) and expr.op in COMPARISONS:

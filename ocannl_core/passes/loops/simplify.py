@@ -128,7 +128,7 @@ class _Rules:
         extent = self.nodes[gather.node].buffer_dims[gather.axis]
         if position.high < 0 or position.low >= extent:
             return value_analysis.constant(gather.beyond, gather.dtype)
-        if position.low < 0 or position.high >= extent:
+        if not position.is_within(extent):
             return None
         return ir.Load(gather.node, _with_index(gather), gather.dtype)
 
@@ -176,7 +176,7 @@ class _Rules:
         extent = self.nodes[scatter.node].buffer_dims[scatter.axis]
         if position.high < 0 or position.low >= extent:
             return () if is_pure(scatter.value) else scatter
-        if position.low < 0 or position.high >= extent:
+        if not position.is_within(extent):
             return scatter
         return ir.Store(scatter.node, _with_index(scatter), scatter.value)
 

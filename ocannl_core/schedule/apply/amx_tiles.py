@@ -2,7 +2,7 @@
 
     split i 16; split j 16; split k 32; split k1 2; order i0 j0 k0 i1 j1 k10 k11; tile i1 j1 k10
 
-        -->  for k0, i1 in tile(16), j1 in tile(16), k10 in tile(16), k11 in pair(2):
+        -->  for k0, i1 in tile(16), j1 in tile(16), k10 in tile(16), k11 in dot(2):
                  sums[i1, j1] = fma(a[i0, k0, 0, i1, 2 * k10 + k11],
                                     b[j0, k0, 0, k10, j1, k11], sums[i1, j1])
 
@@ -118,7 +118,7 @@ class AmxTiling:
         whole = self.pad(self.tree.full_region)
         return (
             tuple(order[-4:]) == self.leaves
-            and kinds[self.pair] is ir.AxisKind.PAIR
+            and kinds[self.pair] is ir.AxisKind.DOT
             and ir.AxisKind.VECTOR not in kinds.values()
             and all(
                 each.size % self._tile_extent(each.axis) == 0 and not each.evenly for each in others
@@ -374,7 +374,7 @@ class _TileSource:
         if count == 1:
             return (stored(FixedIndex(0)),)
         pair = fresh_var("p")
-        return (ir.For(pair, 0, 2, ir.Block((stored(VarIndex(pair)),)), ir.AxisKind.PAIR),)
+        return (ir.For(pair, 0, 2, ir.Block((stored(VarIndex(pair)),)), ir.AxisKind.DOT),)
 
     def loop_over_pairs(self, body: Callable[..., tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
         """Return loops over pairs and, inside, over lanes."""

@@ -42,24 +42,22 @@ def joint_terms(tree: AxisTree, kinds: Mapping[str, AxisKind]) -> str:
     """Return the loop over terms that one instruction adds although their axis ends at run time, or
     "".
     """
-    joint = (name for name, kind in kinds.items() if kind in (AxisKind.PAIR, AxisKind.TILE))
+    joint = (name for name, kind in kinds.items() if kind in (AxisKind.DOT, AxisKind.TILE))
     ends = (name for name in joint if tree.axes[name[0]].bound and tree.is_reduced(name))
     return next(ends, "")
 
 
-def is_valid_pair(
-    tree: AxisTree, order: Sequence[str], pairs: list[str], vectors: list[str]
-) -> bool:
-    """Return True if loops over the terms of one instruction are the inside of a reduced axis,
+def is_valid_dot(tree: AxisTree, order: Sequence[str], dots: list[str], vectors: list[str]) -> bool:
+    """Return True if loops over the terms of dot products are the inside of a reduced axis,
     innermost.
     """
-    split = tree.splits.get(pairs[0][:-1])
+    split = tree.splits.get(dots[0][:-1])
     return (
-        pairs == [order[-1]]
+        dots == [order[-1]]
         and bool(vectors)
-        and pairs[0].endswith("1")
+        and dots[0].endswith("1")
         and split is not None
         and split.size in (2, 4)
         and not split.evenly
-        and tree.is_reduced(pairs[0])
+        and tree.is_reduced(dots[0])
     )

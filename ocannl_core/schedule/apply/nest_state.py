@@ -373,17 +373,17 @@ def _finish_kinds(state: NestState) -> NestState:
     """Check the kinds of leaves beside each other."""
     order, kinds = state.order, state.kinds
     vectors = [name for name in order if kinds[name] is AxisKind.VECTOR]
-    pairs = [name for name in order if kinds[name] is AxisKind.PAIR]
+    dots = [name for name in order if kinds[name] is AxisKind.DOT]
     if joint := loop_ends.joint_terms(state.tree, kinds):
         raise UsageError("An axis that ends at run time is reduced term by term.", found=joint)
-    if vectors and vectors != list(state.square or order[: len(order) - len(pairs)][-1:]):
+    if vectors and vectors != list(state.square or order[: len(order) - len(dots)][-1:]):
         raise UsageError("The innermost axis alone is vectorised.", found=" ".join(vectors))
-    is_paired = not pairs or loop_ends.is_valid_pair(state.tree, order, pairs, vectors)
-    if state.tile is None and not is_paired:
+    is_valid = not dots or loop_ends.is_valid_dot(state.tree, order, dots, vectors)
+    if state.tile is None and not is_valid:
         raise UsageError(
-            "A pair is the inside of a reduced axis split by two or four, inside of a vectorised "
-            "axis.",
-            found=" ".join(pairs),
+            "The axis of a dot product is the inside of a reduced axis split by two or four, "
+            "inside of a vectorised axis.",
+            found=" ".join(dots),
         )
     if state.square:  # of the rest
         return replace(state, kinds={**kinds, state.square[0]: AxisKind.SERIAL})

@@ -63,16 +63,16 @@ class FilledBuffer(ABC):
 
 
 class PackedBuffer(FilledBuffer):
-    """Memory of the thread that fills it. Pairs stay in their narrow format."""
+    """Memory of the thread that fills it. Terms of dot products stay in their narrow format."""
 
     def __init__(self, emission: Emission, pack: Pack, operand: ir.Expr) -> None:
         super().__init__(emission, pack, operand)
         kinds, order = self.state.kinds, self.state.order
-        is_paired = kinds[order[-1]] is ir.AxisKind.PAIR
-        self._packed = unwidened(operand) if is_paired else operand
+        is_dot = kinds[order[-1]] is ir.AxisKind.DOT
+        self._packed = unwidened(operand) if is_dot else operand
         dims = [self.tree.max_extent(axis) for axis in self.pack.axes]
         nbytes = self._packed.dtype.nbytes
-        if kinds.get(self.pack.axes[-1]) is not ir.AxisKind.PAIR:
+        if kinds.get(self.pack.axes[-1]) is not ir.AxisKind.DOT:
             if len(dims) > 1 and dims[-1] * nbytes % PADDED_STRIDE_BYTES == 0:
                 dims[-1] += CACHE_LINE_BYTES // nbytes
         elif len(dims) > 2 and dims[-2] * dims[-1] * nbytes % PADDED_STRIDE_BYTES == 0:

@@ -93,7 +93,7 @@ class Packer:
             transposed
         """
         leaves = packing_order(self.tree, self.pack)
-        inner = leaves[-2:] if self.kinds.get(leaves[-1]) is AxisKind.PAIR else leaves[-1:]
+        inner = leaves[-2:] if self.kinds.get(leaves[-1]) is AxisKind.DOT else leaves[-1:]
         if self._is_widened_along(factor, inner[-1]):
             outer, last = leaves[:-1], leaves[-1]
             return self.loops(outer, region, lambda region: self._fill_row(last, region, copy))
@@ -136,7 +136,7 @@ class Packer:
     def _fill_transposed(
         self, row: _Row, inner: list[str], region: Region, copy: Body
     ) -> tuple[Stmt, ...]:
-        """Return the loops along a row and, inside, over lanes; pairs stay adjacent."""
+        """Return the loops along a row and, inside, over lanes and the terms of dot products."""
         first, *others = row.leaves
         for name in others:
             (whole,) = region.ranges(name)
@@ -195,23 +195,23 @@ class Packer:
         return tuple(copies)
 
     def _find_row(self, factor: Expr, leaves: list[str], inner: list[str]) -> _Row | None:
-        """Return the loops along which an operand, or a pair of its elements, is contiguous in
-        memory, if lanes are in different rows.
+        """Return the loops along which an operand, or the terms of its dot products, are
+        contiguous in memory, if lanes are in different rows.
         """
         if isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY:
             factor = factor.arg
         if not isinstance(factor, Load) or not factor.indices:
             return None
         steps = self._steps(factor)
-        paired = f"{inner[1][:-1]}0" if len(inner) > 1 else None
+        groups = f"{inner[1][:-1]}0" if len(inner) > 1 else None
         found = [
             leaf
             for leaf in leaves
             if steps.get(self._var(leaf)) == 1
-            and (leaf == paired if paired else leaf in self.tree.axes or leaf.endswith("1"))
+            and (leaf == groups if groups else leaf in self.tree.axes or leaf.endswith("1"))
         ][:1]
         cells = self.tree.count(found)
-        while found and self.nodes is not None and not paired:
+        while found and self.nodes is not None and not groups:
             outer = self._around(found[0], leaves)
             if outer is None or steps.get(self._var(outer)) != cells:
                 break

@@ -24,7 +24,7 @@ from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.ranges import Range, is_in_bounds
 from ocannl_core.ir.loops.traverse import rewrite, unconditional_subexpressions, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
@@ -139,12 +139,7 @@ def _depends(indices: tuple[indexing.AxisIndex, ...], var: indexing.LoopVar) -> 
 
 def _is_inside(place: Place, nodes: NodeInfos, ranges: Ranges) -> bool:
     node, indices = place
-    extents = indexing.joint_extents(indices, nodes[node].buffer_dims)
-    for index, extent in zip(indices, extents, strict=True):
-        reach = index_range(index, ranges)
-        if reach is None or reach.low < 0 or reach.high >= extent:
-            return False
-    return True
+    return is_in_bounds(indices, nodes[node].buffer_dims, ranges)
 
 
 def is_vector(

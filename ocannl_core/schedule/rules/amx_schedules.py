@@ -5,7 +5,7 @@ operand has an output axis that the other one has not, and both share a reduced 
 of results, two tiles of rows by two of columns, use each tile of operands twice:
 
     c[i, j] += a[i, k] * b[k, j]  -->  split j 512; split j1 32; split j11 16; split i 32; ...;
-                                       tile i11 j111 k10; pair k11
+                                       tile i11 j111 k10; dot k11
 
 The columns of a panel and their terms stay in the second cache while all rows are multiplied. A
 float32 is split into three numbers of bfloat16, which takes six products; tiles are used if they
@@ -219,7 +219,7 @@ class _TileModel:
             transforms.Order(order),
             *transforms.set_kinds(AxisKind.UNROLLED, (*inner_row, *inner_column)),
             transforms.TileMatrix(row, column, tile[1], unit.parts, unit.shape),
-            transforms.SetKind(AxisKind.PAIR, (tile[2],)),
+            transforms.SetKind(AxisKind.DOT, (tile[2],)),
             *sorted(packs, key=lambda pack: pack.operand),
             transforms.AccumulateAt(reductions[0], fused=True),
         )

@@ -24,6 +24,7 @@ from math import prod
 from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.powers_of_two import power_above, power_below
 from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -401,16 +402,6 @@ def _first_reduced_leaf(nest: KernelNest, distribution: _CyclicDistribution) -> 
     leaves = [f"{axis.name}0" if axis.name in split else axis.name for axis in nest.reduced]
     serial = [name for name in leaves if name not in distribution.block]
     return next(iter([*serial, *leaves]), "")
-
-
-def power_below(number: int) -> int:
-    """Return the greatest power of two that is no greater than a number; 1 at least."""
-    return 1 << max(0, number.bit_length() - 1)
-
-
-def power_above(number: int) -> int:
-    """Return the least power of two that is no less than a number; 1 at least."""
-    return 1 << max(0, number - 1).bit_length()
 
 
 def row_schedule(

@@ -37,7 +37,7 @@ def find_unit(kind: type[Unit], reduction: Reduction, target: Target) -> Unit | 
     if unit.sum_dtype.is_integer:  # exact modulo 2**32 in any order
         return unit
     rounds_alone = reduction.is_widened and unit.dtype.is_narrow and not unit.flushes
-    return unit if reduction.may_pair or rounds_alone else Obstacle.ACCUMULATION
+    return unit if reduction.is_fast or rounds_alone else Obstacle.ACCUMULATION
 
 
 def _formats(unit: MatrixUnit) -> frozenset[DType]:

@@ -81,7 +81,7 @@ def _are_vectorizable(
         at = index_range(index, ranges)
         if at is None:  # depends on loops outside of the nest; code generation checks it
             return ranges.keys().isdisjoint(variables(index))
-        return at.low >= 0 and at.high < dim
+        return at.is_within(dim)
 
     return all(_is_vectorizable_value(value, is_inside) for value in values)
 

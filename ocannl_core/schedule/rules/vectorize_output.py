@@ -98,7 +98,7 @@ class _OutputVectorizer:
         )
         if parameters.prefetches is not None:
             self._prefetches = parameters.prefetches
-        self._pair = self._split_pairs(splits)
+        self._dot = self._split_dot(splits)
         rows = [block.inner for block in self._rows]
         self._tile_loops = [*rows, *([chains] if chains is not None else []), *lanes]
         self._splits = (*vector_splits, *row_splits, *splits)
@@ -110,7 +110,7 @@ class _OutputVectorizer:
             *self._splits,
             Order(self._order()),
             *unroll_tile(self._model, self._tile_loops),
-            *set_kinds(AxisKind.PAIR, () if self._pair is None else (self._pair,)),
+            *set_kinds(AxisKind.DOT, () if self._dot is None else (self._dot,)),
             *self._packs(),
             AccumulateAt(over, self._model.is_fused, self._prefetches),
         )
@@ -126,14 +126,14 @@ class _OutputVectorizer:
             vector_loops.middle,
         )
         loops = [name for name in numbers if name is not None]
-        pair = [self._pair] if self._pair is not None else []
+        dot = [self._dot] if self._dot is not None else []
         return (
             *self._outer_loops(),
             *loops,
             *model.shifting_axes,
             *self._reduced,
             *self._tile_loops,
-            *pair,
+            *dot,
         )
 
     def _outer_loops(self) -> tuple[str, ...]:
@@ -419,7 +419,7 @@ class _OutputVectorizer:
         self._reduced = [f"{each}0" if each == name else each for each in self._reduced]
         return f"{name}1"
 
-    def _split_pairs(self, splits: list[Transform]) -> str | None:
+    def _split_dot(self, splits: list[Transform]) -> str | None:
         """Split off a loop over the terms that are one instruction, if there is one; return its
         name.
         """
@@ -451,12 +451,12 @@ class _OutputVectorizer:
             return
         loops = [*model.shifting_axes, *self._reduced]
         used = [name for name in loops if name[0] in operand.axes]
-        if self._pair is not None or self._should_pack(operand):
+        if self._dot is not None or self._should_pack(operand):
             panels = [vector_loops.middle] if vector_loops.middle is not None else []
             yield Pack(
                 operand.position,
                 inside,
-                (*panels, *used, vector_loops.inner, *self._pair_axes(operand)),
+                (*panels, *used, vector_loops.inner, *self._dot_axes(operand)),
             )
 
     def _packs_distant_vectors(self) -> bool:
@@ -470,14 +470,14 @@ class _OutputVectorizer:
             for each in model.vector_operands(self._vector_axis)
         )
 
-    def _pair_axes(self, operand: ReductionOperand) -> list[str]:
-        """Return the innermost axis of a copy of pairs."""
-        is_used = self._pair is not None and self._pair[0] in operand.axes
-        return [self._pair] if is_used and self._pair is not None else []
+    def _dot_axes(self, operand: ReductionOperand) -> list[str]:
+        """Return the innermost axis of a copy for dot products."""
+        is_used = self._dot is not None and self._dot[0] in operand.axes
+        return [self._dot] if is_used and self._dot is not None else []
 
     def _saves_conversions(self, operand: ReductionOperand) -> bool:
         """Return True if packing an operand saves conversions."""
-        return operand.is_converted and self._pair is None
+        return operand.is_converted and self._dot is None
 
     def _should_pack(self, operand: ReductionOperand) -> bool:
         """Return True if packing a vector operand pays."""
@@ -502,29 +502,29 @@ class _OutputVectorizer:
         """Yield the packing of a broadcast operand, if its rows conflict in the cache."""
         if not self._model.can_pack_rows(operand, row.axis[0]):
             return
-        if row.outer is None and not (self._saves_conversions(operand) or self._pair is not None):
+        if row.outer is None and not (self._saves_conversions(operand) or self._dot is not None):
             return
         decided = self._parameters.layout(operand.position)
         copy = self._choose_row_layout(operand, row) if decided is None else decided
         used = [name for name in self._reduced if name[0] in operand.axes]
-        pairs = self._pair_axes(operand)
+        dot = self._dot_axes(operand)
         needed = [name for name in self._outer_loops() if name[0] in operand.axes]
         # one copy serves all blocks of the vector axis
         is_early = self._has_outer_vector_loop() or not needed
         blocks, inside = (needed, None) if is_early else ([], needed[-1])
         if copy is PackingLayout.PANELS:
             if self._block_count > 1 and self._vector_loops.outer is None and row.outer is not None:
-                yield Pack(operand.position, row.outer, (*used, row.inner, *pairs))
+                yield Pack(operand.position, row.outer, (*used, row.inner, *dot))
             else:
                 numbers = [*blocks, *([row.outer] if row.outer is not None else [])]
-                yield Pack(operand.position, inside, (*numbers, *used, row.inner, *pairs))
+                yield Pack(operand.position, inside, (*numbers, *used, row.inner, *dot))
         elif copy is PackingLayout.ROWS:
-            yield Pack(operand.position, inside, (*blocks, row.axis, *used, *pairs))
+            yield Pack(operand.position, inside, (*blocks, row.axis, *used, *dot))
 
     def _choose_row_layout(self, operand: ReductionOperand, row: BlockedAxis) -> PackingLayout:
         """Return the layout of a broadcast operand by the cost model."""
         model = self._model
-        if self._pair is not None and (not operand.is_load or operand.stride(self._pair[0]) != 1):
+        if self._dot is not None and (not operand.is_load or operand.stride(self._dot[0]) != 1):
             return PackingLayout.PANELS
         if self._saves_conversions(operand) and self._reduced:
             # in the innermost loop, conversions of single numbers take as long as products

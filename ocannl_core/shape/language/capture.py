@@ -17,7 +17,7 @@ class DimRef:
     """A reference to a label of a spec: an axis, or the axes of a row variable.
 
     It is created empty, and bound by `Environment.relate(..., capture={"label": ref})`. A bound
-    reference is an argument of the methods `size_of`, `set_dim`, `set_equal` and `set_scale` of
+    reference is an argument of the methods `size_of`, `set_dim` and `set_scale` of
     `Environment`; for a row variable, they refer to the product of its axes. A reference that is
     captured twice unifies the two sizes or rows.
     """

@@ -12,6 +12,8 @@ steps compute what the gradient code reads, or load what the forward steps have 
         kept[t] = before                            backpropagation through the body
     final = c                                       d = gradient of before
                                                 gradient of initial += d
+
+`operations/loop_gradients.py` makes expressions of the same gradients.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from ocannl_core.ir import indexing
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
-    Fetch,
     NodeOperand,
     Operand,
     RepeatedAssignments,
@@ -60,13 +61,12 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _ForwardLoop:
     """The forward code of a loop since it was emitted: the nodes of its repetition, and the kept
-    values of all steps, by nodes of a step; and those that take more than pointwise operations.
+    values of all steps, by nodes of a step.
     """
 
     index: indexing.StaticIndex
     count: int
     names: Mapping[TensorNode, TensorNode]
-    reduced: frozenset[TensorNode]
     since: int
     kept: dict[TensorNode, TensorNode] = field(default_factory=dict)
 
@@ -126,14 +126,11 @@ class LoopCode:
             )
         for after, final in zip(loop.after, loop.final, strict=True):
             self._assign(emitter.node_of(final), final.shape, after, loop.origin)
-        reduced = frozenset(
-            node for each in leaves(emitter.body) if _reduces(each) for node in targets(each)
-        )
         index, names = with_step.finish(outside, count, loop.is_reversed)
         for result in loop.results:
             emitter.embedded.add(emitter.node_of(result))
             emitter.changed(result)
-        return _ForwardLoop(index, count, names, reduced, emitter.last_change(loop.results))
+        return _ForwardLoop(index, count, names, emitter.last_change(loop.results))
 
     def _body(self, loop: Loop) -> None:
         """Emit the tensors of a step."""
@@ -154,11 +151,8 @@ class LoopCode:
         return [self._emitter.calls.node_of(each) for each in (*around, *grads)]
 
     def backpropagate(self, loop: Loop, result: Tensor) -> None:
-        """Emit the contributions of the results' gradients to the inputs' gradients, once all are
-        complete: at the oldest result, as gradients of gradients add younger results to a loop.
-        """
-        is_last = not any(each.id < result.id for each in loop.results if each in self.graph)
-        if loop in self._emitter.passed or not is_last:
+        """Emit the contributions of the results' gradients to the inputs' gradients."""
+        if loop in self._emitter.passed or not loop.is_oldest(result, self.graph):
             return
         self._emitter.passed.add(loop)
         for result in loop.results:
@@ -297,19 +291,11 @@ class LoopCode:
         self, loop: Loop, forward: _ForwardLoop, operations: Mapping[TensorNode, float]
     ) -> set[TensorNode]:
         """Return the nodes of a step whose values the forward steps keep if they are needed."""
-        node_of = self._emitter.node_of
-        found, entries = set(map(node_of, loop.before)), set(loop.entries)
-        for tensor in loop.body:
-            node = node_of(tensor)
-            if isinstance(tensor.definition, ResultOfLoop) or node not in forward.names:
-                continue
-            match loop.keep:
-                case "reductions" if node in forward.reduced:
-                    found |= set() if self._is_recomputed(node, operations) else {node}
-                case "all" if tensor not in entries:
-                    found.add(node)
-                case _:
-                    pass
+        found = set(map(self._emitter.node_of, loop.before))
+        for node in map(self._emitter.node_of, loop.kept_values):
+            is_recomputed = loop.keep == "reductions" and self._is_recomputed(node, operations)
+            if node in forward.names and not is_recomputed:
+                found.add(node)
         return found
 
     def _keep(self, node: TensorNode, forward: _ForwardLoop) -> TensorNode:
@@ -435,17 +421,6 @@ def check_formats(loop: Loop) -> None:
             fix=f'convert the new value, oc.cast(x, "{before.dtype}"), or begin with a carry in '
             f"{after.dtype}",
         )
-
-
-def _reduces(assignment: Leaf) -> bool:
-    """Return True for code that takes more than pointwise operations."""
-    match assignment:
-        case Accumulate(combine=combine):
-            return combine is not BinaryOp.SECOND
-        case Fetch() | RepeatedAssignments():
-            return False
-        case _:
-            return True
 
 
 def _carried(before: Tensor) -> TensorNode:

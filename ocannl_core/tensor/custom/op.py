@@ -339,10 +339,7 @@ class Apply:
         """
         formats = [t.dtype if isinstance(t, TensorType) else None for t in types]
         try:
-            signature = ("types", *(variable.dtype for variable in self.inputs))
-            known = session.signatures.setdefault(self.op, {}).setdefault(
-                signature, (formats, self.origin)
-            )
+            hash(self.op)  # a mapping would add words of its own to the error
         except TypeError as error:
             raise self._error(
                 "An op is hashable, so that equal ones can be found.",
@@ -350,6 +347,10 @@ class Apply:
                 "define __hash__ beside __eq__, list attributes in __props__, or make the op a "
                 "frozen dataclass",
             ) from error
+        signature = ("types", *(variable.dtype for variable in self.inputs))
+        known = session.signatures.setdefault(self.op, {}).setdefault(
+            signature, (formats, self.origin)
+        )
         if known[0] != formats:
             raise self._error(
                 "Equal ops on inputs of equal types have outputs of equal types.",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
@@ -30,7 +31,7 @@ Gradient = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Any]]
 def parameters_of_function(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
     """Return the parameters of a function."""
     try:
-        return tuple(inspect.signature(function).parameters.values())
+        return tuple(signature_of(function).parameters.values())
     except (TypeError, ValueError):
         raise UsageError.at_caller(
             "The function of an operation states its parameters.",

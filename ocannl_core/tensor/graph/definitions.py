@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -170,6 +171,30 @@ class Loop:
     def results(self) -> tuple[Tensor, ...]:
         """The results of the loop."""
         return (*self.final, *self.stacked)
+
+    @property
+    def kept_values(self) -> set[Tensor]:
+        """The tensors of a step whose values gradients read from memory where they need them, as
+        `keep` says; the carry, which they read in any case, is not among them.
+        """
+        computed = set(self.body).difference(self.entries, self.positions)
+        return {each for each in computed if self._keeps(each.definition)}
+
+    def _keeps(self, definition: Definition) -> bool:
+        match definition:
+            case Applied(operation):
+                reduces = operation.forward.accumulation is not None
+            case ResultOf():
+                reduces = True
+            case _:
+                return False
+        return self.keep == "all" or (self.keep == "reductions" and reduces)
+
+    def is_oldest(self, result: Tensor, among: AbstractSet[Tensor]) -> bool:
+        """Return True for the oldest of the results in a set. Gradients pass through the loop
+        there, once those of all results are complete: gradients add younger results.
+        """
+        return not any(each.id < result.id for each in self.results if each in among)
 
     def contains(self, other: Loop | None) -> bool:
         """Return True if another loop is this one, or is inside its body."""

@@ -12,12 +12,12 @@ read by emission, by `oc.gradients` and by the inference of shapes and memory:
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
+from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import returns_of
@@ -67,7 +67,7 @@ def slot_of(name: str) -> formulas.Variable | None:
 @lru_cache(maxsize=1024)
 def parameter_slots(function: Callable[..., None]) -> Mapping[str, formulas.Variable]:
     """Return the variables of the parameters of a defining function, by name."""
-    found = {name: slot_of(name) for name in inspect.signature(function).parameters}
+    found = {name: slot_of(name) for name in signature_of(function).parameters}
     if unknown := [name for name, variable in found.items() if variable is None]:
         raise UsageError(
             "The parameters of a defining function are named after slots.",

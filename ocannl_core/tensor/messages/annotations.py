@@ -19,6 +19,8 @@ from typing import Any, Literal, TypeVar, Union
 
 import numpy as np
 
+from ocannl_core.base.deferred_annotations import annotations_of
+
 _LONGEST = 20
 """The number of elements of a collection that are compared."""
 
@@ -57,11 +59,7 @@ def annotation_of(
         return Any if note is Parameter.empty else note
     module = function.__module__
     if owner is not None and function.__name__ == "__init__":  # the fields of a data class
-        declaring = [
-            each
-            for each in owner.__mro__
-            if parameter.name in vars(each).get("__annotations__", ())
-        ]
+        declaring = [each for each in owner.__mro__ if parameter.name in annotations_of(each)]
         module = declaring[-1].__module__ if declaring else module
     try:
         return eval(note, {**_public_names(), **vars(sys.modules[module])})
@@ -142,7 +140,7 @@ def _members(protocol: Any) -> Iterable[str]:
     return {
         name
         for each in classes
-        for name in {*vars(each), *vars(each).get("__annotations__", ())}
+        for name in {*vars(each), *annotations_of(each)}
         if not name.startswith("_")
     }
 

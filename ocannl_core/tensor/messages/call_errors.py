@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from functools import wraps
-from inspect import Parameter, Signature, isclass, isfunction, signature
+from inspect import Parameter, Signature, isclass, isfunction
 from types import TracebackType
 from typing import Any
 
+from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.origin import is_inside
 from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
@@ -147,7 +148,7 @@ def refuse(
     """
     if isinstance(error, OcannlError) or _left_the_package(error.__traceback__):
         return
-    parameters = signature(function)
+    parameters = signature_of(function)
     if function.__name__ == "__init__" and args:
         title = type(args[0]).__name__
     try:
@@ -167,7 +168,7 @@ def check_fields(value: Any) -> None:
 def _check(
     title: str, function: Callable[..., Any], arguments: Mapping[str, Any], owner: type | None
 ) -> None:
-    parameters = signature(function).parameters
+    parameters = signature_of(function).parameters
     for name, given in arguments.items():
         kind = parameters[name].kind
         values = {name: given}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from types import EllipsisType
 from typing import Any
 
+from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
@@ -68,7 +68,7 @@ def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
     try:
         positional = [
             each
-            for each in inspect.signature(function).parameters.values()
+            for each in signature_of(function).parameters.values()
             if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
             and each.default is each.empty
         ]

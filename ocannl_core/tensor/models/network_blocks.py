@@ -16,6 +16,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
+from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import MissingAttributeError, ShapeError, UsageError
 from ocannl_core.base.origin import caller_depth, caller_location, returns_of
 from ocannl_core.base.renamed import with_new_keywords
@@ -133,7 +134,7 @@ class NetworkBlock(Generic[R]):
 
     def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Return the tensors for the positional parameters of the body."""
-        signature = inspect.signature(self.function)
+        signature = signature_of(self.function)
         try:
             bound = signature.bind(*args, **named, **self.config)
         except TypeError as error:
@@ -209,7 +210,7 @@ class BlockFunction(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._function = function
-        self._signature = inspect.signature(function)
+        self._signature = signature_of(function)
         is_ours = str(function.__module__).startswith("ocannl_core.nn.")
         self._title = f"oc.nn.{function.__name__}" if is_ours else ""
         functools.update_wrapper(self, function)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.shape.environment import Environment
@@ -83,7 +84,7 @@ def scheme_of(block: NetworkBlock[Any]) -> Scheme:
         made = [each.value for each in leaves_of(results) if isinstance(each.value, Tensor)]
         environment = session.environment
         titles = [f"result{i}" for i in range(len(made))] if len(made) > 1 else ["result"]
-        parameters = dict(_parameters_of(copies[block]))
+        parameters = dict(parameters_of(copies[block]))
         arguments = {name: each.terms for name, each in zip(names, given, strict=True)}
         terms = {name: each.terms for name, each in zip(titles, made, strict=True)}
         inner = {name: each.terms for name, each in parameters.items()}
@@ -104,7 +105,7 @@ def _arguments_of(block: NetworkBlock[Any]) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [
         each.name
-        for each in inspect.signature(block.function).parameters.values()
+        for each in signature_of(block.function).parameters.values()
         if each.kind in kinds and each.default is inspect.Parameter.empty
     ]
 
@@ -120,8 +121,9 @@ def _share_sizes(block: NetworkBlock[Any], copy: NetworkBlock[Any]) -> None:
             _share_sizes(block.blocks[place], inner)
 
 
-def _parameters_of(block: NetworkBlock[Any], path: Sequence[str] = ()) -> list[tuple[str, Tensor]]:
+def parameters_of(block: NetworkBlock[Any], path: Sequence[str] = ()) -> list[tuple[str, Tensor]]:
+    """Return the parameters of a block and of the blocks inside it, with the names of these."""
     found = [(".".join((*path, name)), each) for name, (each, _) in block.own_parameters.items()]
     for inner in block.blocks.values():
-        found += _parameters_of(inner, (*path, inner.title))
+        found += parameters_of(inner, (*path, inner.title))
     return found

@@ -264,12 +264,10 @@ class _Walk:
         self._add_stated(application.gradients(cotangents, wanted, values), tensor.origin)
 
     def _pass_through_loop(self, loop: Loop, tensor: Tensor) -> None:
-        """Add the contributions of the gradients of a loop's results to its inputs' gradients, once
-        all are complete: at the oldest result, as gradients add younger results to a loop.
-        """
-        reached = [each for each in loop.results if each in self._dependents]
-        if any(each.id < tensor.id for each in reached):
+        """Add the contributions of the gradients of a loop's results to its inputs' gradients."""
+        if not loop.is_oldest(tensor, self._dependents):
             return
+        reached = [each for each in loop.results if each in self._dependents]
         given = {each: self._gradient(each) for each in reached if each in self._terms}
         wanted = [each for each in loop.inputs if each in self._dependents and each.dtype.is_float]
         if not given:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from inspect import signature
 from itertools import product
 from math import prod
 from numbers import Integral, Real
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base import settings
+from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import UsageError, printable
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.files.trust import open_regular
@@ -356,7 +356,7 @@ def arange(
 def _check_indices(function: Callable[..., float], axes: int) -> None:
     """Raise UsageError unless a function takes as many indices as there are axes."""
     try:
-        signature(function).bind(*range(axes))
+        signature_of(function).bind(*range(axes))
     except TypeError as error:
         raise UsageError.at_caller(
             "A function of indices takes one for each axis: batch, then output, then input axes.",

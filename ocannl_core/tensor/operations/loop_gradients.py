@@ -14,7 +14,11 @@ and gradients of their operations:
 
     dxs, (dinit, dw) = scan(gradient, (dlast, 0), reversed)
 
-So it is differentiated like any other loop.
+So it is differentiated like any other loop. Backpropagation has a code of its own for the same
+loop, `computations/loop_code.py`: it emits assignments over closed shapes, which add to gradients
+in place, and chooses the kept values by their sizes. Here shapes may be open, and sums are carried
+from step to step. The facts that both read are those of `Loop`: its kept values, and the result at
+which gradients pass through it.
 """
 
 from __future__ import annotations
@@ -23,9 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.origin import caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.shape.language.constraints import equal_shapes
 from ocannl_core.shape.translation.logic import Pointwise
@@ -164,7 +166,8 @@ class StepCopy:
         self._kept: dict[Tensor, tuple[Tensor, Tensor]] = {}
         """The stacks and their entries, by the tensors of the step."""
         self._known_stacks = set(loop.stacked)
-        self._computed = set(loop.body).difference(loop.entries, loop.positions)
+        self._kept_values = loop.kept_values
+        self._recomputed = set(loop.body) - {*loop.entries, *loop.positions, *self._kept_values}
         self._copies: dict[Tensor, Tensor] = {}
         for entry, own in zip(loop.entries, entries, strict=True):
             self._relate(own, entry)
@@ -195,7 +198,7 @@ class StepCopy:
         needed, pending = {tensor}, [tensor]
         while pending:
             each = pending.pop()
-            if each not in self._values and each in self._computed and not self._is_kept(each):
+            if each not in self._values and each in self._recomputed:
                 operands = each.operands if isinstance(each.definition, definitions.Applied) else ()
                 pending += (operand for operand in operands if operand not in needed)
                 needed.update(operands)
@@ -206,10 +209,10 @@ class StepCopy:
 
     def _compute(self, tensor: Tensor) -> Tensor:
         """Return the value of a tensor whose operands have theirs."""
-        if self._is_kept(tensor):
+        if tensor in self._kept_values:
             return self._entry_of_stack(tensor)
         copy, definition = self.of(tensor), tensor.definition
-        if tensor not in self._computed or not isinstance(definition, definitions.Applied):
+        if tensor not in self._recomputed or not isinstance(definition, definitions.Applied):
             return copy
         operands = tuple(self._values[each] for each in definition.operands)
         if all(
@@ -217,19 +220,6 @@ class StepCopy:
         ):
             return copy
         return self._apply(tensor, definition, operands)
-
-    def _is_kept(self, tensor: Tensor) -> bool:
-        loop = self._loop
-        if tensor not in self._computed:
-            return False
-        match tensor.definition:
-            case definitions.Applied(operation):
-                reduces = operation.forward.accumulation is not None
-            case definitions.ResultOf():
-                reduces = True
-            case _:
-                return False
-        return loop.keep == "all" or (loop.keep == "reductions" and reduces)
 
     def _entry_of_stack(self, tensor: Tensor) -> Tensor:
         """Return the entry, for a step of the other loop, of the values of all steps."""
@@ -272,14 +262,6 @@ class StepCopy:
                     tensor, definition, tuple(map(self.of, operands))
                 )
             case definitions.ResultOf(application):
-                if application.changes_state:
-                    raise UsageError(
-                        "The gradient of a loop computes the values of its steps again.",
-                        found=f"{tensor.origin}, which changes a tensor, in the body of "
-                        f"{self._loop.name}",
-                        where=f"{tensor.origin}\n{caller_location() or ''}",
-                        fix="return the new value as the carry",
-                    )
                 again = application.copy(list(map(self.of, application.inputs)))
                 self._copies |= zip(application.results, again.results, strict=True)
             case definitions.ResultOfLoop(inner):

@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin, caller_depth, caller_location
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.primitives import UnaryOp
@@ -260,53 +261,92 @@ def _check_extents(
 
 
 def _reshape(x: Tensor, own: Axes, target: tuple[int, ...], ranks: tuple[int, ...]) -> Tensor:
-    """Split axes and join them, in as few steps as possible."""
-    source = own.known_sizes
+    """Split and join axes two by two: all that are independent of each other in one operation. Axes
+    of size 1 are dropped by the first operation, and made by the last one.
+    """
     if 0 in target:
         empty: Tensor = pointwise.cast(constant(0.0, x.session), x.dtype)
         return broadcast_to_ranks(empty, target, ranks)
-    # axes of size 1 are dropped first and made last; the others are split and joined two by two
-    ones = [position for position, size in enumerate(own.lengths) if size == 1]
-    read = own.replaced(dict.fromkeys(ones, "0"))
-    names = [own.names[position] for position in range(len(source)) if position not in ones]
-    sizes = [size for size in source if size != 1]
+    sizes = [size for size in own.known_sizes if size != 1]
     wanted = [size for size in target if size != 1]
-    if ones or own.ranks[1] < len(own):
-        x = move("reshape", x, f"{read} => {write_shape(names, (0, len(names), 0))}")
-    while sizes != wanted:
-        x, sizes = _step(x, sizes, wanted)
-    names = [f"a{position}" for position in range(len(sizes))]
-    left = iter(names)
-    made = ["0" if size == 1 else next(left) for size in target]
-    flat = write_shape(names, (0, len(names), 0))
-    if len(made) == len(names) == ranks[1]:
-        return x
-    return move("reshape", x, f"{flat} => {write_shape(made, ranks)}")
+    before: tuple[Sequence[int], Sequence[int]] = own.known_sizes, own.ranks
+    while True:
+        step = _step(sizes, wanted)
+        sizes = step.sizes
+        after = (target, ranks) if sizes == wanted else (sizes, (0, len(sizes), 0))
+        spec = f"{_shape(step.read, *before)} => {_shape(step.made, *after)}"
+        x = move("reshape", x, spec, step.values)
+        if sizes == wanted:
+            return x
+        before = after
 
 
-def _step(x: Tensor, sizes: list[int], wanted: list[int]) -> tuple[Tensor, list[int]]:
-    """Return the tensor with the first axis that differs split or joined to its neighbour."""
-    at = next(
-        position
-        for position, size in enumerate(sizes)
-        if position >= len(wanted) or size != wanted[position]
-    )
-    names = [f"a{position}" for position in range(len(sizes))]
-    size = sizes[at]
-    if size > wanted[at] and size % wanted[at] == 0:
-        inner = size // wanted[at]
-        joined, parts = f"{inner}*p<+q", ["p", "q"]
-        split = [*names[:at], joined, *names[at + 1 :]]
-        made = [*names[:at], *parts, *names[at + 1 :]]
-        after = [*sizes[:at], wanted[at], inner, *sizes[at + 1 :]]
-    else:
-        inner = sizes[at + 1]
-        joined, parts = f"{inner}*p<+q", ["p", "q"]
-        split = [*names[:at], *parts, *names[at + 2 :]]
-        made = [*names[:at], joined, *names[at + 2 :]]
-        after = [*sizes[:at], size * inner, *sizes[at + 2 :]]
-    rows = [write_shape(each, (0, len(each), 0)) for each in (split, made)]
-    return move("reshape", x, " => ".join(rows), {"q": inner}), after
+def _shape(axes: Sequence[str], sizes: Sequence[int], ranks: Sequence[int]) -> str:
+    """Return axes as a shape of a specification, with 0 for sizes of 1."""
+    left = iter(axes)
+    return write_shape(["0" if size == 1 else next(left) for size in sizes], ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An operation that splits and joins axes.
+
+    Attributes:
+        read: The axes of the operand, in words.
+        made: The axes of the result.
+        sizes: Their sizes.
+        values: The numbers of positions of the inner axes in `read` and `made`.
+    """
+
+    read: list[str]
+    made: list[str]
+    sizes: list[int]
+    values: dict[str, int]
+
+
+def _step(sizes: Sequence[int], wanted: Sequence[int]) -> _Step:
+    """Return the operation that splits or joins an axis of every group that is to change."""
+    read, made, after, values = list[str](), list[str](), list[int](), dict[str, int]()
+    for number, (old, new) in enumerate(_groups(sizes, wanted)):
+        kept = [f"a{number}_{position}" for position in range(len(old))]
+        first = old[0]
+        if first == new[0]:
+            read += kept
+            made += kept
+            after += old
+            continue
+        is_split = first > new[0] and first % new[0] == 0
+        inner = first // new[0] if is_split else old[1]
+        outer, last = f"p{number}", f"q{number}"
+        joined = f"{inner}*{outer}<+{last}"
+        values[last] = inner
+        if is_split:
+            read += [joined, *kept[1:]]
+            made += [outer, last, *kept[1:]]
+            after += [new[0], inner, *old[1:]]
+        else:
+            read += [outer, last, *kept[2:]]
+            made += [joined, *kept[2:]]
+            after += [first * inner, *old[2:]]
+    return _Step(read, made, after, values)
+
+
+def _groups(
+    sizes: Sequence[int], wanted: Sequence[int]
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Yield the shortest runs of neighbouring axes with as many cells before and after; no size is
+    1.
+    """
+    begin = made = 0
+    while begin < len(sizes):
+        end, made_end = begin + 1, made + 1
+        while (missing := math.prod(sizes[begin:end]) - math.prod(wanted[made:made_end])) != 0:
+            if missing < 0:
+                end += 1
+            else:
+                made_end += 1
+        yield sizes[begin:end], wanted[made:made_end]
+        begin, made = end, made_end
 
 
 def flatten(x: Any) -> Any:

@@ -25,9 +25,7 @@ from ocannl_core.testing.parser.lines import SourceLine, leading
 from ocannl_core.testing.parser.loops import RANGE, REPETITION, ProgramParser
 
 _REPETITION = re.compile(rf"{REPETITION}(?: (.*))?:\s*")
-_STEP = re.compile(
-    r"(parallel kernel|kernel|host|(?:widened )?(?:pairing )?nest|rows)(?: (.*))?:\s*"
-)
+_STEP = re.compile(r"(parallel kernel|kernel|host|(?:widened )?(?:fast )?nest|rows)(?: (.*))?:\s*")
 _AXIS = re.compile(rf"(shift |reduce )?(\w+)(?: as (\w+))? in range{RANGE}\s*")
 
 
@@ -130,8 +128,8 @@ class _PlanParser(ProgramParser):
             case Block((SetLocal(local, Binary(op, LocalRead(own), term)),)) if (
                 local == own == result
             ):
-                is_paired, is_widened = "pairing" in kind, "widened" in kind
-                return Reduction(op, term, initial, result, is_paired, is_widened), lines[2:]
+                is_fast, is_widened = "fast" in kind, "widened" in kind
+                return Reduction(op, term, initial, result, is_fast, is_widened), lines[2:]
         raise lines[0].error("no accumulation `result += term` below")
 
     def row_group(self, line: SourceLine) -> RowGroup:

@@ -26,7 +26,17 @@ from ocannl_core.codegen.text.kernel_text import KernelText
 from ocannl_core.codegen.text.routine_source import RoutineSource
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
-from ocannl_core.ir.numbers.dtypes import bfloat16, float16, float32
+from ocannl_core.ir.numbers.dtypes import (
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    uint8,
+)
 from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import encode
 from ocannl_core.ir.serialization.forms import Numbering
@@ -57,6 +67,8 @@ from plugins.ocannl_cuda.tests.test_cuda_tensor_cores import (
 )
 
 (BFLOAT16, FLOAT16) = ASYNCHRONOUS
+NARROW = (float8_e4m3fn, float8_e5m2, int8, uint8, int16)
+FLOATS = (float16, bfloat16, float32, float64)
 
 
 def hopper(
@@ -387,6 +399,14 @@ def test_a_tensor_map_has_the_cells_of_its_array(
         assert (numbers.address, numbers.dtype, numbers.swizzle) == (4096, 9, 3)
         assert all(each % 16 == 0 for each in numbers.strides)
         assert len(numbers.strides) == len(numbers.extents) - 1
+
+
+def test_the_copy_engine_copies_every_number_format_of_units() -> None:
+    (form, _) = kernel_of(Product(64, 128, 64)).tensor_maps
+    formats = {dtype.nbytes: numbers_of(replace(form, dtype=dtype), 0).dtype for dtype in NARROW}
+    assert formats == {1: 0, 2: 1}
+    floats = [numbers_of(replace(form, dtype=dtype), 0).dtype for dtype in FLOATS]
+    assert floats == [6, 9, 7, 8]
 
 
 @pytest.mark.parametrize(

@@ -397,6 +397,43 @@ def test_weights_keep_their_format(dtype: str, tmp_path: Path) -> None:
     assert np.array_equal(there, here)
 
 
+def test_weights_of_a_model_keep_their_names_in_its_file(tmp_path: Path) -> None:
+    names = ["fc.weight", "onnx::Add_7", "scale/0", "y_"]
+    cells = [np.eye(2), np.ones(2), np.array(3.0), np.ones((1, 2))]
+    results = ["product", "sum", "scaled", "y"]
+    nodes = [
+        onnx.helper.make_node(kind, [before, name], [after])
+        for kind, before, name, after in zip(
+            ("MatMul", "Add", "Mul", "Add"), ["x", *results[:-1]], names, results, strict=True
+        )
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "linear",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 2])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 2])],
+        [
+            onnx.numpy_helper.from_array(each.astype(np.float32), name)
+            for each, name in zip(cells, names, strict=True)
+        ],
+    )
+    opset = [onnx.helper.make_opsetid("", 21)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=10)
+    path = tmp_path / "model.onnx"
+    for _ in range(2):
+        with oc.Session():
+            x = _x(2, 2)
+            y, again = (ocannl_onnx.load(model)(x) for _ in range(2))
+            _, ctx = computed([y, again], {x: np.ones((2, 2), np.float32)})
+            ocannl_onnx.save(path, {"y": y}, None, ctx)
+            model = onnx.load(path)
+            assert [each.name for each in model.graph.initializer] == names
+            ocannl_onnx.save(path, {"y": y, "z": again}, None, ctx)
+            both = {each.name for each in onnx.load(path).graph.initializer}
+            assert both == {*names, *(f"{name}_1" for name in names)}
+    onnx.checker.check_model(model, full_check=True)
+
+
 def test_products_of_bytes_are_exact(tmp_path: Path) -> None:
     with oc.Session():
         a, b = _x(4, 8, name="a", dtype="int8"), _x(8, 5, name="b", dtype="int8")

@@ -247,7 +247,7 @@ def test_an_unknown_backend_is_an_error_that_lists_installed_ones(
         "Backend 'slwo' was requested by overrides(...) but is not installed."
     )
     assert caught.value.fix == snapshot("""\
-did you mean 'slow'?
+did you mean slow?
 available: slow\
 """)
 

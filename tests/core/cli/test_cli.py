@@ -200,7 +200,7 @@ def test_doctor_lists_installed_backends_for_an_unknown_name(
 ) -> None:
     manager.register("present", Present())
     assert main(["doctor", "presnt"]) == 1
-    assert "did you mean 'present'?" in capsys.readouterr().err
+    assert "did you mean present?" in capsys.readouterr().err
 
 
 def test_doctor_warns_about_a_cache_that_cannot_be_written(

@@ -206,7 +206,7 @@ const float32x4 v0 = float32x4_splat_bfloat16(a0[11]);
 
 
 def pair(var: LoopVar, body: Stmt) -> For:
-    return For(var, 0, 2, Block((body,)), AxisKind.PAIR)
+    return For(var, 0, 2, Block((body,)), AxisKind.DOT)
 
 
 def test_pairs_of_cells_are_stored_together(build):

@@ -42,6 +42,15 @@ def test_a_report_lists_tensors_by_label_and_kind() -> None:
     assert w in ctx
 
 
+def test_keys_of_random_numbers_have_a_kind_of_their_own() -> None:
+    first, second = oc.Context("interp"), oc.Context("interp")
+    step = first.compile(oc.train.forward(oc.uniform() + oc.tensor([1.0, 2.0])))
+    for ctx in (first, second):
+        ctx.link(step)()
+        kinds = {each.label: (each.kind, each.nbytes) for each in ctx.memory.entries}
+        assert kinds["key"] == ("key", 16)
+
+
 def test_contexts_of_other_lineages_are_not_in_a_report() -> None:
     first, second = oc.Context("interp"), oc.Context("interp")
     x = oc.placeholder("x", output=[4])

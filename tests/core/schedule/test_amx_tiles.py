@@ -50,7 +50,7 @@ TILES = Target(
 
 
 def product(
-    rows: int, terms: int, columns: int, dtype: DType = bfloat16, *, may_pair: bool = True
+    rows: int, terms: int, columns: int, dtype: DType = bfloat16, *, is_fast: bool = True
 ) -> tuple[Draft, KernelNest]:
     """Return `c[i, j] += a[i, k] * b[k, j]`, with sums in float32."""
     draft = Draft("product")
@@ -60,12 +60,12 @@ def product(
     body = draft.accumulate(c, I, J, op=BinaryOp.ADD, value=term)
     nest = kernel_nest(Block((loop(I, rows, loop(J, columns, loop(K, terms, body))),)))
     assert nest is not None
-    return draft, wide(nest, draft, may_pair=may_pair)
+    return draft, wide(nest, draft, is_fast=is_fast)
 
 
-def wide(nest: KernelNest, draft: Draft, *, may_pair: bool = True) -> KernelNest:
+def wide(nest: KernelNest, draft: Draft, *, is_fast: bool = True) -> KernelNest:
     plan = NestPlan("p", (NestKernel(nest),), (), (), (), draft.nodes)
-    (kernel,) = widen_accumulators(plan, may_pair=may_pair).kernels
+    (kernel,) = widen_accumulators(plan, is_fast=is_fast).kernels
     return kernel.nest
 
 
@@ -76,7 +76,7 @@ def run(draft: Draft, nest: KernelNest, schedule: str) -> LoopProgram:
 
 
 SMALL = (
-    "split k 32; split k1 2; order k0 i j k10 k11; tile i j k10; pair k11; "
+    "split k 32; split k1 2; order k0 i j k10 k11; tile i j k10; dot k11; "
     "pack 0 as k0 i k1; pack 1 as k0 k10 j k11; accumulate over k0 fused"
 )
 
@@ -108,11 +108,11 @@ def test_partial_tiles_are_padded_with_zeros() -> None:
                 packed1[1, 0, k, x, p] = 0.0
     for x in range(16):
         for l in vector(16):
-            for p in pair(2):
+            for p in dot(2):
                 packed1[0, 0, x, l, p] = b[2*x + p, l]
     for x in range(1):
         for l in vector(16):
-            for p in pair(2):
+            for p in dot(2):
                 packed1[1, 0, x, l, p] = b[2*x + p + 32, l]
     for l in vector(16):
         packed1[1, 0, 1, l, 0] = b[34, l]
@@ -125,7 +125,7 @@ def test_partial_tiles_are_padded_with_zeros() -> None:
             for i in tile(16):
                 for j in tile(16):
                     for k1 in tile(16):
-                        for k2 in pair(2):
+                        for k2 in dot(2):
                             sums[i, j] = fma(float32(packed0[k, 0, i, 2*k1 + k2]), float32(packed1[k, 0, k1, j, k2]), sums[i, j])
         kernel results: float32[16, 16]
         for i in tile(16):
@@ -140,7 +140,7 @@ def test_partial_tiles_are_padded_with_zeros() -> None:
 def test_factors_of_float32_are_sums_of_three_parts() -> None:
     draft, nest = product(16, 32, 16, float32)
     schedule = (
-        "split k 2; order i j k0 k1; tile i j k0 in 3 parts; pair k1; "
+        "split k 2; order i j k0 k1; tile i j k0 in 3 parts; dot k1; "
         "pack 0 as i k; pack 1 as k0 j k1; accumulate over i fused"
     )
     text = to_text(run(draft, nest, schedule))
@@ -170,15 +170,15 @@ def test_factors_of_float32_are_sums_of_three_parts() -> None:
             for l in vector(16):
                 wide1[2*x, l] = b[2*x, l]
                 wide1[2*x + 1, l] = b[2*x + 1, l]
-                for p in pair(2):
+                for p in dot(2):
                     packed1[0, x, l, p] = bfloat16(wide1[2*x + p, l])
                 wide1[2*x, l] -= float32(bfloat16(wide1[2*x, l]))
                 wide1[2*x + 1, l] -= float32(bfloat16(wide1[2*x + 1, l]))
-                for p in pair(2):
+                for p in dot(2):
                     packed1[1, x, l, p] = bfloat16(wide1[2*x + p, l])
                 wide1[2*x, l] -= float32(bfloat16(wide1[2*x, l]))
                 wide1[2*x + 1, l] -= float32(bfloat16(wide1[2*x + 1, l]))
-                for p in pair(2):
+                for p in dot(2):
                     packed1[2, x, l, p] = bfloat16(wide1[2*x + p, l])
     block:
         thread sums: float32[16, 16]
@@ -188,32 +188,32 @@ def test_factors_of_float32_are_sums_of_three_parts() -> None:
         for i in tile(16):
             for j in tile(16):
                 for k in tile(16):
-                    for k1 in pair(2):
+                    for k1 in dot(2):
                         sums[i, j] = fma(float32(packed0[2, i, 2*k + k1]), float32(packed1[0, k, j, k1]), sums[i, j])
         for i in tile(16):
             for j in tile(16):
                 for k in tile(16):
-                    for k1 in pair(2):
+                    for k1 in dot(2):
                         sums[i, j] = fma(float32(packed0[1, i, 2*k + k1]), float32(packed1[0, k, j, k1]), sums[i, j])
         for i in tile(16):
             for j in tile(16):
                 for k in tile(16):
-                    for k1 in pair(2):
+                    for k1 in dot(2):
                         sums[i, j] = fma(float32(packed0[1, i, 2*k + k1]), float32(packed1[1, k, j, k1]), sums[i, j])
         for i in tile(16):
             for j in tile(16):
                 for k in tile(16):
-                    for k1 in pair(2):
+                    for k1 in dot(2):
                         sums[i, j] = fma(float32(packed0[0, i, 2*k + k1]), float32(packed1[1, k, j, k1]), sums[i, j])
         for i in tile(16):
             for j in tile(16):
                 for k in tile(16):
-                    for k1 in pair(2):
+                    for k1 in dot(2):
                         sums[i, j] = fma(float32(packed0[0, i, 2*k + k1]), float32(packed1[2, k, j, k1]), sums[i, j])
         for i in tile(16):
             for j in tile(16):
                 for k in tile(16):
-                    for k1 in pair(2):
+                    for k1 in dot(2):
                         sums[i, j] = fma(float32(packed0[0, i, 2*k + k1]), float32(packed1[0, k, j, k1]), sums[i, j])
         kernel results: float32[16, 16]
         for i in tile(16):
@@ -241,7 +241,7 @@ def test_a_product_of_tiles_counts_as_one_instruction() -> None:
         ("split k 32; ", "split k 24; "),
         ("split k 32; ", "split k 32 evenly; "),
         ("split k1 2", "split k1 4"),
-        ("; pair k11", ""),
+        ("; dot k11", ""),
         ("tile i j k10", "tile i j k10 in 2 parts"),
         ("tile i j k10", "tile k10 j i"),
         ("pack 0 as k0 i k1; ", ""),
@@ -286,7 +286,7 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret, unit: TilePro
         if nest is None or nest.reduction is None or nest.reduction.op is not BinaryOp.ADD:
             return
         plan = NestPlan("p", (NestKernel(nest),), (), (), (), program.nodes)
-        found = widen_accumulators(plan, may_pair=True)
+        found = widen_accumulators(plan, is_fast=True)
         if found.scratch:
             return
         (kernel,) = found.kernels
@@ -310,23 +310,23 @@ def test_tiles_in_any_order_mean_the_product(interpret: Interpret, unit: TilePro
     assert tiled > 4
 
 
-def chosen(*sizes: int, dtype: DType = bfloat16, may_pair: bool = True) -> str:
-    draft, nest = product(*sizes, dtype=dtype, may_pair=may_pair)
+def chosen(*sizes: int, dtype: DType = bfloat16, is_fast: bool = True) -> str:
+    draft, nest = product(*sizes, dtype=dtype, is_fast=is_fast)
     found = find_amx_schedule(nest, draft.nodes, TILES)
     return "" if isinstance(found, Obstacle) else schedule_text(found)
 
 
 def test_tiles_are_chosen_where_they_are_allowed_and_pay() -> None:
     assert chosen(1000, 1000, 1000) == snapshot(
-        "split k 32; split j 512; split j1 32; split j11 16; split i 32; split i1 16; split k1 2; order j0 i0 j10 k0 i10 j110 i11 j111 k10 k11; unroll i10; unroll j110; tile i11 j111 k10; pair k11; pack 0 as i0 k0 i10 i11 k1; pack 1 inside j0 as j10 k0 j110 k10 j111 k11; accumulate over k0 fused"
+        "split k 32; split j 512; split j1 32; split j11 16; split i 32; split i1 16; split k1 2; order j0 i0 j10 k0 i10 j110 i11 j111 k10 k11; unroll i10; unroll j110; tile i11 j111 k10; dot k11; pack 0 as i0 k0 i10 i11 k1; pack 1 inside j0 as j10 k0 j110 k10 j111 k11; accumulate over k0 fused"
     )
     assert chosen(2048, 2048, 2048, dtype=float32) == snapshot(
-        "split k 512; split k1 32; split j 320; split j1 32; split j11 16; split i 256; split i1 32; split i11 16; split k11 2; order j0 i0 k0 i10 j10 k10 i110 j110 i111 j111 k110 k111; unroll i110; unroll j110; tile i111 j111 k110 in 3 parts; pair k111; pack 0 as i0 k0 i10 k10 i110 i111 k11; pack 1 inside j0 as k0 j10 k10 j110 k110 j111 k111; accumulate over k10 fused"
+        "split k 512; split k1 32; split j 320; split j1 32; split j11 16; split i 256; split i1 32; split i11 16; split k11 2; order j0 i0 k0 i10 j10 k10 i110 j110 i111 j111 k110 k111; unroll i110; unroll j110; tile i111 j111 k110 in 3 parts; dot k111; pack 0 as i0 k0 i10 k10 i110 i111 k11; pack 1 inside j0 as k0 j10 k10 j110 k110 j111 k111; accumulate over k10 fused"
     )
     assert chosen(40, 1000, 1000) == snapshot(
-        "split k 32; split j 512; split j1 32; split j11 16; split i 32; split i1 16; split k1 2; order j0 i0 j10 k0 i10 j110 i11 j111 k10 k11; unroll i10; unroll j110; tile i11 j111 k10; pair k11; pack 0 as i0 k0 i10 i11 k1; pack 1 inside j0 as j10 k0 j110 k10 j111 k11; accumulate over k0 fused"
+        "split k 32; split j 512; split j1 32; split j11 16; split i 32; split i1 16; split k1 2; order j0 i0 j10 k0 i10 j110 i11 j111 k10 k11; unroll i10; unroll j110; tile i11 j111 k10; dot k11; pack 0 as i0 k0 i10 i11 k1; pack 1 inside j0 as j10 k0 j110 k10 j111 k11; accumulate over k0 fused"
     )
-    assert chosen(1000, 1000, 1000, may_pair=False) == ""
+    assert chosen(1000, 1000, 1000, is_fast=False) == ""
     assert chosen(1000, 1000, 1000, dtype=float16) == ""
     assert chosen(64, 64, 64, dtype=float32) == ""
     assert chosen(2, 1000, 1000, dtype=float32) == ""

@@ -73,7 +73,7 @@ def test_a_schedule_changes_no_result_before_the_ends(
     sizes = [data.draw(st.integers(0, each.maximum)) for each in extents.values()]
     nest = nest_of(program)
     schedule = data.draw(fitting_schedules(nest))
-    assume(not axes_of_kind(schedule, AxisKind.PAIR))
+    assume(not axes_of_kind(schedule, AxisKind.DOT))
     changed = scheduled(program, schedule)
     verify(changed)
     interp = subject_named("interp")
@@ -126,7 +126,7 @@ def test_blocks_run_as_long_as_a_row_is_left_and_terms_to_the_end(text: str) -> 
 
 def test_terms_that_end_at_run_time_are_not_paired() -> None:
     nest = nest_of(parse(PRODUCT))
-    text = "split k 2; order i k0 j k1; vectorize j; pair k1; accumulate over k0 fused"
+    text = "split k 2; order i k0 j k1; vectorize j; dot k1; accumulate over k0 fused"
     with pytest.raises(UsageError, match="An axis that ends at run time is reduced term by term"):
         apply_schedule(nest, parse_schedule(text))
 

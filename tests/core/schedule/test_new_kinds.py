@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ocannl_core
+from ocannl_core.backend_api.loops import AxisKind
 
 CORE = Path(ocannl_core.__file__).parent
 
@@ -83,7 +84,7 @@ def extended_core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a copy of the core that has another kind of axis."""
     root = tmp_path_factory.mktemp("extended")
     shutil.copytree(CORE, root / "ocannl_core")
-    insert(root, "ir/loops/axis_kinds.py", before='    PAIR = _Row("pair"', text=ROW)
+    insert(root, "ir/loops/axis_kinds.py", before='    DOT = _Row("dot"', text=ROW)
     insert(root, "codegen/dialect.py", before="            case AxisKind.VECTOR:\n", text=RENDERING)
     return root
 
@@ -123,3 +124,7 @@ def test_a_row_and_its_rendering_are_enough(extended_core: Path) -> None:
         np.testing.assert_array_equal(result, numbers @ numbers.T)
         assert "in hinted(" in program
         assert code.count("#pragma GCC unroll 2") >= pragmas, code
+
+
+def test_backends_find_the_kind_of_dot_products_by_its_name_in_version_1_0() -> None:
+    assert AxisKind.PAIR is AxisKind.DOT

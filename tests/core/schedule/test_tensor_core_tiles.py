@@ -91,14 +91,14 @@ def product(
     return draft, nest
 
 
-def widened(draft: Draft, nest: KernelNest, *, may_pair: bool = False) -> NestPlan:
+def widened(draft: Draft, nest: KernelNest, *, is_fast: bool = False) -> NestPlan:
     plan = NestPlan("p", (NestKernel(nest),), (), (), (), draft.nodes)
-    return widen_accumulators(plan, may_pair=may_pair, in_pieces=False)
+    return widen_accumulators(plan, is_fast=is_fast, in_pieces=False)
 
 
-def chosen(*sizes: int, target: Target, dtype: DType = bfloat16, may_pair: bool = False) -> str:
+def chosen(*sizes: int, target: Target, dtype: DType = bfloat16, is_fast: bool = False) -> str:
     draft, nest = product(*sizes, dtype=dtype)
-    (kernel,) = widened(draft, nest, may_pair=may_pair).kernels
+    (kernel,) = widened(draft, nest, is_fast=is_fast).kernels
     return schedule_text(block_schedule(kernel.nest, draft.nodes, target) or ())
 
 
@@ -147,9 +147,9 @@ routine copy(a: float32[8], b: float32[8]):
 
 def test_a_widened_nest_prints_as_one_and_has_its_own_canonical_text() -> None:
     draft, nest = product(4, 5, 6)
-    plan = replace(widened(draft, nest, may_pair=True), params=tuple(draft.nodes))
+    plan = replace(widened(draft, nest, is_fast=True), params=tuple(draft.nodes))
     text = plan_text(plan)
-    assert "widened pairing nest" in text
+    assert "widened fast nest" in text
     assert plan_text(parse_plan(text)) == text
     (kernel,) = plan.kernels
     assert kernel.nest.reduction is not None
@@ -219,7 +219,7 @@ def test_tiles_of_warps_mean_the_product(interpret: Interpret, dtype: DType) -> 
         if nest is None or nest.reduction is None or nest.reduction.op is not BinaryOp.ADD:
             return
         plan = NestPlan("p", (NestKernel(nest),), (), (), (), program.nodes)
-        found = widen_accumulators(plan, may_pair=True, in_pieces=False)
+        found = widen_accumulators(plan, is_fast=True, in_pieces=False)
         if found.scratch or any(axis.is_shifting for axis in nest.axes):
             return
         (kernel,) = found.kernels
@@ -423,7 +423,7 @@ def test_products_too_small_or_of_other_formats_have_no_tiles() -> None:
 def test_sums_of_float32_have_tiles_only_if_accumulation_is_fast() -> None:
     small = device(*SMALL)
     assert "tile" not in chosen(64, 64, 64, target=small, dtype=float32)
-    assert "tile" in chosen(64, 64, 64, target=small, dtype=float32, may_pair=True)
+    assert "tile" in chosen(64, 64, 64, target=small, dtype=float32, is_fast=True)
     # a sum of narrow factors that is float32 is one of float32
     draft, nest = product(64, 64, 64, bfloat16, float32)
     (kernel,) = widened(draft, nest).kernels

@@ -503,7 +503,7 @@ def test_captured_sizes_can_be_given_and_related() -> None:
     assert (environment.size_of(k), environment.size_of(o)) == (2, 8)
     other = environment.fresh_shape()
     environment.relate(logic_from_text("i => i", 1), other, [result], ORIGIN, {"i": n})
-    environment.set_equal(n, o)
+    environment.set_scale(n, 1, o)
     with pytest.raises(ShapeError):
         environment.set_dim(n, 9)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.powers_of_two import power_below
 from ocannl_core.ir.indexing import VarIndex
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -18,7 +19,6 @@ from ocannl_core.ir.matrix_units import Digit, MatrixInstruction
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.rows.flash_attention import FusedAttention
 from ocannl_core.schedule import machine_model as machine
-from ocannl_core.schedule.rules.block_rules import power_below
 from ocannl_core.schedule.rules.block_tiles import fused
 from ocannl_core.schedule.rules.tensor_core_schedules import TensorCoreTile, find_tensor_core_tile
 from ocannl_core.schedule.rules.unit_choice import find_unit

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.powers_of_two import power_above
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
 from ocannl_core.ir.kernels.nest_plan import RowGroup
@@ -33,7 +34,7 @@ from ocannl_core.passes.kernels.rows.private_rows import (
 from ocannl_core.schedule.apply.apply_schedule import apply_in_block
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import ROW_THREADS
-from ocannl_core.schedule.rules.block_rules import power_above, row_schedule, vector_lanes
+from ocannl_core.schedule.rules.block_rules import row_schedule, vector_lanes
 from ocannl_core.schedule.rules.decision import ScheduleDecision, products_of_rows
 
 

@@ -20,7 +20,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.ranges import Range, index_range, static_ranges
 from ocannl_core.ir.loops.traverse import Node, accesses_at, children, rewrite
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.vector_accesses import Ranges
@@ -58,11 +58,8 @@ class _Form:
     def is_inside(self, dims: Sequence[int], around: Ranges) -> bool:
         """Return True if an array of some extents has all cells."""
         for axis, (start, dim) in enumerate(zip(self.starts, dims, strict=True)):
-            static: dict[indexing.IndexVar, Range] = {
-                var: Range(0, var.extent - 1)
-                for var in indexing.variables(start)
-                if isinstance(var, indexing.StaticIndex) and var.extent is not None
-            }
+            used = indexing.variables(start)
+            static = static_ranges(v for v in used if isinstance(v, indexing.StaticIndex))
             first = index_range(start, {**around, **static})
             own = (each.step * (each.extent - 1) for each in self.digits if each.axis == axis)
             if first is None or first.low < 0 or first.high + sum(own) >= dim:

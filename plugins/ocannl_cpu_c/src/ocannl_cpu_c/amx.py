@@ -3,7 +3,7 @@
     for r in tile(16):                              tile_load(4, &a[...], 64);
         for l in tile(16):                          tile_load(6, &b[...], 64);
             for t in tile(16):             -->      tile_multiply_add(0, 4, 6);
-                for p in pair(2):
+                for p in dot(2):
                     sums[r, l] = fma(float32(a[r, t, p]), float32(b[t, l, p]), sums[r, l])
 
 An array of scope THREAD that only such loops mention is split into tiles of 16 rows of 16 numbers.
@@ -118,7 +118,7 @@ class AmxLoops(DeviceLoops):
                 case Ternary() if (
                     is_tile
                     and extents[2:] == [_PAIRS, 2]
-                    and kinds[2:] == [AxisKind.TILE, AxisKind.PAIR]
+                    and kinds[2:] == [AxisKind.TILE, AxisKind.DOT]
                 ):
                     self._write_product(match_product_nest(loop))
                 case _:

@@ -12,8 +12,6 @@ from ocannl_core.backend_api import (
     CallExternal,
     IdentityMap,
     Launcher,
-    LinkError,
-    NodeInfo,
     RepeatedSteps,
     StaticIndex,
     Target,
@@ -21,12 +19,13 @@ from ocannl_core.backend_api import (
     dataclass,
     interior,
     leaf_steps,
+    linked_buffer,
     make_exclusive,
     memory_plan,
     settings,
 )
 from ocannl_core.backend_api.launches import Launch, RoutineSource, RunStep
-from ocannl_core.backend_api.loops import CheckPositions, check_positions
+from ocannl_core.backend_api.loops import CheckPositions, raise_failed_check
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.loaded_objects import LoadedKernel
@@ -229,19 +228,15 @@ class _Linker:
         )
 
     def _raise_failure(self, checked: Sequence[tuple[Sequence[CheckPositions], Any]]) -> None:
-        """Raise the error of a check that set its flag, and clear the flag."""
-        for checks, flag in checked:
-            if flag[0]:
-                flag[0] = 0
-                for check in checks:
-                    node = check.node
-                    cells = interior(self._arrays[node], self._nodes[node])
-                    check_positions(check, cells, lambda extent: self._index_cells[extent][0])
-        raise LinkError(
-            "Positions stay the same while a routine runs.",
-            found="a check that failed, and positions that are in bounds now",
-            where=f"running {self._name}",
-            fix="let nothing else write them meanwhile",
+        """Raise the error of a check that set its flag, and clear the flags."""
+        failed = [check for checks, flag in checked if flag[0] for check in checks]
+        for _, flag in checked:
+            flag[0] = 0
+        raise_failed_check(
+            failed,
+            lambda node: interior(self._arrays[node], self._nodes[node]),
+            lambda extent: self._index_cells[extent][0],
+            self._name,
         )
 
     def _tables(self, launch: Launch, flag: Any) -> Any:
@@ -282,16 +277,7 @@ class _Linker:
         return lambda values: call.op.perform(inputs, outputs)
 
     def _array(self, node: TensorNode, buffers: Buffers, what: str) -> Array:
-        buffer = buffers.get(node)
-        if not isinstance(buffer, CBuffer):
-            raise LinkError(
-                f"Linking gives a {what} of this backend for every node that needs one.",
-                found="none" if buffer is None else f"one of {buffer.target}",
-                where=repr(node),
-                fix=f"allocate its {what} before linking",
-            )
-        _check_fit(node, buffer.info, self._nodes[node], what)
-        return buffer.array
+        return linked_buffer(buffers, node, self._nodes[node], CBuffer, what).array
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,13 +312,3 @@ def _repeated_indices(steps: Sequence[_Step]) -> Iterator[StaticIndex]:
         if isinstance(step, RepeatedSteps):
             yield step.index
             yield from _repeated_indices(step.steps)
-
-
-def _check_fit(node: TensorNode, given: NodeInfo, needed: NodeInfo, what: str) -> None:
-    if (given.dtype, given.buffer_dims) != (needed.dtype, needed.buffer_dims):
-        raise LinkError(
-            f"A {what} has the number format and the extents of its node.",
-            found=f"{given.dtype} {list(given.buffer_dims)} for "
-            f"{needed.dtype} {list(needed.buffer_dims)}",
-            where=repr(node),
-        )

@@ -9,8 +9,6 @@ from ocannl_core.backend_api import CompileError, dataclass
 from ocannl_cuda import nvcc, nvrtc, own_settings
 from ocannl_cuda.compiler import CudaCompiler
 
-EMULATOR = "emulator"
-"""The value of the setting `compiler` that selects the emulation of devices."""
 _EMULATOR_MODULE = "ocannl_cuda_emulator.host_compiler"
 INSTALL = "pip install 'ocannl-cuda[nvrtc]'"
 """The command that installs a compiler."""

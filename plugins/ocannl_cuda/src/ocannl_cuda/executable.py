@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -19,16 +19,17 @@ from ocannl_core.backend_api import (
     Target,
     TensorNode,
     ThreadBlocks,
+    allocate_pieces,
     dataclass,
     interior,
+    linked_buffer,
     make_exclusive,
-    memory_plan,
 )
 from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.launches import KernelText, Launch, RoutineSource
 from ocannl_core.backend_api.launches import RunStep as SourceStep
-from ocannl_core.backend_api.loops import CheckPositions, check_positions
+from ocannl_core.backend_api.loops import CheckPositions, raise_failed_check
 from ocannl_cuda import own_settings
 from ocannl_cuda.building import build
 from ocannl_cuda.compiler import CudaCompiler
@@ -39,7 +40,6 @@ from ocannl_cuda.driver_calls import DriverCallError
 from ocannl_cuda.graphs import HostStep, Repetition, RunStep, actions_of
 from ocannl_cuda.launches import KernelLaunch, Values
 from ocannl_cuda.memory import CudaBuffer, transfer, wait_for
-from ocannl_cuda.memory_pool import PooledAllocation
 from ocannl_cuda.source import check_launches, check_needs, needs_of
 from ocannl_cuda.staging import HostMemory
 from ocannl_cuda.tensor_maps import encode
@@ -145,35 +145,21 @@ class _Linker:
         """Allocate the nodes of the routine; nodes with disjoint lifetimes share memory."""
         plan, target = self._plan, self._executable.target
         pool = self._device.memory
-        pieces: list[tuple[int, int, PooledAllocation]] = []  # size, last step, memory
-        places = memory_plan(plan).places
         try:
             with self._device:
-                for node, place in sorted(places.items(), key=lambda each: each[1].first):
-                    info = plan.nodes[node]
-                    free = [
-                        piece
-                        for piece in pieces
-                        if piece[1] < place.first and piece[0] >= info.nbytes
-                    ]
-                    if free and not pool.is_exact:
-                        chosen = min(free, key=lambda piece: piece[0])
-                        pieces.remove(chosen)
-                        size, _, memory = chosen
-                    else:
-                        size, memory = info.nbytes, pool.allocate(info.nbytes)
-                    pieces.append((size, place.last, memory))
-                    self._memory[node] = CudaBuffer(memory, info, target)
+                found = allocate_pieces(plan, pool.allocate, shares=not pool.is_exact)
+                for node, memory in found.items():
+                    self._memory[node] = CudaBuffer(memory, plan.nodes[node], target)
         except MemoryError as error:
             raise LinkError(
                 "The intermediate tensors of a routine fit into the memory of its device.",
                 found=str(error),
-                where=f"routine {plan.name}, whose largest are {self._largest(places)}",
+                where=f"routine {plan.name}, whose largest are {self._largest()}",
                 fix="make a batch smaller, or cut the routine into several",
             ) from None
 
-    def _largest(self, nodes: Mapping[TensorNode, object]) -> str:
-        sizes = [(self._plan.nodes[node].nbytes, node.name) for node in nodes]
+    def _largest(self) -> str:
+        sizes = [(self._plan.nodes[node].nbytes, node.name) for node in self._plan.own_nodes]
         largest = sorted(sizes, reverse=True)[:5]
         return ", ".join(f"{name} of {nbytes:,} bytes" for nbytes, name in largest)
 
@@ -284,19 +270,16 @@ class _Linker:
 
     def _raise_failure(self, checks: Sequence[CheckPositions], values: Values) -> None:
         """Raise the error of a check that failed."""
-        for check in checks:
-            buffer = self._memory[check.node]
+
+        def cells_of(node: TensorNode) -> np.ndarray[Any, Any]:
+            buffer = self._memory[node]
             cells = np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy)
             copied = transfer(HostBuffer(cells, buffer.info), buffer)
             assert copied is not None
             copied.wait()
-            check_positions(check, interior(cells, buffer.info), values.__getitem__)
-        raise LinkError(
-            "Positions stay the same while a routine runs.",
-            found="a check that failed, and positions that are in bounds now",
-            where=f"running {self._plan.name}",
-            fix="let nothing else write them meanwhile",
-        )
+            return interior(cells, buffer.info)
+
+        raise_failed_check(checks, cells_of, values.__getitem__, self._plan.name)
 
     def _merge_buffer(self, node: TensorNode) -> CudaBuffer:
         """Return the merge buffer of a node, which may be memory of another device."""
@@ -312,29 +295,21 @@ class _Linker:
                 fix="fill the merge buffer with streamed=False, which copies it",
             )
         self._sources[source.ordinal] = source
-        return self._checked(node, buffer, "merge buffer")
+        return self._buffer(node, self._merges, "merge buffer", buffer.target)
 
-    def _buffer(self, node: TensorNode, buffers: Buffers, what: str) -> CudaBuffer:
-        buffer = buffers.get(node)
-        if not isinstance(buffer, CudaBuffer) or buffer.target != self._executable.target:
-            raise LinkError(
-                f"Linking gives a {what} of this device for every node that needs one.",
-                found="none" if buffer is None else f"one of {buffer.target}",
-                where=repr(node),
-                fix=f"allocate its {what} before linking",
-            )
-        return self._checked(node, buffer, what)
-
-    def _checked(self, node: TensorNode, buffer: CudaBuffer, what: str) -> CudaBuffer:
-        """Return a buffer that fits its node."""
-        given, needed = buffer.info, self._plan.nodes[node]
-        if (given.dtype, given.buffer_dims) != (needed.dtype, needed.buffer_dims):
-            raise LinkError(
-                f"A {what} has the number format and the extents of its node.",
-                found=f"{given.dtype} {list(given.buffer_dims)} for "
-                f"{needed.dtype} {list(needed.buffer_dims)}",
-                where=repr(node),
-            )
+    def _buffer(
+        self, node: TensorNode, buffers: Buffers, what: str, target: Target | None = None
+    ) -> CudaBuffer:
+        """Return the memory of a node on a device, by default that of the executable."""
+        wanted = target or self._executable.target
+        buffer = linked_buffer(
+            buffers,
+            node,
+            self._plan.nodes[node],
+            CudaBuffer,
+            what,
+            is_reached=lambda buffer: buffer.target == wanted,
+        )
         if buffer.address % DIALECT.vector_bytes:
             raise LinkError(
                 f"Memory of a device begins at a multiple of {DIALECT.vector_bytes} bytes.",

@@ -51,14 +51,6 @@ class Nvrtc:
     def is_emulator(self) -> bool:
         return False
 
-    def architectures(self) -> tuple[str, ...]:
-        """Return the architectures that it has code for."""
-        count = ctypes.c_int()
-        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
-        numbers = (ctypes.c_int * count.value)()
-        self._call("nvrtcGetSupportedArchs", numbers)
-        return tuple(f"sm_{number}" for number in numbers)
-
     def compile(self, text: str, architecture: str, name: str) -> bytes:
         """Return a cubin.
 

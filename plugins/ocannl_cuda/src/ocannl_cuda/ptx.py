@@ -14,6 +14,7 @@ from math import prod
 from ocannl_core.backend_api import MatrixInstruction
 from ocannl_cuda import warpgroup_ptx
 from ocannl_cuda.matrix_instructions import COPIES, INSTRUCTIONS, TF32
+from ocannl_cuda.warpgroup_ptx import ptx_function
 
 _REGISTERS = (2, 4)
 _LOADS = {
@@ -83,7 +84,7 @@ def _definition(name: str) -> str:
     found = _AWAIT.fullmatch(name)
     if found is None:
         return _functions()[name]
-    return _function(
+    return ptx_function(
         name,
         "",
         rf'asm volatile("cp.async.commit_group;\n cp.async.wait_group {found[1]};" ::: "memory");',
@@ -110,11 +111,6 @@ def _functions() -> dict[str, str]:
     return found
 
 
-def _function(name: str, parameters: str, *lines: str) -> str:
-    head = f"static __device__ __forceinline__ void {name}({parameters}) {{"
-    return "\n".join([head, *(f"  {line}" for line in lines), "}"])
-
-
 def _registers(first: int, count: int) -> str:
     return "{" + ", ".join(f"%{first + at}" for at in range(count)) + "}"
 
@@ -136,7 +132,7 @@ def _multiply_add(instruction: MatrixInstruction) -> str:
     factors = ", ".join(
         [*(f'"r"(left[{at}])' for at in range(left)), *(f'"r"(right[{at}])' for at in range(right))]
     )
-    return _function(
+    return ptx_function(
         f"multiply_add_{name}",
         "float &s0, float &s1, float &s2, float &s3, "
         f"const uint32_t (&left)[{left}], const uint32_t (&right)[{right}]",
@@ -153,7 +149,7 @@ def _load_matrices(name: str, arrays: Sequence[str], count: int, *, is_transpose
         f"{_registers(0, len(every))}, [%{len(every)}];"
     )
     results = ", ".join(f'"=r"({each})' for each in every)
-    return _function(
+    return ptx_function(
         name,
         ", ".join([*(f"uint32_t (&{array})[{count}]" for array in arrays), "const void *row"]),
         f"const uint32_t place = {_SHARED.format('row')};",
@@ -167,7 +163,7 @@ def _split(count: int) -> str:
     rest.
     """
     round_to_nearest = 'asm("cvt.rna.tf32.f32 %0, %1;" : "=r"({}) : "f"({}));'
-    return _function(
+    return ptx_function(
         f"split_{TF32.name}_{count}",
         f"uint32_t (&words)[{count}], uint32_t (&rests)[{count}]",
         f"for (int at = 0; at < {count}; ++at) {{",
@@ -183,7 +179,7 @@ def _copy(nbytes: int) -> str:
     """Return the function for `cp.async`; the largest copies bypass the nearest cache."""
     cache_level = "cg" if nbytes == 16 else "ca"
     code = f"cp.async.{cache_level}.shared.global [%0], [%1], {nbytes}, %2;"
-    return _function(
+    return ptx_function(
         f"copy_async_{nbytes}",
         "void *to, const void *from, int valid",
         f"const uint32_t place = {_SHARED.format('to')};",

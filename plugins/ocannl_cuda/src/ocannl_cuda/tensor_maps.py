@@ -9,16 +9,20 @@ from __future__ import annotations
 import ctypes
 from ctypes import byref, c_uint32, c_uint64, c_void_p
 
-from ocannl_core.backend_api import DType, bfloat16, dataclass, float16
+from ocannl_core.backend_api import DType, bfloat16, dataclass, float16, float32, float64
 from ocannl_core.backend_api.c_family import TensorMap
 from ocannl_cuda.driver_calls import DriverCalls
 
 TENSOR_MAP_BYTES = 128
 _ALIGNMENT = 64
-_FORMATS: dict[DType, int] = {float16: 6, bfloat16: 9}
-"""CU_TENSOR_MAP_DATA_TYPE_FLOAT16 and ..._BFLOAT16."""
-_SWIZZLES = {128: 3}
-"""CU_TENSOR_MAP_SWIZZLE_128B, by the bytes of a row in shared memory."""
+_FLOATS: dict[DType, int] = {float16: 6, float32: 7, float64: 8, bfloat16: 9}
+"""CU_TENSOR_MAP_DATA_TYPE_FLOAT16, ..._FLOAT32, ..._FLOAT64 and ..._BFLOAT16."""
+_WORDS = {1: 0, 2: 1, 4: 2, 8: 4}
+"""CU_TENSOR_MAP_DATA_TYPE_UINT8, ..._UINT16, ..._UINT32 and ..._UINT64 by their bytes: copies of
+other formats.
+"""
+_SWIZZLES = {32: 1, 64: 2, 128: 3}
+"""CU_TENSOR_MAP_SWIZZLE_32B, ..._64B and ..._128B, by the bytes of a row in shared memory."""
 _NO_INTERLEAVE, _L2_128_BYTES, _ZEROS = 0, 2, 0
 """CU_TENSOR_MAP_INTERLEAVE_NONE, ..._L2_PROMOTION_L2_128B and ..._FLOAT_OOB_FILL_NONE."""
 
@@ -53,7 +57,7 @@ def numbers_of(form: TensorMap, address: int) -> MapNumbers:
     """
     nbytes = form.dtype.nbytes
     return MapNumbers(
-        _FORMATS[form.dtype],
+        _FLOATS[form.dtype] if form.dtype in _FLOATS else _WORDS[nbytes],
         address + nbytes * form.offset,
         form.extents,
         tuple(nbytes * each for each in form.strides),

@@ -36,47 +36,47 @@ def functions() -> dict[str, str]:
             "uint64_t form, uint32_t address) {\n"
             f"  return form | (address & {ADDRESS_MASK:#x}u) >> {ADDRESS_SHIFT};\n}}"
         ),
-        "start_phases": _function(
+        "start_phases": ptx_function(
             "start_phases",
             "uint32_t barrier, uint32_t arrivals",
             'asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"',
             '    :: "r"(barrier), "r"(arrivals) : "memory");',
         ),
-        "publish_phases": _function(
+        "publish_phases": ptx_function(
             "publish_phases", "", 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
         ),
-        "arrive": _function(
+        "arrive": ptx_function(
             "arrive",
             "uint32_t barrier",
             'asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");',
         ),
-        "arrive_expecting": _function(
+        "arrive_expecting": ptx_function(
             "arrive_expecting",
             "uint32_t barrier, uint32_t bytes",
             'asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"',
             '    :: "r"(barrier), "r"(bytes) : "memory");',
         ),
-        "await_phase": _function(
+        "await_phase": ptx_function(
             "await_phase",
             "uint32_t barrier, uint32_t parity",
             'asm volatile("{\\n .reg .pred done;\\n"',
             '    "again:\\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n"',
             '    " @!done bra again;\\n}" :: "r"(barrier), "r"(parity) : "memory");',
         ),
-        "commit_products": _function(
+        "commit_products": ptx_function(
             "commit_products", "", 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'
         ),
-        "await_earlier_products": _function(
+        "await_earlier_products": ptx_function(
             "await_earlier_products",
             "",
             'asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");',
         ),
-        "give_registers": _function(
+        "give_registers": ptx_function(
             "give_registers",
             "",
             f'asm volatile("setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS};");',
         ),
-        "take_registers": _function(
+        "take_registers": ptx_function(
             "take_registers",
             "",
             f'asm volatile("setmaxnreg.inc.sync.aligned.u32 {CONSUMER_REGISTERS};");',
@@ -96,7 +96,8 @@ def functions() -> dict[str, str]:
     return found
 
 
-def _function(name: str, parameters: str, *lines: str) -> str:
+def ptx_function(name: str, parameters: str, *lines: str) -> str:
+    """Return the definition of a function, which the compiler inlines."""
     head = f"static __device__ __forceinline__ void {name}({parameters}) {{"
     return "\n".join([head, *(f"  {line}" for line in lines), "}"])
 
@@ -109,7 +110,7 @@ def _copy_box(rank: int) -> str:
         f"[%0], [%1, {{{places}}}], [%2];"
     )
     given = ", ".join(f'"r"(x{at})' for at in range(rank))
-    return _function(
+    return ptx_function(
         f"copy_box_{rank}",
         "uint32_t to, const TensorMap &map, uint32_t barrier, "
         + ", ".join(f"int32_t x{at}" for at in range(rank)),
@@ -129,7 +130,7 @@ def _ordering(name: str, instruction: str, columns: int) -> str:
     """
     count = columns // 2
     operand = " 0" if instruction == "wait_group" else ""
-    return _function(
+    return ptx_function(
         name,
         f"float (&sums)[{count}]",
         f'asm volatile("wgmma.{instruction}.sync.aligned{operand};"',
@@ -149,7 +150,7 @@ def _multiply(name: str, product: AsynchronousProduct, columns: int, left: str, 
         f"wgmma.mma_async.sync.aligned.m64n{columns}k{product.terms}.f32.{product.name}."
         f"{product.name} {{{sums}}}, %{count}, %{count + 1}, adds, 1, 1, {major[0]}, {major[1]};"
     )
-    return _function(
+    return ptx_function(
         name,
         f"float (&sums)[{count}], uint64_t left, uint64_t right",
         'asm volatile("{\\n .reg .pred adds;\\n setp.ne.b32 adds, 1, 0;\\n"',

@@ -492,7 +492,9 @@ static inline int __float_as_int(float x) {
   memcpy(&bits, &x, sizeof bits);
   return bits;
 }
-static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+// C libraries of C23 declare a function of this name.
+static inline float emulated_rsqrtf(float x) { return 1.0f / sqrtf(x); }
+#define rsqrtf emulated_rsqrtf
 template <class T>
 static inline T atomicAdd(T *cell, T value) {
   const T old = *cell;

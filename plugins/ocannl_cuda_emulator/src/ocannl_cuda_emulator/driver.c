@@ -750,20 +750,22 @@ Result cuTensorMapEncodeTiled(TensorMap *map, int format, uint32_t rank, void *a
                               int swizzle, int promotion, int fill) {
   GUARD();
   if (must_fail("cuTensorMapEncodeTiled")) return INVALID_VALUE;
-  const int is_known = (format == 6 || format == 9) && !interleave && !fill && swizzle == 3;
+  static const uint32_t bytes_of[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};  // by formats
+  const int is_known = format >= 0 && format < 10 && !interleave && !fill && swizzle == 3;
   if (!is_known || (uintptr_t)map % 64 || (uintptr_t)address % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
   memset(map, 0, sizeof *map);
-  uint64_t reach = 2;
+  const uint32_t cell_bytes = bytes_of[format];
+  uint64_t reach = cell_bytes;
   for (uint32_t axis = 0; axis < rank; ++axis) {
     if (!extents[axis] || extents[axis] > 1ull << 32 || !box[axis] || box[axis] > 256 || steps[axis] != 1) return INVALID_VALUE;
     if (axis + 1 < rank && (strides[axis] % 16 || strides[axis] >= 1ull << 40)) return INVALID_VALUE;
     if (axis && axis + 1 < rank && strides[axis] % strides[axis - 1]) return INVALID_VALUE;
     map->extents[axis] = (uint32_t)extents[axis], map->box[axis] = box[axis];
     if (axis + 1 < rank) map->strides[axis] = strides[axis];
-    reach += (extents[axis] - 1) * (axis ? strides[axis - 1] : 2);
+    reach += (extents[axis] - 1) * (axis ? strides[axis - 1] : cell_bytes);
   }
-  if (box[0] * 2 > 128 || !block_of((Address)(uintptr_t)address, reach)) return INVALID_VALUE;
-  map->address = (uintptr_t)address, map->cell_bytes = 2, map->rank = rank, map->kind = swizzle;
+  if (box[0] * cell_bytes > 128 || !block_of((Address)(uintptr_t)address, reach)) return INVALID_VALUE;
+  map->address = (uintptr_t)address, map->cell_bytes = cell_bytes, map->rank = rank, map->kind = swizzle;
   map->mark = 0x70616d726f736e65;
   return OK;
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ocannl_core import backend_api
 from ocannl_core.backend_api import (
     DType,
     NodeInfo,
@@ -44,11 +45,7 @@ def undefined(info: NodeInfo) -> Array:
 
 def interior(cells: Array, info: NodeInfo) -> Array:
     """Return the view of a node's flat memory that has its extents and leaves out its margins."""
-    array = cells.reshape(info.buffer_dims)
-    if not info.padding:
-        return array
-    axes = zip(info.dims, info.padding, strict=True)
-    return array[tuple(slice(margin.left, margin.left + n) for n, margin in axes)]
+    return backend_api.interior(cells.reshape(info.buffer_dims), info)
 
 
 def strides(info: NodeInfo) -> tuple[int, ...]:

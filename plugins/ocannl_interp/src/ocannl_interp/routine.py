@@ -11,7 +11,6 @@ from ocannl_core.backend_api import (
     HostCall,
     Kernel,
     Launcher,
-    LinkError,
     NodeInfo,
     NodeInfos,
     Plan,
@@ -19,6 +18,7 @@ from ocannl_core.backend_api import (
     Step,
     TensorNode,
     dataclass,
+    linked_buffer,
     make_exclusive,
     merge_reads,
     private_nodes,
@@ -163,20 +163,4 @@ class Interpretation:
 
 def _cells(node: TensorNode, info: NodeInfo, buffers: Buffers, what: str) -> Array:
     """Return the flat memory of a node."""
-    buffer = buffers.get(node)
-    if not isinstance(buffer, ArrayBuffer):
-        raise LinkError(
-            f"Linking gives a {what} of this backend for every node that needs one.",
-            found="none" if buffer is None else f"one of {buffer.target}",
-            where=repr(node),
-            fix=f"allocate its {what} before linking",
-        )
-    given = buffer.info
-    if (given.dtype, given.buffer_dims) != (info.dtype, info.buffer_dims):
-        raise LinkError(
-            f"A {what} has the number format and the extents of its node.",
-            found=f"{given.dtype} {list(given.buffer_dims)} for "
-            f"{info.dtype} {list(info.buffer_dims)}",
-            where=repr(node),
-        )
-    return buffer.array.reshape(-1)
+    return linked_buffer(buffers, node, info, ArrayBuffer, what).array.reshape(-1)

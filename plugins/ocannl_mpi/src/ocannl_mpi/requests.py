@@ -43,14 +43,12 @@ class MpiExchange:
 
     Attributes:
         subject: Its purpose, for messages.
-        sent_bytes: The bytes that one start sends.
     """
 
     def __init__(
         self, comm: MPI.Intracomm, parcels: Sequence[Parcel], tag: int, subject: str
     ) -> None:
         self.subject = subject
-        self.sent_bytes = sum(cells.nbytes for parcel in parcels for cells in parcel.sent)
         self._memory = [
             cells.memory for parcel in parcels for cells in (*parcel.sent, *parcel.received)
         ]

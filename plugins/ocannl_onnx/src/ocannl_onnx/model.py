@@ -17,6 +17,7 @@ import onnx
 import ocannl_core as oc
 from ocannl_core import StaticExtent, Tensor
 from ocannl_onnx.errors import OnnxError
+from ocannl_onnx.file_names import note_file_name
 from ocannl_onnx.formats import Format, format_numbered
 from ocannl_onnx.graphs import Importer, identifier
 from ocannl_onnx.reading import ModelFile, array_of, read_model
@@ -241,6 +242,7 @@ class Model:
                 requires_grad=self.trainable,
             )
             self.parameters[name] = parameter
+            note_file_name(parameter, name)
             result[name] = Value(
                 value.format, value.shape, array=cells, tensor=parameter, is_weight=True
             )

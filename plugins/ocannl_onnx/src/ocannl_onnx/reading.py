@@ -167,9 +167,10 @@ def read_initializers(
     values: dict[str, Value] = {}
     for proto in graph.initializer:
         cells = array_of(proto, folder, mapped.get(proto.name))
-        values[proto.name] = Value.of_array(cells, format_numbered(proto.data_type))
+        values[proto.name] = Value.of_array(cells, format_numbered(proto.data_type), proto.name)
     for sparse in graph.sparse_initializer:
-        values[sparse.values.name] = Value.of_array(dense(sparse, folder))
+        name = sparse.values.name
+        values[name] = Value.of_array(dense(sparse, folder), name=name)
     return values
 
 

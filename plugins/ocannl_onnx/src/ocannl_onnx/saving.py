@@ -20,11 +20,12 @@ from ocannl_core import StaticExtent, Tensor
 from ocannl_core.assignments import StaticIndex, TensorNode
 from ocannl_core.backend_api.files import replacement
 from ocannl_onnx.errors import OnnxError
+from ocannl_onnx.file_names import file_name_of
 from ocannl_onnx.formats import format_named, format_numbered
 from ocannl_onnx.reading import read_model
 from ocannl_onnx.writing.emitter import INT64, Array, Emitter, UniqueNames, Value, raw_bytes
 from ocannl_onnx.writing.functions import DOMAIN, Library, OwnedNode, reads, rename
-from ocannl_onnx.writing.translation import Translation, make_port
+from ocannl_onnx.writing.translation import Translation, port
 from ocannl_onnx.writing.values import FORMATS, TranslatedProgram
 
 if TYPE_CHECKING:
@@ -189,13 +190,12 @@ class _Saver:
             self.program = code.resolve()
         self.tensors = code.tensors(of_steps=True)
         self.literals = code.literals()
-        named = (*code.params.items(), *code.statistics.items())
-        self.weight_names = {tensor: name for name, tensor in named}
         self.names = UniqueNames()
         self.inputs = self._placeholders() if inputs is None else dict(inputs)
         self._check_tensors()
         for name in (*self.inputs, *outputs):
             self.names.unique(name)
+        self.weight_names = self._weight_names(code)
         self.ports: dict[TensorNode, Value] = {}
         self.indices: dict[StaticIndex, str] = {}
         self.initializers: dict[TensorNode, Value] = {}
@@ -204,6 +204,17 @@ class _Saver:
     def _placeholders(self) -> dict[str, Tensor]:
         found = {t for t in self.tensors.values() if t.is_placeholder}
         return _named(sorted(found, key=lambda t: t.id), "inputs")
+
+    def _weight_names(self, code: Computation) -> dict[Tensor, str]:
+        """Return the names of weights: those in the file that they were read from, or those in
+        checkpoints.
+        """
+        every = sorted(self.tensors.values(), key=lambda t: t.id)
+        wanted = {t: name for t in every if (name := file_name_of(t)) is not None}
+        named = (*code.params.items(), *code.statistics.items())
+        wanted |= {tensor: name for name, tensor in named if tensor not in wanted}
+        given = set(self.inputs.values())
+        return {t: self.names.unique(name) for t, name in wanted.items() if t not in given}
 
     def _check_tensors(self) -> None:
         names: dict[TensorNode, str] = {}
@@ -253,8 +264,8 @@ class _Saver:
         results = self._results(translation, emit)
         nodes = library.grouped(emit.nodes, 0, set(self.outputs))
         used = {name for node in nodes for name in reads(node)}
-        ports = [make_port(v.name, v.format, v.sizes) for v in self.ports.values()]
-        ports += [make_port(name, INT64, ()) for name in self.indices.values()]
+        ports = [port(v.name, v.format, v.sizes) for v in self.ports.values()]
+        ports += [port(name, INT64, ()) for name in self.indices.values()]
         initializers = []
         kept = [v for v in self.initializers.values() if v.name in used | set(self.outputs)]
         cells = {v.name: self.cells[v.name] for v in kept}
@@ -301,7 +312,7 @@ class _Saver:
                 emit.nodes.append(OwnedNode(helper.make_node("Identity", [source], [name]), ()))
             else:
                 names[source] = name
-            found.append(make_port(name, value.format, value.sizes))
+            found.append(port(name, value.format, value.sizes))
         for each in emit.nodes:
             rename(each.proto, names)
         return found
@@ -318,7 +329,7 @@ class _Saver:
                     found=f"{node.name}: {info.dtype}",
                 )
             sizes = tuple(cells.shape)
-            name = self.names.unique(self.weight_names.get(tensor, node.name))
+            name = self.weight_names.get(tensor) or self.names.unique(node.name)
             value = Value(name, format_named(info.dtype.name), sizes)
             self.initializers[node] = value
             self.cells[name] = cells

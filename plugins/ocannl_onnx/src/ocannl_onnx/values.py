@@ -9,6 +9,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import Tensor
+from ocannl_onnx.file_names import note_file_name
 from ocannl_onnx.formats import Format, format_named, format_of
 
 Array = np.ndarray[Any, Any]
@@ -39,11 +40,12 @@ class Value:
         array: Its cells, where they are known when the graph is read.
         inputs: The names of the model's inputs on which the cells depend.
         is_weight: True if the cells are a parameter, which is not folded into constants.
+        name: The name of an initializer in the file; None for other values.
         extents: True for each cell that is the size of an axis with an extent at run time, of which
             `array` holds the maximum; None if there is no such cell.
     """
 
-    __slots__ = ("_tensor", "array", "extents", "format", "inputs", "is_weight", "shape")
+    __slots__ = ("_tensor", "array", "extents", "format", "inputs", "is_weight", "name", "shape")
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class Value:
         tensor: Tensor | None = None,
         inputs: frozenset[str] = frozenset(),
         is_weight: bool = False,
+        name: str | None = None,
     ) -> None:
         self.format = format
         self.shape = shape
@@ -61,16 +64,17 @@ class Value:
         self._tensor = tensor
         self.inputs = inputs
         self.is_weight = is_weight
+        self.name = name
         self.extents: Array | None = None
 
     @classmethod
-    def of_array(cls, array: Any, format: Format | None = None) -> Value:
+    def of_array(cls, array: Any, format: Format | None = None, name: str | None = None) -> Value:
         """Return a value known when the graph is read."""
         cells = np.asanyarray(array)  # a map of a file stays one
         found = format or format_of(cells)
         if found is None:
             raise TypeError(f"an array of {cells.dtype}")
-        return cls(found, tuple(map(int, cells.shape)), array=cells)
+        return cls(found, tuple(map(int, cells.shape)), array=cells, name=name)
 
     @classmethod
     def of_tensor(
@@ -103,6 +107,8 @@ class Value:
             if self.format.is_carried:
                 cells = cells.astype(self.format.carrier)
             tensor = oc.tensor(np.asarray(cells, order="C"), dtype=self.format.carrier)
+            if self.name is not None and not is_filled:
+                note_file_name(tensor, self.name)
             self._tensor = oc.broadcast_to(tensor, *self.shape) if is_filled else tensor
         return self._tensor
 

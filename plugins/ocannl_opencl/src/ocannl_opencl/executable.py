@@ -23,14 +23,15 @@ from ocannl_core.backend_api import (
     StaticIndex,
     Target,
     TensorNode,
+    allocate_pieces,
     check_launch,
     interior,
+    linked_buffer,
     make_exclusive,
-    memory_plan,
 )
 from ocannl_core.backend_api.host_calls import host_call
 from ocannl_core.backend_api.launches import Launch, RoutineSource, RunStep
-from ocannl_core.backend_api.loops import check_positions
+from ocannl_core.backend_api.loops import raise_failed_check
 from ocannl_opencl.devices import OpenCLDevice, device_of, programs
 from ocannl_opencl.dialect import DIALECT
 from ocannl_opencl.driver import cl
@@ -172,24 +173,14 @@ class _Linker:
         self._varying = frozenset(plan.indices)
 
     def _allocate_scratch(self) -> None:
-        """Allocate the nodes of the routine; nodes with disjoint lifetimes share memory.
+        """Allocate the nodes of the routine.
 
         Parts of one allocation would have to be aligned as the device demands, some to 512 bytes.
         """
-        plan = self._source.plan
-        pieces: list[tuple[int, int, Any]] = []  # size, last step, memory
-        places = memory_plan(plan).places
-        for node, place in sorted(places.items(), key=lambda each: each[1].first):
-            info = plan.nodes[node]
-            free = [piece for piece in pieces if piece[1] < place.first and piece[0] >= info.nbytes]
-            if free:
-                chosen = min(free, key=lambda piece: piece[0])
-                pieces.remove(chosen)
-                size, _, memory = chosen
-            else:
-                size, memory = info.nbytes, zeroed(info.nbytes, self._target)
-            pieces.append((size, place.last, memory))
-            self._memory[node] = OpenCLBuffer(memory, info, self._target)
+        plan, target = self._source.plan, self._target
+        found = allocate_pieces(plan, lambda nbytes: zeroed(nbytes, target))
+        for node, memory in found.items():
+            self._memory[node] = OpenCLBuffer(memory, plan.nodes[node], target)
 
     def launcher(self) -> Launcher:
         plan = self._source.plan
@@ -269,17 +260,14 @@ class _Linker:
         if not failed[0]:
             return
         cl.enqueue_fill_buffer(self._queue, flag, np.zeros(1, np.uint8), 0, 8)
-        for check in launch.checks:
-            buffer = self._memory[check.node]
+
+        def cells_of(node: TensorNode) -> np.ndarray[Any, Any]:
+            buffer = self._memory[node]
             cells = np.empty(buffer.info.buffer_dims, buffer.info.dtype.numpy)
             transfer(HostBuffer(cells, buffer.info), buffer)
-            check_positions(check, interior(cells, buffer.info), values.__getitem__)
-        raise LinkError(
-            "Positions stay the same while a routine runs.",
-            found="a check that failed, and positions that are in bounds now",
-            where=f"running {self._source.plan.name}",
-            fix="let nothing else write them meanwhile",
-        )
+            return interior(cells, buffer.info)
+
+        raise_failed_check(launch.checks, cells_of, values.__getitem__, self._source.plan.name)
 
     def _reaches(self, buffer: OpenCLBuffer, buffers: Buffers) -> bool:
         """Return True if kernels can use memory: it belongs to this device, or to another device of
@@ -291,20 +279,11 @@ class _Linker:
         return buffers is self._merges and device_of(buffer.target).context == context
 
     def _buffer(self, node: TensorNode, buffers: Buffers, what: str) -> OpenCLBuffer:
-        buffer, needed = buffers.get(node), self._source.plan.nodes[node]
-        if not isinstance(buffer, OpenCLBuffer) or not self._reaches(buffer, buffers):
-            raise LinkError(
-                f"Linking gives a {what} of this device for every node that needs one.",
-                found="none" if buffer is None else f"one of {buffer.target}",
-                where=repr(node),
-                fix=f"allocate its {what} before linking",
-            )
-        given = buffer.info
-        if (given.dtype, given.buffer_dims) != (needed.dtype, needed.buffer_dims):
-            raise LinkError(
-                f"A {what} has the number format and the extents of its node.",
-                found=f"{given.dtype} {list(given.buffer_dims)} for "
-                f"{needed.dtype} {list(needed.buffer_dims)}",
-                where=repr(node),
-            )
-        return buffer
+        return linked_buffer(
+            buffers,
+            node,
+            self._source.plan.nodes[node],
+            OpenCLBuffer,
+            what,
+            is_reached=lambda buffer: self._reaches(buffer, buffers),
+        )

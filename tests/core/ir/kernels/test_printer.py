@@ -72,11 +72,11 @@ plan demo(a: float32[4, 6], b: float32[6, 5], c: float32[4, 5]):
 """)
     reduction = kernel.nest.reduction
     assert reduction is not None
-    paired = replace(reduction, may_pair=True, initial=Const(0.0, float32))
-    pairing = NestKernel(replace(kernel.nest, reduction=paired), "of\ntwo  lines")
-    assert to_text(nest_plan(draft, pairing)) == snapshot("""\
+    relaxed = replace(reduction, is_fast=True, initial=Const(0.0, float32))
+    fast = NestKernel(replace(kernel.nest, reduction=relaxed), "of\ntwo  lines")
+    assert to_text(nest_plan(draft, fast)) == snapshot("""\
 plan demo(a: float32[4, 6], b: float32[6, 5], c: float32[4, 5]):
-    pairing nest of two lines:
+    fast nest of two lines:
         axes i in range(4), j in range(5), reduce k in range(6)
         result: float32 = 0.0
         result += a[i, k] * b[k, j]

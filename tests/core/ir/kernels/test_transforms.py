@@ -33,7 +33,7 @@ def test_every_transform_parses_its_printed_form() -> None:
         SetKind(AxisKind.BLOCK, ("j11",)),
         SetKind(AxisKind.UNROLLED, ("j10",)),
         SetKind(AxisKind.VECTOR, ("j11",)),
-        SetKind(AxisKind.PAIR, ("k1",)),
+        SetKind(AxisKind.DOT, ("k1",)),
         TileMatrix("i", "j11", "k0"),
         TileMatrix("i", "j11", "k0", parts=3),
         TileMatrix("i", "j11", "k0", shape=(8, 8, 64)),
@@ -52,7 +52,7 @@ def test_every_transform_parses_its_printed_form() -> None:
     )
     text = schedule_text(schedule)
     assert text == snapshot(
-        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelize i; grid i j0; block j11; unroll j10; vectorize j11; pair k1; tile i j11 k0; tile i j11 k0 in 3 parts; tile i j11 k0 of 8 8 64; pack 1 as k j10 j11; pack 0 inside i as k; pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 pitch 136; ring k10; stage 1 by 8 pitch 40 skip 16 after 8; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch; rows i on 64"
+        "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelize i; grid i j0; block j11; unroll j10; vectorize j11; dot k1; tile i j11 k0; tile i j11 k0 in 3 parts; tile i j11 k0 of 8 8 64; pack 1 as k j10 j11; pack 0 inside i as k; pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 pitch 136; ring k10; stage 1 by 8 pitch 40 skip 16 after 8; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch; rows i on 64"
     )
     assert parse_schedule(text) == schedule
 
@@ -94,7 +94,7 @@ def test_the_refusal_shows_an_example() -> None:
     with pytest.raises(UsageError) as caught:
         parse_schedule("split i 4; cube j 3")
     assert str(caught.value) == snapshot("""\
-A schedule is made of split, order, parallelize, vectorize, unroll, pair, grid, block, tile, shuffle, pack, pipeline, stage, ring, accumulate, rows, walk, fold, inline and stream.
+A schedule is made of split, order, parallelize, vectorize, unroll, dot, grid, block, tile, shuffle, pack, pipeline, stage, ring, accumulate, rows, walk, fold, inline and stream.
   found  'cube j 3'
   try    for example: split j 16; order i j0 k j1; vectorize j1; accumulate over k\
 """)

@@ -66,9 +66,9 @@ def plan_of(nest: KernelNest, nodes: NodeInfos) -> NestPlan:
     return NestPlan("p", (NestKernel(nest),), (), (), (), nodes)
 
 
-def nests(draft: Draft, nest: KernelNest, *, may_pair: bool = False) -> list[KernelNest]:
+def nests(draft: Draft, nest: KernelNest, *, is_fast: bool = False) -> list[KernelNest]:
     """Return a nest in float32; adds what that needs to a draft."""
-    found = widen_accumulators(plan_of(nest, draft.nodes), may_pair=may_pair)
+    found = widen_accumulators(plan_of(nest, draft.nodes), is_fast=is_fast)
     draft.nodes.update(found.nodes)
     return [kernel.nest for kernel in found.kernels]
 
@@ -130,34 +130,34 @@ def test_wide_arithmetic_is_unchanged() -> None:
     assert widen_accumulators(before) == before
 
 
-def chosen(first: str, *sizes: int, may_pair: bool = True, dtype: DType = bfloat16) -> str:
+def chosen(first: str, *sizes: int, is_fast: bool = True, dtype: DType = bfloat16) -> str:
     draft, nest = product(*sizes, dtype=dtype, first=first)
-    (wide,) = nests(draft, nest, may_pair=may_pair)
+    (wide,) = nests(draft, nest, is_fast=is_fast)
     return schedule_text(contraction_schedule(wide, draft.nodes, PAIRS) or ())
 
 
 def test_pairs_are_chosen_where_they_are_allowed_and_there() -> None:
     assert chosen("ik", 256, 256, 256) == snapshot(
-        "split j 64; split j1 16; split i 6; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorize j11; pair k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
+        "split j 64; split j1 16; split i 6; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorize j11; dot k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
     )
     assert chosen("ki", 256, 256, 256) == snapshot(
-        "split j 64; split j1 16; split i 6; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorize j11; pair k1; pack 0 as i0 k0 i1 k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
+        "split j 64; split j1 16; split i 6; split k 2; order j0 i0 k0 i1 j10 j11 k1; unroll i1; unroll j10; vectorize j11; dot k1; pack 0 as i0 k0 i1 k1; pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused"
     )
-    assert "pair" not in chosen("ik", 256, 256, 256, may_pair=False)
-    assert "pair" not in chosen("ik", 256, 256, 256, dtype=float16)
-    assert "pair" not in chosen("ik", 4, 256, 256)  # copies of the second would be used four times
+    assert "dot" not in chosen("ik", 256, 256, 256, is_fast=False)
+    assert "dot" not in chosen("ik", 256, 256, 256, dtype=float16)
+    assert "dot" not in chosen("ik", 4, 256, 256)  # copies of the second would be used four times
 
 
 @pytest.mark.parametrize(
     "schedule",
     [
-        "split k 2; order i k0 k1 j; vectorize j; pair k1; accumulate over k0 fused",
-        "split k 3; order i k0 j k1; vectorize j; pair k1; accumulate over k0 fused",
-        "split k 2; order i k0 j k1; pair k1; accumulate over k0 fused",
-        "split j 2; order i k j0 j1; vectorize j0; pair j1; accumulate over k fused",
+        "split k 2; order i k0 k1 j; vectorize j; dot k1; accumulate over k0 fused",
+        "split k 3; order i k0 j k1; vectorize j; dot k1; accumulate over k0 fused",
+        "split k 2; order i k0 j k1; dot k1; accumulate over k0 fused",
+        "split j 2; order i k j0 j1; vectorize j0; dot j1; accumulate over k fused",
     ],
 )
-def test_pairs_are_the_inside_of_vectors(schedule: str) -> None:
+def test_dot_products_are_the_inside_of_vectors(schedule: str) -> None:
     draft, nest = product(4, 6, 8)
     (wide,) = nests(draft, nest)
     with pytest.raises(UsageError, match=r"is the inside of a reduced axis|innermost axis alone"):
@@ -181,7 +181,7 @@ def test_pairs_mean_steps_of_the_sum(
     program = run(
         draft,
         wide,
-        f"split j 4; split k {size}; order j0 i k0 j1 k1; vectorize j1; pair k1; pack 0 as k0 i k1; "
+        f"split j 4; split k {size}; order j0 i k0 j1 k1; vectorize j1; dot k1; pack 0 as k0 i k1; "
         "pack 1 inside j0 as k0 j1 k1; accumulate over k0 fused",
     )
     numbers = np.random.default_rng(1)

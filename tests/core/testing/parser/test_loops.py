@@ -307,7 +307,7 @@ A program's text follows the notation of the loop language.
         (
             "    for i in row(3):",
             snapshot(
-                "`row` instead of a kind of loop: range, parallel, vector, unrolled, pair, tile, copy, reduction, grid, block"
+                "`row` instead of a kind of loop: range, parallel, vector, unrolled, dot, tile, copy, reduction, grid, block"
             ),
         ),
         ("    for s in range(3):", snapshot("`s` for a second time")),

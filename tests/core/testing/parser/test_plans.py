@@ -29,7 +29,7 @@ plan demo(a: float32[4, 6], b: float32[6, 5], c: float32[4, 5], k: float32[4, 6]
                 c[i, j] = 0.0
     host:
         e = call copy(a)
-    pairing nest c = a @ b:
+    fast nest c = a @ b:
         axes i in range(4), j in range(5), reduce k as k1 in range(1, 6)
         result: float32 = v
             where v: float32

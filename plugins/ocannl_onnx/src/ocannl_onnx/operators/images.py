@@ -18,18 +18,15 @@ if TYPE_CHECKING:
     from ocannl_onnx.graphs import Node
 
 
-def _keys_of_cubic(ratio: Array, a: float) -> Array:
+def _keys_of_cubic(ratio: Any, a: float) -> list[Any]:
     """Return the weights of Keys' cubic convolution for four neighbours."""
     far, near = ratio + 1, 1 - ratio
-    return np.stack(
-        [
-            ((a * far - 5 * a) * far + 8 * a) * far - 4 * a,
-            ((a + 2) * ratio - (a + 3)) * ratio * ratio + 1,
-            ((a + 2) * near - (a + 3)) * near * near + 1,
-            ((a * (near + 1) - 5 * a) * (near + 1) + 8 * a) * (near + 1) - 4 * a,
-        ],
-        axis=-1,
-    )
+    return [
+        ((a * far - 5 * a) * far + 8 * a) * far - 4 * a,
+        ((a + 2) * ratio - (a + 3)) * ratio * ratio + 1,
+        ((a + 2) * near - (a + 3)) * near * near + 1,
+        ((a * (near + 1) - 5 * a) * (near + 1) + 8 * a) * (near + 1) - 4 * a,
+    ]
 
 
 def _smooth_cubic(ratio: Array, scale: float, a: float) -> Array:
@@ -113,7 +110,9 @@ class _Axis:
                 return np.stack([1 - ratio, ratio], -1)
             case "cubic":
                 a = self.node.attr("cubic_coeff_a", -0.75)
-                return _smooth_cubic(ratio, self.scale, a) if smooth else _keys_of_cubic(ratio, a)
+                if smooth:
+                    return _smooth_cubic(ratio, self.scale, a)
+                return np.stack(_keys_of_cubic(ratio, a), axis=-1)
             case other:
                 self.node.invalid("A mode is of the standard.", other)
 
@@ -298,14 +297,7 @@ def _weights_at(ratio: Tensor, mode: str) -> list[Any]:
         return [None]
     if mode == "linear":
         return [1.0 - ratio, ratio]
-    a = -0.75
-    far, near = ratio + 1.0, 1.0 - ratio
-    return [
-        ((a * far - 5 * a) * far + 8 * a) * far - 4 * a,
-        ((a + 2) * ratio - (a + 3)) * ratio * ratio + 1.0,
-        ((a + 2) * near - (a + 3)) * near * near + 1.0,
-        ((a * (near + 1.0) - 5 * a) * (near + 1.0) + 8 * a) * (near + 1.0) - 4 * a,
-    ]
+    return _keys_of_cubic(ratio, -0.75)
 
 
 @operator("GridSample", since=16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,11 @@ from ocannl_onnx.values import Value
 
 if TYPE_CHECKING:
     from ocannl_onnx.graphs import Node
+
+Step = Callable[[tuple[Any, ...], Any], tuple[Any, ...]]
+"""A function of the states and an entry, which returns the next states."""
+Direction = Callable[[int], tuple[Tensor, Step]]
+"""A function of the number of a direction, which returns the entries of its steps, and its step."""
 
 _WITH_ALPHA = {"Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu"}
 _WITH_BETA = {"Affine", "ScaledTanh", "HardSigmoid"}
@@ -95,7 +100,7 @@ class _Layer:
         part: int,
         projected: Tensor,
         first: tuple[Tensor, ...],
-        step: Callable[[tuple[Any, ...], Any], tuple[Any, ...]],
+        step: Step,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the hidden states of all steps, `[time, batch, hidden]`, and the last states."""
         reverse = self.reverses[part]
@@ -121,6 +126,26 @@ class _Layer:
             entries["alive"] = oc.einsum("t, ..r.. => t | ..r..", alive, dtype="bool")
         states, last = oc.scan(body, first, entries, reverse=reverse)
         return oc.einsum("t | ..r.. => t, ..r..", states), last
+
+    def both(
+        self, lengths: Value | None, initial: Sequence[Value | None], direction: Direction
+    ) -> tuple[Tensor, ...]:
+        """Return the hidden states of all steps, and the last states of each kind.
+
+        Args:
+            initial: The first states of each kind.
+            direction: Returns the entries of the steps of a direction, and its step.
+        """
+        states: list[Tensor] = []
+        ends: list[list[Tensor]] = [[] for _ in initial]
+        for part in range(len(self.reverses)):
+            projected, step = direction(part)
+            first = tuple(self.state(each, part) for each in initial)
+            sequence, last = self.run(lengths, part, projected, first, step)
+            states.append(sequence)
+            for found, end in zip(ends, last, strict=True):
+                found.append(end)
+        return self.joined(states), *map(self.last, ends)
 
     def joined(self, states: list[Tensor]) -> Tensor:
         """Return `[time, direction, batch, hidden]`, or with the batch in front."""
@@ -154,21 +179,17 @@ def rnn(
     initial: Value | None = None,
 ) -> Any:
     layer = _Layer(node, x, w, r, 1, ("Tanh",))
-    states, ends = [], []
-    for part in range(len(layer.reverses)):
+
+    def direction(part: int) -> tuple[Tensor, Step]:
         input_bias, hidden_bias = layer.bias(b, part)
-        projected = _projected(layer.x, w.tensor[part]) + (input_bias + hidden_bias)
         own, function = r.tensor[part], layer.functions[part]
 
-        def step(
-            carry: tuple[Any, ...], entry: Any, own: Any = own, function: Any = function
-        ) -> tuple[Any, ...]:
+        def step(carry: tuple[Any, ...], entry: Any) -> tuple[Any, ...]:
             return (function(layer.clipped(entry + _hidden(carry[0], own))),)
 
-        sequence, (end,) = layer.run(lengths, part, projected, (layer.state(initial, part),), step)
-        states.append(sequence)
-        ends.append(end)
-    return layer.joined(states), layer.last(ends)
+        return _projected(layer.x, w.tensor[part]) + (input_bias + hidden_bias), step
+
+    return layer.both(lengths, [initial], direction)
 
 
 @operator("GRU", since=7)
@@ -183,8 +204,8 @@ def gru(
 ) -> Any:
     layer = _Layer(node, x, w, r, 3, ("Sigmoid", "Tanh"))
     n, is_linear = layer.hidden, bool(node.attr("linear_before_reset", 0))
-    states, ends = [], []
-    for part in range(len(layer.reverses)):
+
+    def direction(part: int) -> tuple[Tensor, Step]:
         wz, wr, wh, rz, rr, rh = layer.bias(b, part)
         own = r.tensor[part]
         gates = _projected(layer.x, w.tensor[part])
@@ -198,9 +219,7 @@ def gru(
         )
         f, g = layer.functions[2 * part : 2 * part + 2]
 
-        def step(
-            carry: tuple[Any, ...], entry: Any, own: Any = own, f: Any = f, g: Any = g, rh: Any = rh
-        ) -> tuple[Any, ...]:
+        def step(carry: tuple[Any, ...], entry: Any) -> tuple[Any, ...]:
             (h,) = carry
             update = f(layer.clipped(entry[:, :n] + _hidden(h, own[:n])))
             reset = f(layer.clipped(entry[:, n : 2 * n] + _hidden(h, own[n : 2 * n])))
@@ -211,10 +230,9 @@ def gru(
             new = g(layer.clipped(entry[:, 2 * n :] + inner))
             return ((1.0 - update) * new + update * h,)
 
-        sequence, (end,) = layer.run(lengths, part, projected, (layer.state(initial, part),), step)
-        states.append(sequence)
-        ends.append(end)
-    return layer.joined(states), layer.last(ends)
+        return projected, step
+
+    return layer.both(lengths, [initial], direction)
 
 
 @operator("LSTM", since=7)
@@ -224,26 +242,17 @@ def lstm(
 ) -> Any:  # fmt: skip
     layer = _Layer(node, x, w, r, 4, ("Sigmoid", "Tanh", "Tanh"))
     n, couples = layer.hidden, bool(node.attr("input_forget", 0))
-    states, ends, cells = [], [], []
-    for part in range(len(layer.reverses)):
-        biases, own = layer.bias(b, part), r.tensor[part]
+
+    def direction(part: int) -> tuple[Tensor, Step]:
+        own = r.tensor[part]
         projected = _projected(layer.x, w.tensor[part])
         if b is not None:
             both = b.tensor[part]
             projected = projected + (both[: 4 * n] + both[4 * n :])
-        del biases
         peep = None if peepholes is None else peepholes.tensor[part]
         f, g, h = layer.functions[3 * part : 3 * part + 3]
 
-        def step(
-            carry: tuple[Any, ...],
-            entry: Any,
-            own: Any = own,
-            peep: Any = peep,
-            f: Any = f,
-            g: Any = g,
-            h: Any = h,
-        ) -> tuple[Any, ...]:
+        def step(carry: tuple[Any, ...], entry: Any) -> tuple[Any, ...]:
             before, memory = carry
             gates = entry + _hidden(before, own)
             into, out, forget, new = (gates[:, k * n : (k + 1) * n] for k in range(4))
@@ -257,9 +266,6 @@ def lstm(
                 out = out + peep[n : 2 * n] * kept
             return f(layer.clipped(out)) * h(kept), kept
 
-        first = (layer.state(initial, part), layer.state(cell, part))
-        sequence, (end, memory) = layer.run(lengths, part, projected, first, step)
-        states.append(sequence)
-        ends.append(end)
-        cells.append(memory)
-    return layer.joined(states), layer.last(ends), layer.last(cells)
+        return projected, step
+
+    return layer.both(lengths, [initial, cell], direction)

@@ -10,6 +10,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import Tensor
+from ocannl_onnx.formats import Format
 from ocannl_onnx.operators.movement import axis_of, moved, section
 from ocannl_onnx.registry import operator
 from ocannl_onnx.values import Value
@@ -18,27 +19,34 @@ if TYPE_CHECKING:
     from ocannl_onnx.graphs import Node
 
 
+_UNCHANGED = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
+"""Reductions that leave a cell as it is where no axis is reduced."""
+
+
 def _reduction(
-    name: str, function: Callable[[Any, tuple[int, ...], bool], Any], empty: Any
+    name: str, function: Callable[[Any, tuple[int, ...], bool], Any], empty: Callable[[Format], Any]
 ) -> None:
+    """Add the operator of a reduction.
+
+    Args:
+        function: Returns the reduction of a tensor along axes, which it keeps or not.
+        empty: Returns the reduction of no cells of a format.
+    """
+
     @operator(name)
     def reduce(node: Node, x: Value, axes: Value | None = None) -> Any:
         where = node.attr("axes") if axes is None else node.known_sizes(axes, "axes")
         if not where:
-            if node.attr("noop_with_empty_axes", 0):
-                if name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"):
-                    return x
-                return moved(x, function(x.tensor, (), True))
-            where = range(x.rank)
+            where = () if node.attr("noop_with_empty_axes", 0) else range(x.rank)
         along = tuple(sorted({axis_of(node, int(each), x.rank) for each in where}))
         keep = bool(node.attr("keepdims", 1))
+        if not along:
+            return x if name in _UNCHANGED else moved(x, function(x.tensor, (), keep))
         shape = [
             1 if at in along else size for at, size in enumerate(x.shape) if keep or at not in along
         ]
-        if 0 in x.shape and empty is not None:
-            return Value.of_array(np.full(shape, empty, x.format.numpy), x.format)
-        if not along:
-            return moved(x, function(x.tensor, (), keep))
+        if 0 in x.shape:
+            return Value.of_array(np.full(shape, empty(x.format), x.format.numpy), x.format)
         result = node.sized(function(x.tensor, along, keep), shape)
         return moved(x, node.sized(oc.cast(result, x.format.carrier), shape))
 
@@ -56,50 +64,30 @@ def _log_sum_exp(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
     return oc.logsumexp(x, axis=axes, keepdims=keep) if axes else x
 
 
-_reduction("ReduceSum", _sum, 0)
+def _least(format: Format) -> Any:
+    if format.is_float:
+        return -np.inf
+    return False if format.name == "bool" else format.range[0]
+
+
+def _greatest(format: Format) -> Any:
+    if format.is_float:
+        return np.inf
+    return True if format.name == "bool" else format.range[1]
+
+
+_reduction("ReduceSum", _sum, lambda _: 0)
 _reduction(
-    "ReduceMean", lambda x, axes, keep: oc.mean(x, axis=axes, keepdims=keep) if axes else x, np.nan
+    "ReduceMean", lambda x, axes, keep: oc.mean(x, axis=axes, keepdims=keep), lambda _: np.nan
 )
-_reduction(
-    "ReduceProd", lambda x, axes, keep: oc.prod(x, axis=axes, keepdims=keep) if axes else x, 1
-)
-_reduction("ReduceSumSquare", lambda x, axes, keep: _sum(x * x, axes, keep), 0)
-_reduction("ReduceL1", lambda x, axes, keep: _sum(oc.abs(x), axes, keep), 0)
-_reduction("ReduceL2", lambda x, axes, keep: oc.sqrt(_sum(x * x, axes, keep)), 0)
-_reduction("ReduceLogSum", lambda x, axes, keep: oc.log(_sum(x, axes, keep)), -np.inf)
-_reduction("ReduceLogSumExp", _log_sum_exp, -np.inf)
-
-
-def _extreme(name: str, is_max: bool) -> None:
-    @operator(name)
-    def reduce(node: Node, x: Value, axes: Value | None = None) -> Any:
-        where = node.attr("axes") if axes is None else node.known_sizes(axes, "axes")
-        if not where:
-            if node.attr("noop_with_empty_axes", 0):
-                return x
-            where = range(x.rank)
-        along = tuple(sorted({axis_of(node, int(each), x.rank) for each in where}))
-        keep = bool(node.attr("keepdims", 1))
-        shape = [
-            1 if at in along else size for at, size in enumerate(x.shape) if keep or at not in along
-        ]
-        if 0 in x.shape:
-            if x.format.is_float:
-                least: Any = -np.inf if is_max else np.inf
-            elif x.format.name == "bool":
-                least = not is_max
-            else:
-                least = x.format.range[0 if is_max else 1]
-            return Value.of_array(np.full(shape, least, x.format.numpy), x.format)
-        if not along:
-            return x
-        reduce_axis = oc.max if is_max else oc.min
-        result = node.sized(reduce_axis(x.tensor, axis=along, keepdims=keep), shape)
-        return moved(x, node.sized(oc.cast(result, x.format.carrier), shape))
-
-
-_extreme("ReduceMax", True)
-_extreme("ReduceMin", False)
+_reduction("ReduceProd", lambda x, axes, keep: oc.prod(x, axis=axes, keepdims=keep), lambda _: 1)
+_reduction("ReduceMax", lambda x, axes, keep: oc.max(x, axis=axes, keepdims=keep), _least)
+_reduction("ReduceMin", lambda x, axes, keep: oc.min(x, axis=axes, keepdims=keep), _greatest)
+_reduction("ReduceSumSquare", lambda x, axes, keep: _sum(x * x, axes, keep), lambda _: 0)
+_reduction("ReduceL1", lambda x, axes, keep: _sum(oc.abs(x), axes, keep), lambda _: 0)
+_reduction("ReduceL2", lambda x, axes, keep: oc.sqrt(_sum(x * x, axes, keep)), lambda _: 0)
+_reduction("ReduceLogSum", lambda x, axes, keep: oc.log(_sum(x, axes, keep)), lambda _: -np.inf)
+_reduction("ReduceLogSumExp", _log_sum_exp, lambda _: -np.inf)
 
 
 def _arg(name: str, find: Callable[..., Any]) -> None:

@@ -230,7 +230,9 @@ class Translation(Values):
         for node, name, value in zip(carried, before, initial, strict=True):
             inside.values[node] = Value(name, value.format, value.sizes)
         over: list[tuple[str, int]] = []
-        ports = [*map(port, before, initial)]
+        formats = [each.format for each in initial]
+        shapes = [each.sizes for each in initial]
+        ports = [*map(port, before, formats, shapes)]
         for node in repeat_inputs(leaf):
             axis = self._entry_axis(leaf, node)
             if axis is not None:
@@ -239,19 +241,19 @@ class Translation(Values):
                 inside.values[node] = replace(value, name=name, row_axis=axis)
                 over.append((value.name, axis))
                 sizes = [n for k, n in enumerate(value.sizes) if k != axis]
-                ports.append(make_port(name, value.format, sizes))
+                ports.append(port(name, value.format, sizes))
         inside.run(leaf.body)
         body.owners, body.hint = self.emit.owners, "next"
         after = [body("Identity", body.materialized(inside.value(node))) for node in carried]
         items = [body("Identity", inside.row_values[node]) for node in rows]
-        results = [*map(port, after, initial)]
+        results = [*map(port, after, formats, shapes)]
         for name, (node, axis) in zip(items, rows.items(), strict=True):
             sizes = [n for k, n in enumerate(self.sizes(node)) if k != axis]
-            results.append(make_port(name, self.format(node), sizes))
+            results.append(port(name, self.format(node), sizes))
         nodes = emit.library.grouped(body.nodes, len(body.owners), {*after, *items})
         if not over or any(t in names_read(node) for node in nodes):
             over.append((emit.constant(np.arange(leaf.count)), 0))
-            ports.append(make_port(t, INT64, ()))
+            ports.append(port(t, INT64, ()))
         graph = helper.make_graph(nodes, leaf.index.name, ports, results)
         attributes = {
             "scan_input_axes": [axis for _, axis in over],
@@ -332,12 +334,7 @@ def _every_leaf(body: Sequence[Any]) -> Iterator[Leaf]:
             yield from _every_leaf(leaf.body)
 
 
-def port(name: str, value: Value) -> onnx.ValueInfoProto:
-    """Return the description of a value that has a variable's format and sizes."""
-    return make_port(name, value.format, value.sizes)
-
-
-def make_port(name: str, format: Format, sizes: Sequence[Size]) -> onnx.ValueInfoProto:
+def port(name: str, format: Format, sizes: Sequence[Size]) -> onnx.ValueInfoProto:
     """Return the description of a value; extents are named."""
     dims = [each if isinstance(each, int) else each.name for each in sizes]
     return helper.make_tensor_value_info(name, format.number, dims)

@@ -1,0 +1,22 @@
+"""Advice in errors: lines of text, and names similar to one that is not known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 1, *, cutoff: float = 0.6) -> str:
+    """Return a question with the names that are most similar to one; empty if none is.
+
+    Args:
+        most: The names in the question, at most.
+        cutoff: The least similarity, as `difflib` counts it.
+    """
+    close = difflib.get_close_matches(name, list(known), most, cutoff)
+    return f"did you mean {' or '.join(close)}?" if close else ""
+
+
+def join_lines(*lines: str) -> str:
+    """Return a text of the lines that are not empty."""
+    return "\n".join(filter(None, lines))
