@@ -370,6 +370,14 @@ def row_major(indices: Sequence[AxisIndex], dims: Sequence[int]) -> AxisIndex:
     return affine(terms, offset)
 
 
+def joint_index(indices: Sequence[AxisIndex], dims: Sequence[int]) -> tuple[AxisIndex, ...]:
+    """Return the same position as one along all axes together.
+
+    x[i, j] of 3 x 4 cells  -->  x[_, 4*i + j]
+    """
+    return (*(SubAxis() for _ in indices[1:]), row_major(indices, dims))
+
+
 def joint_extents(indices: Sequence[AxisIndex], dims: Sequence[int]) -> tuple[int, ...]:
     """Return the number of positions of each index of an access: the positions of a sub-axis are
     positions of the next index.

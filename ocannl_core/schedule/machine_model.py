@@ -84,12 +84,16 @@ STEP_CYCLES = 0.1
 """Cycles of the loop around one step of a register tile."""
 REMAINDER_FACTOR = 1.02
 """Cost of a nest that has a second copy of its code for a remainder, relative to one without."""
-SCATTERED_STORE_CYCLES = 6.0
+SCATTERED_STORE_CYCLES = 3.0
 """Cycles for each result whose neighbours in a vector are not neighbours in memory. The store takes
 fewer, but its code is long.
 """
 GATHER_CYCLES = 1.5
 """Cycles for each number that is loaded into a vector whose other numbers are elsewhere."""
+SHUFFLE_CYCLES = 0.25
+"""The same where the numbers are every second one of some contiguous ones."""
+SECOND_CACHE_BYTES = 24
+"""Bytes of vectors that register tiles load from the second cache in one cycle."""
 TILE_SQUARES = 4
 """Squares of vectors along both sides of a tile in which rows become columns."""
 
@@ -147,6 +151,10 @@ DEFAULT_LAST_CACHE_BYTES = 32 << 20
 
 PREFETCH_MIN_TERMS = 8
 """Terms of a sum between two groups of prefetches: with fewer, loops take longer than sums."""
+PACKING_PREFETCH_TERMS = 64
+"""Terms of a sum between two groups of prefetches of the operand that is packed next."""
+MAX_PREFETCHED_LINES = 32
+"""Cache lines of such a group, at most: more of them wait for each other."""
 PREFETCH_MIN_BLOCKS = 4
 """Iterations of a loop over register tiles from which on a tile prefetches for the next one."""
 

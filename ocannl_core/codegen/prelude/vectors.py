@@ -109,6 +109,10 @@ def _from_template(
         "BITMASK": f"(unsigned {'short' if vector.lanes > 8 else 'char'})((1u << n) - 1)",
         # a copy to a part of a vector would stall on store forwarding
         "PARTIAL": ", ".join(cells),
+        # the second vector begins at the last cell of the first one
+        "SECONDS": ", ".join(
+            str(2 * lane + (2 * lane >= vector.lanes)) for lane in range(vector.lanes)
+        ),
         # the builtins take `long long`, another type than int64_t
         "INTEGER": "long long" if vector.nbytes == 8 * vector.lanes else "int",
         "DISJUNCTION": " | ".join(f"x[{lane}]" for lane in range(vector.lanes)),

@@ -1,9 +1,10 @@
 """Rendering of vector loops with the vector extensions of GCC and Clang.
 
 All lanes of one statement run before the next statement. A uniform value is computed once, as a
-number, and broadcast; contiguous cells are one load or store, or a part of a register; other cells
-are gathered one by one. Loaded values stay in variables until memory or the scope changes, so that
-unrolled loops do not repeat loads. A loop without a vector form raises `NotVectorizedError`.
+number, and broadcast; contiguous cells are one load or store, or a part of a register, and every
+second cell two loads and a shuffle; other cells are gathered one by one. Loaded values stay in
+variables until memory or the scope changes, so that unrolled loops do not repeat loads. A loop
+without a vector form raises `NotVectorizedError`.
 """
 
 from __future__ import annotations
@@ -309,13 +310,33 @@ class VectorLoop:
             function = self._helper(dtype, f"load_{dtype}")
             place = place_of(cell) if dtype.is_packed else (CExpr(f"&{cell}"),)
             return call(function, *place, CExpr(str(self._count)))
-        if stride == 1 and self._count == self._lanes:
-            return CExpr(f"*(const {vector}_cells *)&{cell}")
         if stride == 1:
-            return call(self._helper(dtype, "load"), CExpr(f"&{cell}"), CExpr(str(self._count)))
+            return self._read_row(node, offset, self._count, dtype)
+        if stride == 2 and dtype.in_lanes is dtype:
+            return self._read_every_second(node, offset, dtype)
         cells = [self._cell(node, offset, lane * stride) for lane in range(self._count)]
         numbers = [self._expressions.convert_cell(CExpr(each), dtype).code for each in cells]
         return CExpr(f"({vector}){{{', '.join(numbers)}}}")
+
+    def _read_row(
+        self, node: TensorNode, offset: Position, count: int, dtype: dtypes.DType, first: int = 0
+    ) -> CExpr:
+        """Render a vector of contiguous cells, from one behind a position on."""
+        cell = self._cell(node, offset, first)
+        if count == self._lanes:
+            return CExpr(f"*(const {self._vector(dtype)}_cells *)&{cell}")
+        return call(self._helper(dtype, "load"), CExpr(f"&{cell}"), CExpr(str(count)))
+
+    def _read_every_second(self, node: TensorNode, offset: Position, dtype: dtypes.DType) -> CExpr:
+        """Render a vector of every second cell, by loads of cells between the first and the last
+        one.
+        """
+        lanes, cells = self._lanes, 2 * self._count - 1
+        low = self._read_row(node, offset, min(cells, lanes), dtype)
+        high = low
+        if cells > lanes:  # it begins at the last cell of the other one
+            high = self._read_row(node, offset, cells - lanes + 1, dtype, lanes - 1)
+        return call(self._helper(dtype, "every_second"), low, high)
 
     def _unary(self, op: UnaryOp, arg: ir.Expr, dtype: dtypes.DType) -> CExpr:
         if op is UnaryOp.IDENTITY:

@@ -77,8 +77,9 @@ def apply_schedule(
     sums and products of floats round differently when their terms are combined in another order.
 
     Args:
-        nodes: Extents and formats, from which the accesses of thread blocks that are vectors are
-            proven; None for scalar ones.
+        nodes: Extents and formats, from which axes of packed operands that run along memory
+            together, and the accesses of thread blocks that are vectors, are proven; None for
+            neither.
 
     Raises:
         UsageError: for a schedule that does not fit the nest.
@@ -159,7 +160,7 @@ def _emitter(
     for rule, is_kept in strategy.rules(state):
         if not is_kept:
             raise UsageError(rule)
-    return _NestEmitter(Emission(state, VectorLeaf.of(state, nodes, around)))
+    return _NestEmitter(Emission(state, VectorLeaf.of(state, nodes, around), nodes))
 
 
 class _NestEmitter:

@@ -24,6 +24,7 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
+from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import Allocate, AxisKind, Block, For, LoopBound, Scope, Stmt
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -50,11 +51,14 @@ class Emission:
 
     Attributes:
         vectors: The accesses of a vectorised part, on thread blocks; None if there are none.
-        shared: The arrays that the threads of a block share.
+        operands: Extents and formats of the operands; None if unknown.
+        nodes: The arrays of the nest.
+        shared: Those that the threads of a block share.
     """
 
     state: NestState
     vectors: VectorLeaf | None = None
+    operands: NodeInfos | None = None
     fill: Fill = _no_buffers
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     shared: list[TensorNode] = field(default_factory=list)

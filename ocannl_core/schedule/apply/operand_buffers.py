@@ -21,7 +21,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.emission import Emission
 from ocannl_core.schedule.apply.nest_state import NestState
-from ocannl_core.schedule.apply.packing import Packer, packing_order
+from ocannl_core.schedule.apply.packing import Packer
 from ocannl_core.schedule.apply.shared_fill import ThreadCells, distribute_cyclically, least_rank
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
 from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES, PADDED_STRIDE_BYTES
@@ -89,9 +89,12 @@ class PackedBuffer(FilledBuffer):
             value = substitute_in_expr(self._packed, inner.substitution())
             return (ir.Store(self.node, self._indices(inner), value),)
 
-        packer = Packer(self.tree, self.state.kinds, self.emission.loops)
-        leaves = packing_order(self.tree, self.pack)
-        filling = packer.fill(self._packed, leaves, region, copy)
+        emission = self.emission
+        dims = emission.nodes[self.node].dims
+        packer = Packer(
+            self.tree, self.state.kinds, emission.loops, self.pack, dims, emission.operands
+        )
+        filling = packer.fill(self._packed, region, copy)
         return (ir.Allocate(self.node, ir.Scope.KERNEL), *filling)
 
     def cell(self, region: Region) -> ir.Expr:

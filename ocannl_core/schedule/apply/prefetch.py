@@ -1,17 +1,19 @@
-"""Prefetch the operands of an epilogue during the reduction.
+"""Prefetch the operands of an epilogue, or those that are packed next, during the reduction.
 
-The epilogue of a register tile loads all its cache lines at once. The reduction before it leaves
-time to prefetch them: each part of the loop over terms prefetches a few, those of the next register
-tile.
+The epilogue of a register tile loads all its cache lines at once, and so does the packing of an
+operand. The reduction before leaves time to prefetch them: each part of the loop over terms
+prefetches a few, those of the next register tile, or some of the next block that is packed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
 from ocannl_core.ir.loops.traverse import free_variables, substitute_in_stmt, walk
 from ocannl_core.ir.node import TensorNode
@@ -101,6 +103,82 @@ def prefetching_loop(
     stmts = substitute_in_stmt(Block(tuple(prefetches)), _next_block(region, around)).stmts
     inside = region.bind(over, run, indexing.affine([(size, part), (1, term)]))
     return PrefetchingLoop(count, part, size, term, kinds[over], stmts, inside)
+
+
+def packing_loop(
+    region: Region,
+    loads: Sequence[tuple[Load, str]],
+    outside: Sequence[str],
+    over: str,
+    kinds: Mapping[str, AxisKind],
+    nodes: NodeInfos,
+) -> PrefetchingLoop | None:
+    """Return the loop over terms in parts that prefetch the blocks that are packed next; None if
+    there are none, or if their lines are not beside each other.
+
+    Args:
+        loads: The packed operands, with the loops that they are packed inside of.
+        outside: The loops outside of the loop over terms, outermost first.
+    """
+    ranges = region.ranges(over)
+    if len(ranges) != 1 or kinds[over] is not AxisKind.SERIAL:
+        return None
+    (run,) = ranges
+    tree = region.tree
+    inner = prod(
+        axis.extent for axis in tree.axes.values() if axis.is_reduced and axis.name != over[0]
+    )
+    parts = max(1, run.count * inner // machine_model.PACKING_PREFETCH_TERMS)
+    count = max(each for each in range(1, min(parts, run.count) + 1) if run.count % each == 0)
+    size = run.count // count
+    part, term = (indexing.fresh_var(tree.hint(over)) for _ in range(2))
+    prefetches: list[Prefetch] = []
+    for load, around in loads:
+        tiles = outside[outside.index(around) + 1 :]
+        number = indexing.affine_sum(
+            (count, region.joint_number(tiles)), (1, indexing.VarIndex(part))
+        )
+        parts_of_block = count * tree.count(tiles)
+        prefetches += _next_lines(region, load, around, number, parts_of_block, nodes)
+    if not prefetches:
+        return None
+    inside = region.bind(over, run, indexing.affine([(size, part), (1, term)]))
+    return PrefetchingLoop(count, part, size, term, kinds[over], tuple(prefetches), inside)
+
+
+def _next_lines(
+    region: Region,
+    load: Load,
+    around: str,
+    number: indexing.AxisIndex,
+    parts: int,
+    nodes: NodeInfos,
+) -> Iterator[Prefetch]:
+    """Yield the prefetches of one part of the block of an operand that the next iteration of a loop
+    packs, whose cells are those up to the next block.
+    """
+    tree = region.tree
+    start = indexing.substitute(
+        indexing.row_major(load.indices, nodes[load.node].buffer_dims),
+        {axis.var: region.first_position(name) for name, axis in tree.axes.items()},
+    )
+    terms, offset = indexing.as_affine(start)
+    block, _ = indexing.as_affine(region.numbers[around])
+    step = sum(each for each, var in terms if (1, var) in block)
+    axes = [name for name in tree.axes_of(load) if name != around[0]]
+    cells = tree.max_extent(f"{around[:-1]}1") if around[-1] == "0" else 1
+    if step != cells * prod(tree.axes[name].extent for name in axes):
+        return
+    width = machine_model.CACHE_LINE_BYTES // load.dtype.nbytes
+    lines = -(-step // (width * parts))
+    if lines > machine_model.MAX_PREFETCHED_LINES:
+        return
+    sub_axes = [indexing.SubAxis()] * (len(load.indices) - 1)
+    for line in range(lines):
+        cell = indexing.affine_sum(
+            (1, indexing.affine(terms, offset + step + width * line)), (width * lines, number)
+        )
+        yield Prefetch(load.node, (*sub_axes, cell))
 
 
 def _next_block(region: Region, around: str | None) -> dict[indexing.IndexVar, indexing.AxisIndex]:

@@ -27,7 +27,7 @@ from ocannl_core.schedule.apply.emission import Emission
 from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer
 from ocannl_core.schedule.apply.packing import Body
-from ocannl_core.schedule.apply.prefetch import prefetching_loop
+from ocannl_core.schedule.apply.prefetch import PrefetchingLoop, packing_loop, prefetching_loop
 
 Rules = Iterator[tuple[str, bool]]
 """Rules of schedules, each with True if a schedule keeps it; later ones may need those before."""
@@ -97,9 +97,24 @@ class Accumulation:
             around = state.outside[-1] if state.outside else None
             cells = [name for name in registers.axes if not state.tree.is_reduced(name)]
             parts = prefetching_loop(state.nest, region, around, outer, cells, state.kinds)
+            if parts is None:
+                parts = self._packing_ahead(region, outer)
             if parts is not None:
                 return parts.wrap(emission.loops(others, parts.inside, update, fills=True))
         return emission.loops(state.inside, region, update, fills=True)
+
+    def _packing_ahead(self, region: Region, outer: str) -> PrefetchingLoop | None:
+        """Return the loop over terms with prefetches of the operands that are packed next."""
+        state, nodes = self.state, self.emission.operands
+        if nodes is None:
+            return None
+        loads = [
+            (each.operand, each.pack.inside)
+            for each in self.buffers.values()
+            if isinstance(each.operand, ir.Load) and each.pack.inside in state.outside
+        ]
+        found = [(load, inside) for load, inside in loads if inside is not None]
+        return packing_loop(region, found, state.outside, outer, state.kinds, nodes)
 
     def term(self, region: Region) -> ir.Expr:
         """Return the term at a point, with packed operands loaded from their buffers."""

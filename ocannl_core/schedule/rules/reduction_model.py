@@ -201,15 +201,44 @@ class ReductionModel:
         return axis in operand.axes and is_alone and is_still
 
     def row_axes(self, vector_axis: str) -> list[str]:
-        """Return the output axes along which a vector operand is reused."""
+        """Return the output axes along which a vector operand is reused; without any, the innermost
+        one if windows slide along it whose sums are so short that nothing else hides the latency of
+        their additions.
+        """
         vectors = self.vector_operands(vector_axis)
-        return [
-            name
-            for name in self.output_axes
-            if name != vector_axis
-            and self.extents[name] > 1
-            and any(name not in operand.axes for operand in vectors)
+        others = [
+            name for name in self.output_axes if name != vector_axis and self.extents[name] > 1
         ]
+        rows = [name for name in others if any(name not in each.axes for each in vectors)]
+        if rows or not others or not self._waits_for_additions(vector_axis):
+            return rows
+        slides = any(
+            each.slides_along(others[-1], name, self.extents)
+            for each in vectors
+            for name in self.reduced_axes
+        )
+        return others[-1:] if slides else []
+
+    def _waits_for_additions(self, vector_axis: str) -> bool:
+        """Return True if the vectors of a cell's neighbours are too few accumulators, and there are
+        too few terms for more of them.
+        """
+        if vector_axis in self.reduced_axes or not self.reduced_axes or self.shifting_axes:
+            return False
+        vectors = min(self._vector_count(vector_axis), machine_model.MAX_TILE_VECTORS)
+        chains = self.chains(vectors)
+        return chains > 2 and not self.axis_of_chains(chains)
+
+    def chains(self, accumulators: int) -> int:
+        """Return the accumulators of each result with which no addition waits for another one,
+        beside some others.
+        """
+        return machine_model.ACCUMULATOR_CHAINS // accumulators
+
+    def axis_of_chains(self, chains: int) -> str:
+        """Return the reduced axis whose terms several accumulators share; "" if all are short."""
+        name = max(self.reduced_axes, key=lambda each: self.extents[each])
+        return name if self.extents[name] >= 4 * chains else ""
 
     def outer_axes(self, vector_axis: str) -> list[str]:
         """Return the output axes on which all vector operands depend."""
@@ -255,8 +284,11 @@ class ReductionModel:
         for operand in self.operands:
             if operand.is_contiguous(vector_axis):
                 continue
+            gather_cycles = machine_model.GATHER_CYCLES
+            if operand.is_load and operand.stride(vector_axis) == 2 and not operand.is_converted:
+                gather_cycles = machine_model.SHUFFLE_CYCLES
             if vector_axis in self.reduced_axes and self.is_worth_gathering(operand):
-                total += machine_model.GATHER_CYCLES * self.iterations(operand.axes)
+                total += gather_cycles * self.iterations(operand.axes)
             elif (
                 vector_axis not in self.reduced_axes
                 and self.reuse(operand) >= machine_model.MIN_GATHER_REUSE
@@ -264,32 +296,56 @@ class ReductionModel:
                 can_transpose = operand.is_load and any(
                     operand.stride(k) == 1 for k in self.reduced_axes
                 )
-                total += (
-                    machine_model.TRANSPOSE_CYCLES if can_transpose else machine_model.GATHER_CYCLES
-                ) * self.iterations(operand.axes)
+                if can_transpose:
+                    gather_cycles = min(gather_cycles, machine_model.TRANSPOSE_CYCLES)
+                total += gather_cycles * self.iterations(operand.axes)
             else:
-                total += machine_model.GATHER_CYCLES * self.iterations(self.extents)
+                total += gather_cycles * self.iterations(self.extents)
         return total
 
     def _vector_count(self, vector_axis: str) -> int:
         return -(-self.extents[vector_axis] // self.lanes)
+
+    def _max_tile_vectors(self, vector_axis: str) -> int:
+        """Return the most vectors of a register tile along the vector axis: where no block of the
+        reduction can end with partial results, packed vectors of all terms stay in the second
+        cache, unless broadcast operands would come from far away more often.
+        """
+        most, near = machine_model.MAX_TILE_VECTORS, self.machine.l2_working_set
+        broadcast = [each for each in self.operands if vector_axis not in each.axes]
+        if self.nest.holds_partial_results or sum(map(self.nbytes, broadcast)) > near:
+            return most
+        nbytes = self._vector_bytes(vector_axis)
+        return max(1, min(most, near // nbytes)) if nbytes else most
+
+    def _vector_bytes(self, vector_axis: str) -> int:
+        """Return the bytes of packed vectors of all terms, for each vector of a register tile."""
+        return sum(
+            self.lanes * each.nbytes * self.iterations(each.axes.intersection(self.reduced_axes))
+            for each in self.vector_operands(vector_axis)
+            if not each.is_contiguous(vector_axis)
+            and self.reuse(each) >= machine_model.MIN_BLOCKING_REUSE
+            and self.can_pack_vectors(each, vector_axis)
+        )
 
     def register_tile(self, vector_axis: str) -> RegisterTile:
         """Return the register tile of the fewest cycles."""
         rows = self.iterations(self.tile_row_axes(vector_axis))
         steps = self.iterations(self.extents) / (rows * self.extents[vector_axis])
         tiles = []
-        for vectors in range(
-            1, min(machine_model.MAX_TILE_VECTORS, self._vector_count(vector_axis)) + 1
-        ):
+        most = min(self._max_tile_vectors(vector_axis), self._vector_count(vector_axis))
+        nbytes = self._vector_bytes(vector_axis)
+        for vectors in range(1, most + 1):
+            is_near = vectors * nbytes <= self.machine.l1_working_set
+            far = 0.0 if is_near else self.machine.vector_bytes / machine_model.SECOND_CACHE_BYTES
             height = tile_height(
                 rows, max(1, self.machine.max_accumulators(vectors) // vectors), vectors
             )
             full, rest = divmod(self._vector_count(vector_axis), vectors)
             step_cycles = 0.0
             for count, number in _tile_heights(rows, height, vectors):
-                cycles = full * _step_cycles(count, vectors)
-                cycles += _step_cycles(count, rest) if rest else 0.0
+                cycles = full * _step_cycles(count, vectors, far)
+                cycles += _step_cycles(count, rest, far) if rest else 0.0
                 step_cycles += number * cycles
             # the remainder is a second copy of the code
             factor = machine_model.REMAINDER_FACTOR if rest else 1.0
@@ -298,11 +354,12 @@ class ReductionModel:
 
 
 def splits_evenly(rows: int, height: int, vectors: int) -> bool:
-    """Return True if rows are split into tiles of equal heights, up to one row, because a remainder
-    of full tiles would stall on the latency of its additions.
+    """Return True if rows are split into tiles of equal heights, up to one row: a remainder of full
+    tiles would stall on the latency of its additions, or as many equal tiles need no code for one.
     """
     rest = rows % height
-    return 0 < rest * vectors < machine_model.ACCUMULATOR_CHAINS
+    is_short = rest * vectors < machine_model.ACCUMULATOR_CHAINS
+    return rest > 0 and (is_short or rows % -(-rows // height) == 0)
 
 
 def tile_height(rows: int, max_height: int, vectors: int) -> int:
@@ -324,15 +381,20 @@ def _tile_heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int]
     return (low + 1, larger), (low, blocks - larger)
 
 
-def _step_cycles(rows: int, vectors: int) -> float:
-    """Return the cycles of one step of a register tile."""
+def _step_cycles(rows: int, vectors: int, vector_cycles: float) -> float:
+    """Return the cycles of one step of a register tile.
+
+    Args:
+        vector_cycles: The cycles until a vector arrives from the second cache; 0 if none does.
+    """
     registers = rows * vectors
     waiting = (
         machine_model.MULTIPLY_ADD_LATENCY if registers < machine_model.ACCUMULATOR_CHAINS else 0.0
     )
     loads = rows + vectors
     busy = max(registers, loads) / machine_model.OPERATIONS_PER_CYCLE
-    return max(busy, waiting) + machine_model.STEP_CYCLES + machine_model.LOAD_CYCLES * loads
+    busy = max(busy, waiting, vectors * vector_cycles)
+    return busy + machine_model.STEP_CYCLES + machine_model.LOAD_CYCLES * loads
 
 
 def _operand(

@@ -18,7 +18,6 @@ from ocannl_core.ir.kernels.transforms import (
 )
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.schedule.machine_model import (
-    ACCUMULATOR_CHAINS,
     CACHE_LINE_BYTES,
     CACHE_WAY_BYTES,
     MEMORY_STREAMS,
@@ -93,7 +92,10 @@ class _OutputVectorizer:
         is_split = self._reduction is not None or self._outer_reductions
         chains = None if is_split else self._split_chains(splits, tile)
         self._has_chains = chains is not None
-        self._prefetches = model.has_distant_epilogue(is_split=bool(self._reduction_block_loops()))
+        self._prefetches = (
+            model.has_distant_epilogue(is_split=bool(self._reduction_block_loops()))
+            or self._packs_distant_vectors()
+        )
         if parameters.prefetches is not None:
             self._prefetches = parameters.prefetches
         self._dot = self._split_dot(splits)
@@ -406,12 +408,12 @@ class _OutputVectorizer:
         on the latency of additions; return its name.
         """
         model = self._model
-        needed = ACCUMULATOR_CHAINS // (tile.vectors * tile.rows)
+        needed = model.chains(tile.vectors * tile.rows)
         if needed < 2 or not self._reduced or model.shifting_axes:
             # shifting axes reuse vectors, which pays if they are packed
             return None
-        name = max(self._reduced, key=lambda each: model.extents[each])
-        if model.extents[name] < 4 * needed:
+        name = model.axis_of_chains(needed)
+        if not name:
             return None
         splits.append(Split(name, needed))
         self._reduced = [f"{each}0" if each == name else each for each in self._reduced]
@@ -456,6 +458,17 @@ class _OutputVectorizer:
                 inside,
                 (*panels, *used, vector_loops.inner, *self._dot_axes(operand)),
             )
+
+    def _packs_distant_vectors(self) -> bool:
+        """Return True if blocks of vectors are packed that no near cache holds."""
+        model = self._model
+        return self._vector_loops.outer is not None and any(
+            each.is_load
+            and model.nbytes(each) > model.machine.l2_working_set
+            and model.can_pack_vectors(each, self._vector_axis)
+            and self._should_pack(each)
+            for each in model.vector_operands(self._vector_axis)
+        )
 
     def _dot_axes(self, operand: ReductionOperand) -> list[str]:
         """Return the innermost axis of a copy for dot products."""

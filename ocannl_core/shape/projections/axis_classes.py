@@ -357,7 +357,9 @@ class _ProjectionAxes:
             margin = Margin(0, formula.offset)
             if window.padded:
                 span = 1 + (self._size(window.kernel) - 1) * window.dilation
-                margin = Margin(span - (span + 1) // 2, (span + 1) // 2)
+                left = span // 2
+                right = span - left + formula.offset - formula.stride  # of stride * windows cells
+                margin = Margin(left, max(0, right))
             offset += kernel_offset - margin.left
             old = self._margins.get(root, Margin())
             self._margins[root] = Margin(max(old.left, margin.left), max(old.right, margin.right))

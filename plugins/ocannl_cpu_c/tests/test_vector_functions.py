@@ -66,6 +66,19 @@ def test_quotients_by_one_number_have_the_bits_of_divisions(lanes: int, tmp_path
             assert np.isnan(found[~numbers]).all()
 
 
+@pytest.mark.parametrize("lanes", LANES)
+def test_every_second_cell_is_taken_from_two_vectors_that_share_one(
+    lanes: int, tmp_path: Path
+) -> None:
+    name = f"float32x{lanes}_every_second"
+    whole = f"*(const float32x{lanes}_cells *)&from[0]"
+    rest = f"*(const float32x{lanes}_cells *)&from[{lanes - 1}]"
+    body = f"*(float32x{lanes}_cells *)&to[0] = {name}({whole}, {rest}) + 0 * s * x;"
+    run = function(tmp_path, name, body)
+    cells = np.arange(2 * lanes, dtype=np.float32)
+    assert run(cells, 0.0)[:lanes].tolist() == cells[::2].tolist()
+
+
 COMBINED: dict[str, Callable[[Array], Array]] = {
     "sum": lambda x: x[..., 0::2] + x[..., 1::2],
     "product": lambda x: x[..., 0::2] * x[..., 1::2],

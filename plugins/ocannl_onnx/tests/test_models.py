@@ -61,6 +61,36 @@ def test_an_extent_at_run_time_takes_the_place_of_a_named_axis(rng: np.random.Ge
         assert np.allclose(found, expected_of(weights, x), atol=1e-5)
 
 
+@pytest.mark.parametrize("pads", [[1, 1, 1, 1], [0, 1, 2, 1], [0, 0, 1, 1], [2, 2, 0, 0]])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_windows_of_a_computed_tensor_reach_into_its_margins(
+    rng: np.random.Generator, pads: list[int], stride: int
+) -> None:
+    attributes = {"kernel_shape": [3, 3], "strides": [stride] * 2, "pads": pads}
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"]),
+        helper.make_node("Conv", ["h", "w"], ["c"], **attributes),
+        helper.make_node("MaxPool", ["h"], ["m"], **attributes),
+        helper.make_node("Add", ["c", "m"], ["y"]),
+    ]
+    weight = rng.standard_normal((2, 2, 3, 3)).astype(np.float32)
+    proto = model(nodes, {"x": [1, 2, 6, 8]}, {"y": None}, {"w": weight})
+    cells = rng.standard_normal((1, 2, 6, 8)).astype(np.float32)
+    wide = [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])]
+
+    def seen(outside: float) -> Any:
+        whole = np.pad(np.maximum(cells, 0), wide, constant_values=outside)
+        slid = np.lib.stride_tricks.sliding_window_view(whole, (3, 3), (2, 3))
+        return slid[:, :, ::stride, ::stride]
+
+    expected = np.einsum("nchwkl,mckl->nmhw", seen(0.0), weight) + seen(-np.inf).max((4, 5))
+    with oc.Session():
+        x = oc.placeholder("x", output=[1, 2, 6, 8])
+        y = ocannl_onnx.load(proto)(x=x)
+        np.testing.assert_allclose(computed(y, {x: cells}), expected, rtol=1e-4, atol=1e-5)
+        assert x.info.padding == ()  # callers fill its cells
+
+
 def test_weights_are_trained_if_the_caller_says_so(rng: np.random.Generator) -> None:
     proto, weights = perceptron(rng)
     x = rng.standard_normal((4, 3)).astype(np.float32)

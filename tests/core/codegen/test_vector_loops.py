@@ -48,6 +48,16 @@ for (int64_t i = 0, i_16 = 0; i < 4; ++i, i_16 += 16) {
 """)
 
 
+def test_every_second_cell_is_two_loads_and_a_shuffle(build):
+    out, x = build.node("out", 13), build.node("x", 25)
+    (j,) = build.vars(1)
+    store = Store(out, (VarIndex(j),), build.load(x, affine([(2, j)])))
+    assert build.body(vector(j, 13, store)) == snapshot("""\
+const float32x16 v0 = float32x16_every_second(*(const float32x16_cells *)&a0[0], float32x16_load(&a0[15], 10));
+float32x16_store(&a1[0], v0, 13);\
+""")
+
+
 def test_a_part_of_a_vector_is_loaded_and_stored_alone(build):
     out, x = build.node("out", 5), build.node("x", 5)
     (j,) = build.vars(1)
@@ -63,7 +73,7 @@ def test_cells_apart_are_gathered_and_scattered(build):
     (j,) = build.vars(1)
     cell = build.load(x, affine([(2, j)], 1))
     assert build.body(vector(j, 4, Store(out, (VarIndex(j), affine([], 1)), cell))) == snapshot("""\
-const float32x4 v0 = (float32x4){a0[1], a0[3], a0[5], a0[7]};
+const float32x4 v0 = float32x4_every_second(*(const float32x4_cells *)&a0[1], *(const float32x4_cells *)&a0[4]);
 a1[1] = v0[0];
 a1[3] = v0[1];
 a1[5] = v0[2];

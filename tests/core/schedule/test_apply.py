@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.indexing import FixedIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Const, LoopProgram
+from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -28,7 +30,7 @@ from tests.support.reductions import fitting_schedules, random_reductions
 def scheduled(program: LoopProgram, schedule: Schedule) -> LoopProgram:
     nest = kernel_nest(program.body)
     assert nest is not None
-    result = apply_schedule(nest, schedule)
+    result = apply_schedule(nest, schedule, program.nodes)
     # inside a loop, blocks keep their own memory when the program is cut into kernels
     body = Block((loop(fresh_var(), 1, result.body),))
     return replace(program, nodes={**program.nodes, **result.nodes}, body=body)
@@ -93,7 +95,7 @@ def test_sums_start_and_finish_as_they_should_by_every_schedule(
     schedule = data.draw(fitting_schedules(changed))
     found = []
     for each in ((), schedule):
-        result = apply_schedule(changed, each)
+        result = apply_schedule(changed, each, example.program.nodes)
         nodes = {**example.program.nodes, **result.nodes}
         body = Block((loop(fresh_var(), 1, result.body),))
         program = replace(example.program, nodes=nodes, body=body)
@@ -178,6 +180,44 @@ def product(
 def test_a_schedule_that_does_not_fit_is_refused(schedule: str, rule: str) -> None:
     with pytest.raises(UsageError, match=rule):
         apply_schedule(product(), parse_schedule(schedule))
+
+
+def test_axes_that_run_along_memory_together_are_packed_in_one_row_of_squares() -> None:
+    draft = Draft("product")
+    i, j, c, k = (fresh_var(name) for name in "ijck")
+    x, w = draft.node("x", float32, 7, 3, 5), draft.node("w", float32, 8, 3, 5, 1)
+    y = draft.node("y", float32, 7, 8)
+    term = Binary(
+        BinaryOp.MUL, draft.load(x, i, c, k), draft.load(w, j, c, k, FixedIndex(0)), float32
+    )
+    update = draft.accumulate(y, i, j, op=BinaryOp.ADD, value=term)
+    nest = kernel_nest(Block((loop(i, 7, loop(j, 8, loop(c, 3, loop(k, 5, update)))),)))
+    assert nest is not None
+    schedule = (
+        "split j 4; order j0 i k m j1; vectorize j1; pack 1 inside j0 as k m j1; accumulate over k"
+    )
+    result = apply_schedule(nest, parse_schedule(schedule), draft.nodes)
+    program = replace(draft.program(), nodes={**draft.nodes, **result.nodes}, body=result.body)
+    verify(program)
+    text = to_text(program)
+    assert text[text.index("kernel") : text.index("for i in")].rstrip() == snapshot("""\
+kernel packed1: float32[3, 5, 4]
+        for c in range(3):
+            for c1 in vector(4):
+                for j1 in vector(4):
+                    packed1[_, 4*c + c1, j1] = w[4*j + j1, _, _, 4*c + c1]
+        for c in range(12, 15):
+            for j1 in vector(4):
+                packed1[_, c, j1] = w[4*j + j1, _, _, c]\
+""")
+    rng = np.random.default_rng(0)
+    arrays = {
+        node: rng.integers(-9, 9, draft.nodes[node].dims).astype(np.float32)
+        for node in draft.params
+    }
+    found = subject_named("interp").run(program, arrays)[y]
+    expected = arrays[y] + np.einsum("ick,jckl->ij", arrays[x], arrays[w])
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_rows_of_a_packed_buffer_do_not_compete_for_places_of_the_cache() -> None:

@@ -15,7 +15,7 @@ from inline_snapshot import snapshot
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, affine, fresh_var
 from ocannl_core.ir.kernels.nest import kernel_nest
 from ocannl_core.ir.kernels.transforms import schedule_text
-from ocannl_core.ir.loops.nodes import Binary, Block, Expr, Stmt
+from ocannl_core.ir.loops.nodes import Binary, Block, Const, Expr, Stmt
 from ocannl_core.ir.numbers.dtypes import float32, float64, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
@@ -123,11 +123,47 @@ def test_fewer_and_shorter_registers_make_smaller_blocks() -> None:
     )
 
 
+def test_a_depthwise_convolution_adds_up_rows_side_by_side() -> None:
+    axes = [(I, 64), (Y, 14), (X, 14), (V, 3), (U, 3)]
+    image = (I, affine([(1, Y), (1, V)]), affine([(1, X), (1, U)]))
+    assert chosen(
+        axes, ((I, Y, X), (64, 14, 14)), (image, (64, 16, 16)), ((I, V, U), (64, 3, 3))
+    ) == snapshot("order i m n j k; unroll j; vectorize k; accumulate over m fused")
+
+
+def test_packed_vectors_of_a_sum_that_cannot_be_cut_stay_in_the_second_cache() -> None:
+    found = []
+    for channels in (128, 512):
+        draft = Draft("convolution")
+        x = draft.node("x", float32, channels, 9, 9)
+        w = draft.node("w", float32, channels, channels, 3, 3)
+        y = draft.node("y", float32, channels, 7, 7)
+        cell = draft.load(x, K, affine([(1, Y), (1, V)]), affine([(1, X), (1, U)]))
+        term = Binary(BinaryOp.MUL, cell, draft.load(w, I, K, V, U), float32)
+        body: Stmt = draft.accumulate(y, I, Y, X, op=BinaryOp.ADD, value=term)
+        for var, extent in ((U, 3), (V, 3), (K, channels), (X, 7), (Y, 7), (I, channels)):
+            body = loop(var, extent, body)
+        nest = kernel_nest(Block((body,)))
+        assert nest is not None
+        (store,) = nest.epilogue
+        clamped = Binary(BinaryOp.MAX, store.value, Const(0.0, float32), float32)
+        nest = replace(nest, epilogue=(replace(store, value=clamped),))
+        schedule = contraction_schedule(nest, draft.nodes, WIDE)
+        assert schedule is not None
+        found.append(schedule_text(schedule))
+    assert found == snapshot(
+        [
+            "split i 32; split i1 16; order i0 j m n p k i10 i11; unroll k; unroll i10; vectorize i11; pack 1 inside i0 as m n p i1; accumulate over m fused prefetch",
+            "split i 16; order i0 j m n p k i1; unroll k; vectorize i1; pack 1 inside i0 as m n p i1; accumulate over m fused prefetch",
+        ]
+    )
+
+
 def test_a_weight_that_is_contiguous_along_the_sum_is_turned_while_it_is_packed() -> None:
     axes = [(B, 128), (J, 256), (K, 784)]
     text = chosen(axes, ((B, J), (128, 256)), ((J, K), (256, 784)), ((B, K), (128, 784)))
     assert text == snapshot(
-        "split j 64; split j1 16; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; pack 0 inside j0 as k j1; accumulate over k fused"
+        "split j 32; split j1 16; split i 12; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; pack 0 inside j0 as k j1; accumulate over k fused prefetch"
     )
 
 

@@ -68,6 +68,23 @@ def test_each_line_of_the_blocks_after_the_first_ones_is_prefetched_once() -> No
     assert len(lines) == len(set(lines))
 
 
+def test_each_line_of_an_operand_that_is_packed_next_is_prefetched_once() -> None:
+    draft = Draft("product")
+    i, j, k = (fresh_var(name) for name in "ijk")
+    a, b = draft.node("a", float32, 24, 128), draft.node("b", float32, 96, 128)
+    c = draft.node("c", float32, 96, 24)  # its lanes are strided: none is prefetched
+    term = Binary(BinaryOp.MUL, draft.load(a, i, k), draft.load(b, j, k), float32)
+    update = draft.accumulate(c, j, i, op=BinaryOp.ADD, value=term)
+    nest = kernel_nest(Block((loop(i, 24, loop(j, 96, loop(k, 128, update))),)))
+    assert nest is not None
+    text = f"{BLOCKS}pack 1 inside j0 as k j1; "
+    schedule = parse_schedule(f"{text}accumulate over k fused prefetch")
+    lines = [
+        cell // 16 for _, cell in fetched(apply_schedule(nest, schedule, draft.nodes).body, {})
+    ]
+    assert sorted(lines) == list(range(32 * 128 // 16, (96 + 32) * 128 // 16))
+
+
 def test_parts_of_the_sum_begin_with_a_few_lines() -> None:
     draft = Draft("product")
     nest = product(draft, 48, 48, 32)

@@ -123,8 +123,20 @@ def test_windows_agree_with_a_direct_sum_and_stay_in_the_buffer(
 
 def test_one_pixel_under_a_padded_window_reads_the_margins() -> None:
     projections = projected("o=+k, ; k, => o", output(1), output(3))
-    assert projections.margins == ((Margin(1, 2),), (Margin(0, 0),))
+    assert projections.margins == ((Margin(1, 1),), (Margin(0, 0),))
     assert correlate(projections, np.array([5]), np.array([1, 10, 100])).tolist() == [50]
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
+def test_margins_have_the_cells_that_windows_reach(stride: int, kernel: int) -> None:
+    for offset in range(stride + 1):
+        spec = f"{stride}*o=+{offset}+2*k, ; k, => o"
+        projections = projected(spec, output(2 * stride), output(kernel))
+        reached = [cell(projections.rhs[0], env)[0] for env in points(projections)]
+        (margin,), _ = projections.margins or ((Margin(),), ())
+        assert margin.left >= -min(reached)
+        assert margin.right == max(0, max(reached) + 1 - 2 * stride)
 
 
 def test_an_offset_in_a_window_that_stays_inside_reaches_a_margin() -> None:
@@ -137,7 +149,7 @@ def test_an_offset_in_a_window_that_stays_inside_reaches_a_margin() -> None:
 def test_a_window_may_be_written() -> None:
     projections = projected("o; k => o=+k", output(4), output(3))
     assert projections.lhs_dims == (4,)
-    assert projections.lhs_margins == (Margin(1, 2),)
+    assert projections.lhs_margins == (Margin(1, 1),)
     reached = {cell(projections.lhs, env)[0] for env in points(projections)}
     assert reached == set(range(-1, 5))
 

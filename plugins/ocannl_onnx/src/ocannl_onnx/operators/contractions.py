@@ -180,16 +180,36 @@ def window_geometry(
     return widths, outputs
 
 
-def fitted(
+def slid_axes(
     node: Node, tensor: Tensor, lead: int, sizes: Sizes, widths: list[tuple[int, int]],
-    outputs: list[int], kernel: Sizes, dilations: Sizes, strides: Sizes, value: Any = 0.0,
-) -> Tensor:  # fmt: skip
-    """Pad and crop so that the windows cover the axes exactly."""
+    outputs: list[int], kernel: Sizes, dilations: Sizes, strides: Sizes,
+    value: Any = 0.0, *, is_neutral: bool = True,
+) -> tuple[Tensor, list[str]]:  # fmt: skip
+    """Return a tensor, and its axes as windows slide over them.
+
+    Windows of a computed tensor exceed an axis where as many strides as there are windows cover it:
+    its margins are padding that takes no copy. Other axes are padded and cropped, so that windows
+    cover them exactly; the cells of a model's input stay beside each other, as callers fill them.
+
+    Args:
+        lead: The axes in front.
+        value: The number outside of the axes.
+        is_neutral: True if cells outside of an axis change no result.
+    """
     all_widths = [(0, 0)] * lead
     crops: list[int] = []
+    axes: list[str] = []
+    has_margins = is_neutral and bool(tensor.operands) and not node.importer.has_extents
     for k, (before, _) in enumerate(widths):
-        needed = strides[k] * (outputs[k] - 1) + dilations[k] * (kernel[k] - 1) + 1
-        after = needed - sizes[k] - before
+        span = dilations[k] * (kernel[k] - 1) + 1
+        after = strides[k] * (outputs[k] - 1) + span - sizes[k] - before
+        is_covered = strides[k] * outputs[k] == sizes[k]
+        offset = span // 2 - before
+        if has_margins and is_covered and 0 <= offset <= strides[k] and max(before, after) > 0:
+            axes.append(f"{strides[k]}*o{k}=+{offset}+{dilations[k]}*k{k}")
+            before = after = 0
+        else:
+            axes += windows(1, (strides[k],), (dilations[k],), first=k)
         crops.append(min(after, 0))
         all_widths.append((before, max(after, 0)))
     for k, crop in enumerate(crops):
@@ -198,12 +218,13 @@ def fitted(
     if any(before or after for before, after in all_widths) and not node.importer.has_extents:
         outer = tuple(tensor.shape.dims)
         sizes = tuple(s + a + b for s, (a, b) in zip(outer, all_widths, strict=True))
-        return node.sized(padded(tensor, all_widths, value), sizes)
-    return padded(tensor, all_widths, value)
+        return node.sized(padded(tensor, all_widths, value), sizes), axes
+    return padded(tensor, all_widths, value), axes
 
 
-def windows(count: int, strides: Sizes, dilations: Sizes, first: str = "o") -> list[str]:
-    return [f"{strides[k]}*{first}{k}<+{dilations[k]}*k{k}" for k in range(count)]
+def windows(count: int, strides: Sizes, dilations: Sizes, first: int = 0) -> list[str]:
+    """Return axes that windows cover exactly, numbered from a first one."""
+    return [f"{strides[k]}*o{first + k}<+{dilations[k]}*k{first + k}" for k in range(count)]
 
 
 def convolved(
@@ -244,8 +265,11 @@ def convolved(
             f"{node.attr('kernel_shape')} and {kernel}",
         )
     widths, outputs = window_geometry(node, shape[2:], kernel, dilations, strides)
-    x = fitted(node, x, 2, shape[2:], widths, outputs, kernel, dilations, strides, value)
-    slid = windows(count, strides, dilations)
+    is_zero = not isinstance(value, Tensor) and value == 0
+    x, slid = slid_axes(
+        node, x, 2, shape[2:], widths, outputs, kernel, dilations, strides, value,
+        is_neutral=is_zero,
+    )  # fmt: skip
     cells, places = labels("k", count), labels("o", count)
     if groups == 1:
         window = [*cells, "c"] if channels_last else ["c", *cells]

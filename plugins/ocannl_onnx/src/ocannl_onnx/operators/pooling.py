@@ -9,7 +9,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import Tensor
-from ocannl_onnx.operators.contractions import fitted, labels, spec_of, window_geometry, windows
+from ocannl_onnx.operators.contractions import labels, slid_axes, spec_of, window_geometry, windows
 from ocannl_onnx.operators.movement import moved, reshaped, section
 from ocannl_onnx.registry import operator
 from ocannl_onnx.values import Value
@@ -31,7 +31,7 @@ class _Pool:
                 f"{list(self.kernel)} for {list(x.shape)}",
             )
         self.count = count
-        self.lead = x.shape[:2]
+        self.lead, self.sizes = x.shape[:2], x.shape[2:]
         self.strides = node.attr("strides", (1,) * count)
         self.dilations = node.attr("dilations", (1,) * count)
         self.widths, self.outputs = window_geometry(
@@ -43,12 +43,17 @@ class _Pool:
             bool(node.attr("ceil_mode", 0)),
         )
 
-    def fit(self, tensor: Tensor, sizes: tuple[int, ...], value: Any, lead: int = 2) -> Tensor:
-        return fitted(
+    def windows(self, tensor: Tensor, value: Any) -> tuple[Tensor, str]:
+        """Return a tensor of the input's sizes, and the specification of its windows.
+
+        Args:
+            value: The number outside of the axes, which changes no result.
+        """
+        tensor, slid = slid_axes(
             self.node,
             tensor,
-            lead,
-            sizes,
+            2,
+            self.sizes,
             self.widths,
             self.outputs,
             self.kernel,
@@ -56,16 +61,12 @@ class _Pool:
             self.strides,
             value,
         )
+        return tensor, spec_of(["n", "c", *slid], ["n", "c", *labels("o", self.count)])
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of the result."""
         return (*self.lead, *self.outputs)
-
-    @property
-    def spec(self) -> str:
-        slid = windows(self.count, self.strides, self.dilations)
-        return spec_of(["n", "c", *slid], ["n", "c", *labels("o", self.count)])
 
     @property
     def values(self) -> dict[str, int]:
@@ -79,8 +80,8 @@ def _least(x: Value) -> Any:
 @operator("MaxPool")
 def max_pool(node: Node, x: Value) -> Any:
     pool = _Pool(node, x)
-    tensor = pool.fit(x.tensor, x.shape[2:], _least(x))
-    result = node.sized(oc.einmax(pool.spec, tensor, values=pool.values), pool.shape)
+    tensor, spec = pool.windows(x.tensor, _least(x))
+    result = node.sized(oc.einmax(spec, tensor, values=pool.values), pool.shape)
     if not node.wants(1):
         return moved(x, result)
     return moved(x, result), _places(node, x, pool)
@@ -131,9 +132,8 @@ def _places(node: Node, x: Value, pool: _Pool) -> Tensor:
 @operator("AveragePool")
 def average_pool(node: Node, x: Value) -> Value:
     pool = _Pool(node, x)
-    total = oc.einsum(
-        pool.spec, pool.fit(x.tensor, x.shape[2:], 0.0), values=pool.values, dtype=x.format.carrier
-    )
+    tensor, spec = pool.windows(x.tensor, 0.0)
+    total = oc.einsum(spec, tensor, values=pool.values, dtype=x.format.carrier)
     node.sized(total, pool.shape)
     inclusive = bool(node.attr("count_include_pad", 0))
     counts = np.ones((1,) * pool.count)
@@ -154,7 +154,8 @@ def average_pool(node: Node, x: Value) -> Value:
 def lp_pool(node: Node, x: Value) -> Value:
     pool, p = _Pool(node, x), node.attr("p", 2)
     powers = oc.abs(x.tensor) ** float(p)
-    total = oc.einsum(pool.spec, pool.fit(powers, x.shape[2:], 0.0), values=pool.values)
+    powers, spec = pool.windows(powers, 0.0)
+    total = oc.einsum(spec, powers, values=pool.values)
     return moved(x, total ** (1.0 / p))
 
 
