@@ -26,7 +26,7 @@ def printable(text: str) -> str:
     )
 
 
-_MOST_LINES = 20
+_MOST_LINES = 40
 """Lines of one part of an error in its text, after the first one."""
 
 

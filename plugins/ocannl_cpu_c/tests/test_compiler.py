@@ -132,7 +132,7 @@ exit 3"""
     (source,) = (each for each in sources if "void k_" in each.read_text())
     assert str(source) in text
     assert command in text
-    assert "generated.c:40: error: no\n         ... and 10 more lines" in text
+    assert "generated.c:39: error: no\n         ... and 11 more lines" in text
     assert "generated.c:41" not in text
     first, second, *_, last = text.splitlines()
     assert [first, second, last] == snapshot(

@@ -67,14 +67,14 @@ def test_lines_of_a_library_are_skipped(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_error_shows_the_first_lines_of_a_long_part() -> None:
-    names = [f"w{number}" for number in range(25)]
+    names = [f"w{number}" for number in range(45)]
     error = OcannlError("Every node has a value.", found="\n".join(names), where="here")
     assert error.found.splitlines() == names
     shown = str(error).splitlines()
     assert shown[1] == "  found  w0"
     assert shown[-3:] == [
-        "         w19",
+        "         w39",
         "         ... and 5 more lines: the attribute `found`",
         "  where  here",
     ]
-    assert "more" not in str(OcannlError("A rule.", found="\n".join(names[:21])))
+    assert "more" not in str(OcannlError("A rule.", found="\n".join(names[:41])))

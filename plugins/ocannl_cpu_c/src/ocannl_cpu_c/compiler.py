@@ -80,7 +80,6 @@ Common-subexpression elimination moves constants of functions out of loops.
 """
 _OF_ZIG = ("-g0",)
 """Debug information, which Zig adds by default."""
-_SHOWN_LINES = 40
 _NO_SPACE = re.compile("No space left on device|Disk quota exceeded|NoSpaceLeft")
 _STOPPED = re.compile(
     "signal terminated program|terminated with signal|failed due to signal|[Cc]ommand: Killed"
@@ -206,10 +205,10 @@ class Compilation:
                 errno.ENOSPC, os.strerror(errno.ENOSPC), str((kept or self.target).parent)
             )
         if status < 0 or _STOPPED.search(output):
-            by = f"signal {-status}" if status < 0 else _shortened(output)
+            by = f"signal {-status}" if status < 0 else output
             raise UnfinishedError(self.command, f"it was stopped: {by}")
         made = "" if status else ", but no shared object"
-        said = f"exit status {status}{made}\n{_shortened(output)}"
+        said = f"exit status {status}{made}\n{output}"
         raise CompileError(
             "The C compiler must accept generated code.",
             found=said.rstrip(),
@@ -325,7 +324,7 @@ def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] 
     status, output = _query([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
     if status != 0:  # Zig lists all processors before the error
         errors = "\n".join(line for line in output.splitlines() if "error:" in line)
-        return f"exit status {status}\n{_shortened(errors or output)}".rstrip()
+        return f"exit status {status}\n{errors or output}".rstrip()
     macros: dict[str, str] = {}
     for line in output.splitlines():
         _, _, definition = line.partition("#define ")
@@ -393,10 +392,3 @@ def _version(macros: dict[str, str]) -> str:
     name = "clang" if "__clang__" in macros else "gcc" if "__GNUC__" in macros else "cc"
     version = macros.get("__VERSION__", "").strip('"')
     return version if version.lower().startswith(name) else f"{name} {version}".strip()
-
-
-def _shortened(output: str) -> str:
-    lines = output.splitlines()
-    if len(lines) <= _SHOWN_LINES:
-        return "\n".join(lines)
-    return "\n".join([*lines[:_SHOWN_LINES], f"... and {len(lines) - _SHOWN_LINES} more lines"])

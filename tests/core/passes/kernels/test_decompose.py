@@ -99,8 +99,9 @@ def test_a_narrow_format_needs_float32_for_functions() -> None:
     assert "recip_sqrt" in finished(program, narrow)
 
 
-def test_every_primitive_is_of_the_first_version() -> None:
-    assert primitives_of((1, 0)) == EVERY_PRIMITIVE
+def test_an_earlier_version_has_the_primitives_of_its_time() -> None:
+    assert primitives_of((1, 1)) == EVERY_PRIMITIVE
+    assert set(EVERY_PRIMITIVE) - set(primitives_of((1, 0))) == {UnaryOp.BITCAST}
     assert primitives_of((0, 9)) == ()
 
 
