@@ -111,8 +111,8 @@ class _Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-def shown(folder: Path, page: str) -> str:
-    """Return the document of a page after some seconds in a browser."""
+def shown(folder: Path, page: str, milliseconds: int) -> str:
+    """Return the document of a page after some time in a browser."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     off = ("gpu", "quic", "background-networking", "component-update", "sync")
@@ -122,7 +122,7 @@ def shown(folder: Path, page: str) -> str:
         "--no-first-run",
         *(f"--disable-{each}" for each in off),
     ]
-    options.append("--virtual-time-budget=4000")
+    options.append(f"--virtual-time-budget={milliseconds}")
     command = [str(BROWSER), *options, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
     url = f"http://127.0.0.1:{server.server_port}/{page}"
     try:
@@ -147,4 +147,6 @@ def test_a_browser_runs_the_pages(web_pages: ModuleType, tmp_path: Path) -> None
         "gpt": r"[1-9]\d* characters, \d+ microseconds a call",
     }.items():
         (page,) = (tmp_path / name).glob("*.html")
-        assert re.search(pattern, shown(tmp_path, f"{name}/{page.name}")), name
+        address = f"{name}/{page.name}"
+        waits = (4_000, 16_000, 64_000)  # a busy machine gets less done in a browser's seconds
+        assert any(re.search(pattern, shown(tmp_path, address, wait)) for wait in waits), name
