@@ -15,7 +15,7 @@ PROJECTS := pyproject.toml $(foreach plugin,$(PLUGINS),plugins/ocannl_$(plugin)/
 # One command, or pip looks for the core of each plugin in a registry.
 EDITABLE := -e . $(foreach plugin,$(PLUGINS),-e plugins/ocannl_$(plugin))
 
-.PHONY: gallery surface cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release site test test-pythons smoke fuzz ulps torture killed lint onnx-table types docs bench peers judges clean test-slow
+.PHONY: gallery surface cuda-all-races cuda-assembly cuda-compile cuda-emulated cuda-faults cuda-graphs cuda-planted cuda-races cuda-sanitize opencl demo floors lock release site test test-pythons smoke fuzz ulps torture killed lint onnx-table types docs bench peers judges clean test-slow test-long
 
 demo: $(VENV)/.for-examples
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -27,7 +27,11 @@ test: $(VENV)/.for-test
 
 # The tests that `make test` leaves out: see CONTRIBUTING.md.
 test-slow: $(VENV)/.for-test
-	$(BIN)/python -m pytest -m slow $(IN_PROCESSES) $(ARGS)
+	$(BIN)/python -m pytest -m "slow and not long" $(IN_PROCESSES) $(ARGS)
+
+# Slow tests of more than a minute on two cores: before a release.
+test-long: $(VENV)/.for-test
+	$(BIN)/python -m pytest -m long $(IN_PROCESSES) $(ARGS)
 
 # Under a minute on two cores; tests of every layer, listed in tests/smoke.txt.
 smoke: $(VENV)/.for-test

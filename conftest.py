@@ -99,11 +99,19 @@ def saved_routines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `tests/slow.txt`, which `make test` leaves out."""
-    listed = frozenset((ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines())
+    """Mark the tests of `tests/slow.txt`, which `make test` leaves out, and the slow ones of
+    `tests/long.txt`, which `make test-slow` leaves out, too.
+    """
+    slow, long = (
+        frozenset((ROOT / "tests" / name).read_text(encoding="utf-8").splitlines())
+        for name in ("slow.txt", "long.txt")
+    )
     for item in items:
-        if item.nodeid.partition("[")[0] in listed:
+        name = item.nodeid.partition("[")[0]
+        if name in slow:
             item.add_marker(pytest.mark.slow)
+        if name in long and item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,12 +1,13 @@
-"""The list of slow tests names tests that exist."""
+"""The lists of slow and of long tests name tests that exist."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-LISTED = (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
 
 
 def names(path: Path) -> set[str]:
@@ -20,9 +21,11 @@ def names(path: Path) -> set[str]:
     return found
 
 
-def test_every_slow_test_is_there() -> None:
-    modules = {each.partition("::")[0] for each in LISTED}
-    known = {f"{module}::{name}" for module in modules for name in names(ROOT / module)}
-    inherited = {each for each in LISTED if each.count("::") == 2}  # methods of a suite's class
-    assert set(LISTED) - known - inherited == set()
-    assert sorted(set(LISTED)) == LISTED
+@pytest.mark.parametrize("name", ["slow.txt", "long.txt"])
+def test_every_listed_test_is_there(name: str) -> None:
+    listed = (ROOT / "tests" / name).read_text(encoding="utf-8").splitlines()
+    modules = {each.partition("::")[0] for each in listed}
+    known = {f"{module}::{each}" for module in modules for each in names(ROOT / module)}
+    inherited = {each for each in listed if each.count("::") == 2}  # methods of a suite's class
+    assert set(listed) - known - inherited == set()
+    assert sorted(set(listed)) == listed
