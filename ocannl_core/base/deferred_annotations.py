@@ -19,7 +19,7 @@ if sys.version_info >= (3, 14):
         return inspect.signature(function, annotation_format=Format.FORWARDREF)
 
     def annotations_of(cls: type) -> Mapping[str, Any]:
-        """Return the annotations in the body of a class, as `signature_of` those of a function."""
+        """Return the annotations in the body of a class, in the format of `signature_of`."""
         return get_annotations(cls, format=Format.FORWARDREF)
 
 else:

@@ -65,7 +65,7 @@ class OcannlError(Exception):
 
     def _render(self) -> str:
         lines = [self.rule]
-        for title, attribute in (("found", "found"), ("where", "where"), ("try", "fix")):
+        for attribute, title in {"found": "found", "where": "where", "fix": "try"}.items():
             if text := getattr(self, attribute):
                 first, *rest = text.splitlines()
                 if len(rest) > _MOST_LINES:

@@ -386,7 +386,7 @@ class Numbers:
         return b.select(b.compare("uno", number, number), nan, pattern)
 
     def bitcast(self, number: Value, source: DType, dtype: DType) -> Value:
-        """Return the number of a format whose bits are those of a number."""
+        """Reinterpret the bits of a number as a number of another format."""
         pattern = self._bits(number, source)
         if not dtype.is_float or dtype.is_narrow:
             return self.unpack(pattern, dtype)

@@ -474,7 +474,7 @@ class Expressions:
         return self._helper("word_of", self._helper(f"{arg.dtype}_pattern", value))
 
     def _bitcast(self, arg: ir.Expr, dtype: DType) -> CExpr:
-        """Render the number of a format whose bits are those of a number."""
+        """Render the bits of a number, reinterpreted as a number of another format."""
         self._reject_words("bitcast", arg.dtype, dtype)
         bits = self.value(arg)
         if arg.dtype.is_float:

@@ -393,7 +393,7 @@ def from_bits(bits: int, dtype: DType) -> Number:
 
 
 def reinterpret(value: Number, source: DType, dtype: DType) -> Number:
-    """Return the number of a format whose bits are those of a number of another one."""
+    """Reinterpret the bits of a number of one format as a number of another."""
     return from_bits(bits_of(value, source), dtype)
 
 

@@ -234,7 +234,7 @@ class Packer:
         return {var: step for step, var in as_affine(index)[0]}
 
     def _around(self, leaf: str, leaves: Sequence[str]) -> str | None:
-        """Return the loop along the axis of the buffer around that of a loop over a whole axis."""
+        """Return the loop over the next outer axis of the buffer if both cover whole axes."""
         axes = self.pack.axes
         at = axes.index(leaf) if leaf in axes else 0
         if at == 0 or leaf not in self.tree.axes or self.tree.axes[leaf].bound is not None:

@@ -1,8 +1,8 @@
-"""Prefetch the operands of an epilogue, or those that are packed next, during the reduction.
+"""Prefetch the operands of an epilogue, or the next packed block, during the reduction.
 
 The epilogue of a register tile loads all its cache lines at once, and so does the packing of an
-operand. The reduction before leaves time to prefetch them: each part of the loop over terms
-prefetches a few, those of the next register tile, or some of the next block that is packed.
+operand. The reduction before leaves time to prefetch these lines: each part of the loop over terms
+prefetches a few lines of the next register tile, or of the next packed block.
 """
 
 from __future__ import annotations

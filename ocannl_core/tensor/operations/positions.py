@@ -131,8 +131,8 @@ def scatter(
     element on: sums from 0 as `numpy.add.at` computes them, maxima from minus infinity.
 
     The accumulation of a cell runs in the row-major order of the positions, for any number of
-    threads. Gradients exist for sums, differences, products and extremes; that of an extreme goes
-    to the first of equal updates.
+    threads. Gradients exist for sums, differences, products and extremes. An extreme
+    passes its gradient on to the first of equal updates.
 
     Args:
         ids: Positions, a tensor of integers with axes of one kind; that is the kind of the axis.

@@ -300,7 +300,7 @@ class _Linker:
     def _buffer(
         self, node: TensorNode, buffers: Buffers, what: str, target: Target | None = None
     ) -> CudaBuffer:
-        """Return the memory of a node on a device, by default that of the executable."""
+        """Return the memory of a node on a device, by default the executable's."""
         wanted = target or self._executable.target
         buffer = linked_buffer(
             buffers,

@@ -1,8 +1,8 @@
 """Values whose size along an axis follows from data, up to a bound that the caller states.
 
-Such a value has cells up to the bound and a count of those that are meant. Operators take it by the
-rules of `_RULES`, which state the axis of the result and leave the other cells out; every other
-operator refuses it, so that none computes with cells beyond the count.
+A bounded value is padded to the bound, and counts its valid positions. The rules in `_RULES` let
+operators accept bounded values: they state the axis of the result and mask the padding. Every other
+operator refuses bounded values, so that none computes with padding.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Bounded:
     """A result whose size along an axis follows from data.
 
     Attributes:
-        cells: The cells up to the bound; those beyond the count are 0.
-        count: The number of positions along the axis that are meant, a tensor of one cell.
+        cells: The cells, padded with zeros to the bound.
+        count: The number of valid positions along the axis, a tensor of one cell.
         axis: The position of the axis in the shape of the cells.
     """
 
@@ -47,7 +47,7 @@ class BoundedValue(Value):
 
     Attributes:
         axis: The axis, of the size of the bound.
-        count: The number of positions along the axis that are meant.
+        count: The number of valid positions along the axis.
         source: The name of the node that decides it.
     """
 

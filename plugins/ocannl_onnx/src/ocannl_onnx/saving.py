@@ -23,7 +23,7 @@ from ocannl_onnx.errors import OnnxError
 from ocannl_onnx.file_names import file_name_of
 from ocannl_onnx.formats import format_named, format_numbered
 from ocannl_onnx.reading import read_model
-from ocannl_onnx.writing.emitter import INT64, Array, Emitter, UniqueNames, Value, raw_bytes
+from ocannl_onnx.writing.emitter import INT64, Array, Emitter, UniqueNames, WrittenValue, raw_bytes
 from ocannl_onnx.writing.functions import DOMAIN, Library, OwnedNode, reads, rename
 from ocannl_onnx.writing.translation import Translation, port
 from ocannl_onnx.writing.values import FORMATS, TranslatedProgram
@@ -196,9 +196,9 @@ class _Saver:
         for name in (*self.inputs, *outputs):
             self.names.unique(name)
         self.weight_names = self._weight_names(code)
-        self.ports: dict[TensorNode, Value] = {}
+        self.ports: dict[TensorNode, WrittenValue] = {}
         self.indices: dict[StaticIndex, str] = {}
-        self.initializers: dict[TensorNode, Value] = {}
+        self.initializers: dict[TensorNode, WrittenValue] = {}
         self.cells: dict[str, Array] = {}
 
     def _placeholders(self) -> dict[str, Tensor]:
@@ -256,7 +256,7 @@ class _Saver:
         source = TranslatedProgram(self.program, self.tensors, self._stored(), self.load)
         translation = Translation(source, emit)
         for name, tensor in self.inputs.items():
-            self.ports[tensor.node] = Value(
+            self.ports[tensor.node] = WrittenValue(
                 name, translation.format(tensor.node), translation.sizes(tensor.node)
             )
         translation.values |= self.ports
@@ -317,7 +317,7 @@ class _Saver:
             rename(each.proto, names)
         return found
 
-    def load(self, node: TensorNode) -> Value:
+    def load(self, node: TensorNode) -> WrittenValue:
         """Return the value of a node that the model reads before it writes it: an initializer."""
         if node not in self.initializers:
             tensor = self.tensors[node]
@@ -330,7 +330,7 @@ class _Saver:
                 )
             sizes = tuple(cells.shape)
             name = self.weight_names.get(tensor) or self.names.unique(node.name)
-            value = Value(name, format_named(info.dtype.name), sizes)
+            value = WrittenValue(name, format_named(info.dtype.name), sizes)
             self.initializers[node] = value
             self.cells[name] = cells
         return self.initializers[node]

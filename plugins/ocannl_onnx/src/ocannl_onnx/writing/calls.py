@@ -8,7 +8,7 @@ from typing import Any
 from onnx import helper
 
 from ocannl_onnx.formats import format_named
-from ocannl_onnx.writing.emitter import BOOL, INT32, INT64, Emitter, Value, computed_in
+from ocannl_onnx.writing.emitter import BOOL, INT32, INT64, Emitter, WrittenValue, computed_in
 
 Rule = Callable[..., str]
 
@@ -21,11 +21,11 @@ def _rule(function: Rule) -> Rule:
     return function
 
 
-def _computed(emit: Emitter, x: Value) -> str:
+def _computed(emit: Emitter, x: WrittenValue) -> str:
     return emit.cast(emit.materialized(x), x.format, computed_in(x.format))
 
 
-def _top(emit: Emitter, op: Any, x: Value, count: Any) -> str:
+def _top(emit: Emitter, op: Any, x: WrittenValue, count: Any) -> str:
     """Return the positions of the first cells in order, as int32."""
     _, found = emit.several(
         "TopK",
@@ -39,23 +39,25 @@ def _top(emit: Emitter, op: Any, x: Value, count: Any) -> str:
 
 
 @_rule
-def arg_sort(emit: Emitter, op: Any, x: Value) -> str:
+def arg_sort(emit: Emitter, op: Any, x: WrittenValue) -> str:
     return _top(emit, op, x, x.sizes[op.axis])
 
 
 @_rule
-def top_positions(emit: Emitter, op: Any, x: Value) -> str:
+def top_positions(emit: Emitter, op: Any, x: WrittenValue) -> str:
     return _top(emit, op, x, op.count)
 
 
 @_rule
-def take_along_axis(emit: Emitter, op: Any, x: Value, positions: Value) -> str:
+def take_along_axis(emit: Emitter, op: Any, x: WrittenValue, positions: WrittenValue) -> str:
     at = emit.cast(emit.materialized(positions), positions.format, INT64)
     return emit("GatherElements", emit.materialized(x), at, axis=op.axis)
 
 
 @_rule
-def put_along(emit: Emitter, op: Any, x: Value, positions: Value, cells: Value) -> str:
+def put_along(
+    emit: Emitter, op: Any, x: WrittenValue, positions: WrittenValue, cells: WrittenValue
+) -> str:
     format = computed_in(x.format)
     at = emit.cast(emit.materialized(positions), positions.format, INT64)
     zeros = emit("Expand", emit.constant(0, format), emit.shape(x.sizes))
@@ -66,7 +68,7 @@ def put_along(emit: Emitter, op: Any, x: Value, positions: Value, cells: Value) 
 
 
 @_rule
-def search_sorted(emit: Emitter, op: Any, ordered: Value, cells: Value) -> str:
+def search_sorted(emit: Emitter, op: Any, ordered: WrittenValue, cells: WrittenValue) -> str:
     """Count the cells in order that are less; NaN is the greatest number."""
     wide = format_named("float64") if ordered.format.is_float else INT64
     a = emit.cast(emit.materialized(ordered), ordered.format, wide)
@@ -84,7 +86,7 @@ def search_sorted(emit: Emitter, op: Any, ordered: Value, cells: Value) -> str:
 
 
 @_rule
-def scan(emit: Emitter, op: Any, x: Value) -> str:
+def scan(emit: Emitter, op: Any, x: WrittenValue) -> str:
     """Return running sums as `CumSum`, and other running values as a scan of one operator."""
     format = computed_in(x.format)
     cells = _computed(emit, x)

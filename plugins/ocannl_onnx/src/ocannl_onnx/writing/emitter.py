@@ -48,8 +48,8 @@ def raw_bytes(array: Array, format: Format | None) -> memoryview:
 
 
 @dataclass(frozen=True)
-class Value:
-    """A value of the graph.
+class WrittenValue:
+    """A value of the written graph.
 
     Attributes:
         name: Its name in the file.
@@ -313,7 +313,7 @@ class Emitter:
         pads = self.constant([*before, *after])
         return self("Pad", name, pads, self.constant(value, format))
 
-    def materialized(self, value: Value) -> str:
+    def materialized(self, value: WrittenValue) -> str:
         """Return the name of a value with all of its cells."""
         if not value.is_spread or not value.sizes:
             return value.name

@@ -44,7 +44,7 @@ from ocannl_core.assignments import (
 )
 from ocannl_onnx.formats import Format
 from ocannl_onnx.writing import calls
-from ocannl_onnx.writing.emitter import INT64, Emitter, Size, Value
+from ocannl_onnx.writing.emitter import INT64, Emitter, Size, WrittenValue
 from ocannl_onnx.writing.functions import reads as names_read
 from ocannl_onnx.writing.terms import Terms
 from ocannl_onnx.writing.values import RANDOM, TranslatedProgram, Values
@@ -159,16 +159,16 @@ class Translation(Values):
             case ConstantFill(values):
                 known = Views(emit, {}, self.refuse).known(sizes)
                 array = np.resize(np.asarray(values, np.float64), known)
-                self.values[target] = Value(emit.constant(array, format), format, sizes)
+                self.values[target] = WrittenValue(emit.constant(array, format), format, sizes)
             case RangeOverOffsets():
-                self.values[target] = Value(self._offsets(sizes, format), format, sizes)
+                self.values[target] = WrittenValue(self._offsets(sizes, format), format, sizes)
             case EmbedIndex(index, factors):
                 name = ""
                 for each in (index, *factors):
                     factor = self._index_value(each)
                     name = emit("Mul", name, factor) if name else factor
                 name = emit.cast(name, INT64, format)
-                self.values[target] = Value(name, format, sizes, is_spread=bool(sizes))
+                self.values[target] = WrittenValue(name, format, sizes, is_spread=bool(sizes))
 
     def _offsets(self, sizes: tuple[Size, ...], format: Format) -> str:
         """Return the row-major offset of each cell."""
@@ -204,7 +204,7 @@ class Translation(Values):
         inputs = [self.value(node) for node in leaf.inputs]
         (target,) = leaf.targets
         name = rule(self.emit, op, *inputs)
-        made = Value(name, self.format(target), self.sizes(target))
+        made = WrittenValue(name, self.format(target), self.sizes(target))
         self.values[target] = made
 
     # Repetitions
@@ -228,7 +228,7 @@ class Translation(Values):
         inside.rows = rows
         before = [emit.names.unique(f"{node.name}_before") for node in carried]
         for node, name, value in zip(carried, before, initial, strict=True):
-            inside.values[node] = Value(name, value.format, value.sizes)
+            inside.values[node] = WrittenValue(name, value.format, value.sizes)
         over: list[tuple[str, int]] = []
         formats = [each.format for each in initial]
         shapes = [each.sizes for each in initial]
@@ -270,7 +270,7 @@ class Translation(Values):
             **{name: numbers for name, numbers in attributes.items() if any(numbers)},
         )
         for node, name in zip((*carried, *rows), found, strict=True):
-            self.values[node] = Value(name, self.format(node), self.sizes(node))
+            self.values[node] = WrittenValue(name, self.format(node), self.sizes(node))
 
     def _entry_axis(self, leaf: RepeatedAssignments, node: TensorNode) -> int | None:
         """Return the axis along which each iteration reads its own row of a tensor and nothing else

@@ -10,7 +10,7 @@ from typing import Any
 from ocannl_core.assignments import AssignProgram, Leaf, NodeInfo, TensorNode
 from ocannl_onnx.errors import NoCounterpartError
 from ocannl_onnx.formats import Format, format_named
-from ocannl_onnx.writing.emitter import Emitter, Size, Value
+from ocannl_onnx.writing.emitter import Emitter, Size, WrittenValue
 
 FORMATS = frozenset(
     (
@@ -48,12 +48,12 @@ class Stretches:
         parts: The written parts by their starts: the name and the end of each.
     """
 
-    before: Value
+    before: WrittenValue
     axis: int
     parts: dict[int, tuple[str, int]]
 
 
-Cells = Value | Stretches
+Cells = WrittenValue | Stretches
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class TranslatedProgram:
     program: AssignProgram
     tensors: Mapping[TensorNode, Any]
     stored: AbstractSet[TensorNode]
-    load: Callable[[TensorNode], Value]
+    load: Callable[[TensorNode], WrittenValue]
 
 
 class Values:
@@ -124,7 +124,7 @@ class Values:
                 found = self.outer.value(node)
         return found
 
-    def value(self, node: TensorNode) -> Value:
+    def value(self, node: TensorNode) -> WrittenValue:
         """Return the cells of a node."""
         found = self.written(node)
         if found is None:
@@ -136,7 +136,7 @@ class Values:
             self.values[node] = found
         return found
 
-    def joined(self, found: Stretches) -> Value:
+    def joined(self, found: Stretches) -> WrittenValue:
         """Return the cells of stretches, with the earlier cells between them."""
         axis, before = found.axis, found.before
         size = before.sizes[axis]
@@ -150,16 +150,16 @@ class Values:
             if following is not None:
                 parts.append(found.parts[following][0])
         name = parts[0] if len(parts) == 1 else self.emit("Concat", *parts, axis=axis)
-        return Value(name, before.format, before.sizes)
+        return WrittenValue(name, before.format, before.sizes)
 
-    def _earlier(self, before: Value, axis: int, start: int, stop: int) -> str:
+    def _earlier(self, before: WrittenValue, axis: int, start: int, stop: int) -> str:
         if before.is_spread:
             sizes = [stop - start if k == axis else n for k, n in enumerate(before.sizes)]
             return self.emit("Expand", before.name, self.emit.shape(sizes))
         return self.emit.slice(before.name, axis, start, stop)
 
-    def spread(self, node: TensorNode, number: float) -> Value:
+    def spread(self, node: TensorNode, number: float) -> WrittenValue:
         """Return one number in all cells of a node."""
         format = self.format(node)
         name = self.emit.constant(number, format)
-        return Value(name, format, self.sizes(node), is_spread=True, number=number)
+        return WrittenValue(name, format, self.sizes(node), is_spread=True, number=number)

@@ -25,7 +25,7 @@ from ocannl_core.assignments import (
 )
 from ocannl_onnx.formats import Format
 from ocannl_onnx.writing import primitives
-from ocannl_onnx.writing.emitter import Array, Emitter, Size, Value
+from ocannl_onnx.writing.emitter import Array, Emitter, Size, WrittenValue
 from ocannl_onnx.writing.primitives import Calculation
 from ocannl_onnx.writing.terms import Terms
 from ocannl_onnx.writing.values import Cells, Stretches, Values
@@ -134,7 +134,7 @@ class Writes:
         format: Format,
         groups: Sequence[tuple[LoopVar, ...]],
         sizes: Sequence[Size],
-    ) -> Value:
+    ) -> WrittenValue:
         """Return all cells of a tensor whose axes consist of variables, of which some may be
         missing in a value.
         """
@@ -142,18 +142,18 @@ class Writes:
         order = [v for group in groups for v in group]
         has_digits = any(len(group) > 1 for group in groups)
         if not present and sizes and not has_digits:
-            return Value(name, format, tuple(sizes), is_spread=True)
+            return WrittenValue(name, format, tuple(sizes), is_spread=True)
         name = emit.transpose(name, [list(present).index(v) for v in order if v in present])
         if has_digits:
             name = self._with_missing(name, order, [v for v in order if v in present])
-            return Value(emit.reshape(name, sizes), format, tuple(sizes))
+            return WrittenValue(emit.reshape(name, sizes), format, tuple(sizes))
         gaps = [k for k, g in enumerate(groups) if not g or g[0] not in present]
         name = emit.unsqueeze(name, gaps, len(groups) - len(gaps))
         if any(groups[k] and self.views.extents[groups[k][0]] != 1 for k in gaps):
             name = emit("Expand", name, emit.shape(sizes))
-        return Value(name, format, tuple(sizes))
+        return WrittenValue(name, format, tuple(sizes))
 
-    def _combine_whole(self, made: Value) -> None:
+    def _combine_whole(self, made: WrittenValue) -> None:
         """Combine all cells of a target with a value."""
         target, combine = self.leaf.target, self.leaf.combine
         wanted = self.graph.format(target)
@@ -161,11 +161,11 @@ class Writes:
             before = self.graph.value(target)
             name = self._combined(before, made.name, made.format)
             spread = made.is_spread and (before.is_spread or name == made.name)
-            made = Value(name, made.format, made.sizes, is_spread=spread)
+            made = WrittenValue(name, made.format, made.sizes, is_spread=spread)
         name = self.emit.cast(made.name, made.format, wanted)
         self.graph.values[target] = replace(made, name=name, format=wanted)
 
-    def _combined(self, before: Value, name: str, format: Format) -> str:
+    def _combined(self, before: WrittenValue, name: str, format: Format) -> str:
         """Return the combination of earlier cells with a value of a format."""
         combine, dtype = self.leaf.combine, self.graph.info(self.leaf.target).dtype
         is_neutral = before.number == saturate(neutral(combine), dtype)
@@ -224,13 +224,13 @@ class Writes:
             low = [each for each, _ in box]
             high = [n - 1 - last for n, (_, last) in zip(most, box, strict=True)]
             name = emit.pad(name, low, high, cells.number, wanted)
-            self.graph.values[target] = Value(name, wanted, sizes)
+            self.graph.values[target] = WrittenValue(name, wanted, sizes)
             return
         axis, rest = partial[0], partial[1:]
         row = emit.materialized(cells)
         row = emit.slice(row, axis, box[axis][0], box[axis][1] + 1)
         sliced = [box[k][1] - box[k][0] + 1 if k == axis else n for k, n in enumerate(sizes)]
-        inner = Value(row, wanted, tuple(sliced))
+        inner = WrittenValue(row, wanted, tuple(sliced))
         if len(rest) > 1:
             raise self.graph.refuse("it writes a part of a tensor along more than two axes")
         start, last = box[rest[0]]
@@ -303,7 +303,7 @@ class Writes:
         made = emit("ScatterND", cells, places, name, **self._reduction())
         back = sorted(range(len(order)), key=lambda k: order[k])
         made = emit.transpose(made, back)
-        self.graph.values[target] = Value(made, wanted, sizes)
+        self.graph.values[target] = WrittenValue(made, wanted, sizes)
 
     def _reduction(self) -> dict[str, str]:
         """Return the attribute of scatters for an accumulation."""
@@ -342,7 +342,7 @@ class Writes:
         values = emit.reshape(name, [total.size])
         made = emit("ScatterND", flat, at, values, **self._reduction())
         made = emit.reshape(emit.slice(made, 0, 0, cells), sizes)
-        self.graph.values[target] = Value(made, wanted, tuple(sizes))
+        self.graph.values[target] = WrittenValue(made, wanted, tuple(sizes))
 
 
 def _places(affine: AffinePosition, grids: Mapping[LoopVar, Array]) -> Array:
