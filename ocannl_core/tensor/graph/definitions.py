@@ -173,12 +173,14 @@ class Loop:
         return (*self.final, *self.stacked)
 
     @property
-    def kept_values(self) -> set[Tensor]:
+    def kept_values(self) -> tuple[Tensor, ...]:
         """The tensors of a step whose values gradients read from memory where they need them, as
-        `keep` says; the carry, which they read in any case, is not among them.
+        `keep` says, in the order of the step; without the carry, which they read in any case.
         """
-        computed = set(self.body).difference(self.entries, self.positions)
-        return {each for each in computed if self._keeps(each.definition)}
+        given = {*self.entries, *self.positions}
+        return tuple(
+            each for each in self.body if each not in given and self._keeps(each.definition)
+        )
 
     def _keeps(self, definition: Definition) -> bool:
         match definition:

@@ -166,7 +166,7 @@ class StepCopy:
         self._kept: dict[Tensor, tuple[Tensor, Tensor]] = {}
         """The stacks and their entries, by the tensors of the step."""
         self._known_stacks = set(loop.stacked)
-        self._kept_values = loop.kept_values
+        self._kept_values = frozenset(loop.kept_values)
         self._recomputed = set(loop.body) - {*loop.entries, *loop.positions, *self._kept_values}
         self._copies: dict[Tensor, Tensor] = {}
         for entry, own in zip(loop.entries, entries, strict=True):
