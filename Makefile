@@ -29,7 +29,7 @@ test: $(VENV)/.for-test
 test-slow: $(VENV)/.for-test
 	$(BIN)/python -m pytest -m "slow and not long" $(IN_PROCESSES) $(ARGS)
 
-# Slow tests of more than a minute on two cores: before a release.
+# The longest of the slow tests: before a release.
 test-long: $(VENV)/.for-test
 	$(BIN)/python -m pytest -m long $(IN_PROCESSES) $(ARGS)
 
