@@ -43,6 +43,7 @@ from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import (
     Access,
     accesses,
+    flattened,
     free_variables,
     map_expr,
     nodes_of,
@@ -375,15 +376,7 @@ def perfect_loops(block: ir.Block) -> tuple[list[ir.For], tuple[ir.Stmt, ...]]:
 
 def flat_statements(block: ir.Block) -> tuple[ir.Stmt, ...]:
     """Return the statements of a block and of blocks inside it, without remarks."""
-    found: list[ir.Stmt] = []
-    pending = list(reversed(block.stmts))
-    while pending:
-        stmt = pending.pop()
-        if isinstance(stmt, ir.Block):
-            pending.extend(reversed(stmt.stmts))
-        elif not isinstance(stmt, ir.Remark):
-            found.append(stmt)
-    return tuple(found)
+    return tuple(stmt for stmt in flattened(block) if not isinstance(stmt, ir.Remark))
 
 
 def _accumulation(loops: list[ir.For], stmts: tuple[ir.Stmt, ...]) -> _Found | None:

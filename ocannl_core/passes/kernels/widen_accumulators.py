@@ -29,7 +29,7 @@ from ocannl_core.ir.kernels.nest import (
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, map_nests, with_steps
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import Node, children, rewrite, walk
+from ocannl_core.ir.loops.traverse import rewrite, walk, walk_in_loops
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, bool_, float32, round_to
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
@@ -234,9 +234,8 @@ def _accumulated_locals(body: ir.Block) -> dict[ir.Local, frozenset[BinaryOp]]:
     """Return the variables of narrow formats that loops accumulate into, with the operations."""
     found: dict[ir.Local, frozenset[BinaryOp]] = {}
     declared: dict[ir.Local, int] = {}
-    pending: list[tuple[Node, int]] = [(body, 0)]
-    while pending:
-        node, loops = pending.pop()
+    for node, around in walk_in_loops(body):
+        loops = len(around)
         match node:
             case ir.Scoped(local) | ir.DeclareLocal(local):
                 declared[local] = loops
@@ -247,6 +246,4 @@ def _accumulated_locals(body: ir.Block) -> dict[ir.Local, frozenset[BinaryOp]]:
                     found[local] = found.get(local, frozenset()) | {step[0]}
             case _:
                 pass
-        inside = loops + isinstance(node, ir.For)
-        pending += [(child, inside) for child in reversed(children(node))]
     return found
