@@ -27,7 +27,7 @@ from typing import NamedTuple
 from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import unconverted
-from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.ranges import Range, include_loop
 from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children, fold, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import COMPARISONS
@@ -206,9 +206,8 @@ class _Counter:
             case ir.Block(stmts):
                 inside = [self.count(each) for each in stmts]
                 return sum(each for each, _ in inside), any(has for _, has in inside)
-            case ir.For(var, start, stop, body):
-                known = self.ranges.get(var, Range(start, stop - 1))
-                self.ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
+            case ir.For(body=body):
+                include_loop(self.ranges, stmt)
                 counted, has_loops = self.count(body)
                 return _times(stmt, has_loops) * counted, True
             case ir.Allocate(target, scope):
