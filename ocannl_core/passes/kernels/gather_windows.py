@@ -46,6 +46,7 @@ from ocannl_core.ir.kernels.nest_plan import (
     written,
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.loop_nests import conjunction
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, IndexValue, Load, Ternary
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.node import TensorNode
@@ -138,9 +139,8 @@ def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> Kerne
     values: dict[indexing.IndexVar, indexing.AxisIndex] = {
         window.moved.var: window.iteration for window in found
     }
-    condition, *others = [each for window in found for each in window.conditions]
-    for each in others:
-        condition = Binary(BinaryOp.AND, condition, each, int32)
+    condition = conjunction(each for window in found for each in window.conditions)
+    assert condition is not None
     term = _guarded(reduction, condition, substitute_in_expr(reduction.term, values))
     initial = Load(store.node, indices, reduction.dtype)
     axes = (
