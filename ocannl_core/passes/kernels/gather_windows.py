@@ -33,7 +33,7 @@ from ocannl_core.ir.kernels.nest import (
     LoopAxis,
     Reduction,
     is_independent,
-    substitute_in_store,
+    substitute_in_nest,
     with_letters,
 )
 from ocannl_core.ir.kernels.nest_plan import (
@@ -217,8 +217,7 @@ def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
     """Yield the nests of all positions, in order; none without shifting axes, or for too many."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     count = prod(axis.extent for axis in shifting)
-    reduction = nest.reduction
-    if not shifting or reduction is None or count > machine_model.MAX_UNROLLED_SHIFTS:
+    if not shifting or count > machine_model.MAX_UNROLLED_SHIFTS:
         return
     if any(axis.bound is not None for axis in shifting):
         return
@@ -228,7 +227,4 @@ def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
         values: dict[indexing.IndexVar, indexing.AxisIndex] = {
             axis.var: indexing.FixedIndex(at) for axis, at in zip(shifting, positions, strict=True)
         }
-        term = substitute_in_expr(reduction.term, values)
-        initial = substitute_in_expr(reduction.initial, values)
-        epilogue = tuple(substitute_in_store(store, values) for store in nest.epilogue)
-        yield KernelNest(kept, replace(reduction, term=term, initial=initial), epilogue)
+        yield replace(substitute_in_nest(nest, values), axes=kept)

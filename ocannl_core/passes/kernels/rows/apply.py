@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -23,6 +24,7 @@ from ocannl_core.ir.kernels.nest import (
     KernelNest,
     LoopAxis,
     Reduction,
+    map_parts,
     nodes_read,
     substitute_in_store,
     with_letters,
@@ -318,15 +320,10 @@ class FusedLoops:
 
     def inner_nest(self, member: Member) -> KernelNest:
         """Return a nest as it is inside of the shared loops."""
-        nest, reduction = member.nest, member.nest.reduction
-        if reduction is not None:
-            reduction = replace(
-                reduction,
-                term=self._rewrite_expr(member, reduction.term),
-                initial=self._rewrite_expr(member, reduction.initial),
-            )
-        epilogue = tuple(self._rewrite_store(member, store) for store in nest.epilogue)
-        return KernelNest(self._inner_axes(member), reduction, epilogue)
+        nest = map_parts(
+            member.nest, partial(self._rewrite_expr, member), partial(self._rewrite_store, member)
+        )
+        return replace(nest, axes=self._inner_axes(member))
 
     def _inner_axes(self, member: Member) -> tuple[LoopAxis, ...]:
         kept = member.rows[-1] if self.plan.size > 1 else ""
