@@ -8,7 +8,7 @@
 Programs that write models unroll their loops over layers. A *run* is a part of a graph in which the
 same operators follow each other several times. It is a loop if all iterations read, in the same
 places, what the same node of this iteration or of the one before computes (the state of the loop),
-what they all read from outside, and weights of one shape, which are stacked.
+what they all read from outside, and weights or inputs of the graph of one shape, which are stacked.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ REROLLED = "repeated layers"
 _LEAST_COUNT = 3
 _LEAST_SAVED = 8
 """Nodes that a loop saves, at least."""
+_LEAST_VERSION = 11
+"""The operator set with loops over stacked weights, and sequences."""
 _STANDARD = ("", "ai.onnx")
 _DRAWING = frozenset(
     {
@@ -61,14 +63,14 @@ def rerolled(file: ModelFile, weights: Mapping[str, Value]) -> ModelFile:
     """
     graph = _Graph(file.proto.graph, weights)
     version = min((e.version for e in file.proto.opset_import if e.domain in _STANDARD), default=0)
-    while version >= 9 and (loop := graph.best_loop()) is not None:
+    while version >= _LEAST_VERSION and (loop := graph.best_loop()) is not None:
         graph.replace(loop)
     if not graph.loops:
         raise OnnxError(
             "A graph is rerolled if some of its layers repeat each other.",
             found=f"none with {_LEAST_COUNT} equal iterations"
-            if version >= 9
-            else f"operator set {version}, which has no loop over stacked weights",
+            if version >= _LEAST_VERSION
+            else f"operator set {version}, of {_LEAST_VERSION} at least",
             where=f"graph {file.proto.graph.name!r}",
             fix="leave reroll=True out",
         )
@@ -114,7 +116,7 @@ class _Loop:
 
     Attributes:
         initial: The values before the first iteration of the outputs that are its state.
-        stacked: The weights of all iterations, by the one of the first iteration.
+        stacked: The weights or inputs of all iterations, by the one of the first iteration.
         inputs: For each node and input of an iteration: an output of the iteration before, or the
             name of a value from outside; None for an output of the same iteration.
     """
@@ -152,6 +154,11 @@ class _Graph:
         self._names = {name for each in every for name in (*each.input, *each.output)}
         self._names |= {each.name for each in (*self.proto.input, *self.proto.initializer)}
         self._formats: dict[str, Format] = {}
+        self._inputs = {
+            each.name: each.type.SerializeToString()
+            for each in self.proto.input
+            if each.name not in self.weights
+        }
         self._index()
 
     def _index(self) -> None:
@@ -232,10 +239,15 @@ class _Graph:
             return source
         if any(each is not None for each in places):
             raise _NoLoopError
-        is_stack = len(set(names)) > 1 and self._is_stack(names)
+        is_stack = len(set(names)) > 1 and (self._are_inputs(names) or self._is_stack(names))
         if is_stack and stacked.setdefault(names[0], names) != names:
             raise _NoLoopError
         return names[0]
+
+    def _are_inputs(self, names: tuple[str, ...]) -> bool:
+        """Return True for inputs of the graph of one shape, such as caches of all layers."""
+        kinds = {self._inputs.get(name) for name in names}
+        return len(kinds) == 1 and None not in kinds
 
     def _is_stack(self, names: tuple[str, ...]) -> bool:
         """Return True for weights of one shape, False for equal constants.
@@ -281,7 +293,11 @@ class _Graph:
         last = [p[1:] for p in places if p[0] == run.count - 1 and p[1:] in loop.initial]
         single = [p for p in places if p[0] != run.count - 1 or p[1:] not in loop.initial]
         rows = sorted({place[1:] for place in single})
-        entries = {first: self._stacked(every) for first, every in loop.stacked.items()}
+        joins: list[onnx.NodeProto] = []
+        entries = {
+            first: self._joined(every, joins) if first in self._inputs else self._stacked(every)
+            for first, every in loop.stacked.items()
+        }
         if not entries:  # a loop over nothing would have no length
             steps = self._added("steps", np.arange(run.count, dtype=np.int64))
             entries[steps] = steps
@@ -300,14 +316,14 @@ class _Graph:
             scan.output.append(name if source in last else self._fresh(f"{name}_unused"))
         parts: list[onnx.NodeProto] = []
         for source in rows:
-            every = self._fresh(self._called(run, source) + "_rows")
-            scan.output.append(every)
+            stacked = self._fresh(f"{self._called(run, source)}_rows")
+            scan.output.append(stacked)
             for iteration, *found in single:
                 if tuple(found) == source:
-                    at = self._added(f"{every}_{iteration}", np.array(iteration, np.int64))
+                    at = self._added(f"{stacked}_{iteration}", np.array(iteration, np.int64))
                     name = self._name(run, iteration, source)
-                    parts.append(helper.make_node("Gather", [every, at], [name], axis=0))
-        self._nodes[run.start : run.stop] = [scan, *parts]
+                    parts.append(helper.make_node("Gather", [stacked, at], [name], axis=0))
+        self._nodes[run.start : run.stop] = [*joins, scan, *parts]
         self.loops += 1
         self._index()
 
@@ -356,6 +372,16 @@ class _Graph:
         name = self._added(_alike(every), np.stack([each for each in found if each is not None]))
         self._formats[name] = self.weights[every[0]].format
         return name
+
+    def _joined(self, every: tuple[str, ...], joins: list[onnx.NodeProto]) -> str:
+        """Return the name of the inputs of all iterations as one value; add the nodes that join
+        them.
+        """
+        sequence, joined = (self._fresh(f"{_alike(every)}_{what}") for what in ("each", "all"))
+        joins.append(helper.make_node("SequenceConstruct", every, [sequence]))
+        axes = {"axis": 0, "new_axis": 1}
+        joins.append(helper.make_node("ConcatFromSequence", [sequence], [joined], **axes))
+        return joined
 
     def _added(self, name: str, cells: Array) -> str:
         """Add an initializer, and return its name."""
