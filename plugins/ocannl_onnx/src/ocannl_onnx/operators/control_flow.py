@@ -445,13 +445,9 @@ def _placed(node: Node, item: Item, axis: int, is_reversed: bool) -> Item:
 def _entry(x: Value, axis: int, at: int) -> Value:
     if x.array is not None and not x.is_weight:
         return Value.of_array(np.take(x.array, at, axis), x.format)
-    return moved(
-        x,
-        oc.reshape(
-            section(x.tensor, axis, at, at + 1),
-            output=[s for k, s in enumerate(x.shape) if k != axis],
-        ),
-    )
+    rest = [size for k, size in enumerate(x.shape) if k != axis]
+    cells = oc.reshape(section(x.tensor, axis, at, at + 1), output=rest)
+    return Value.of_tensor(cells, x.format, x.inputs)
 
 
 @operator("SequenceMap", since=17)
