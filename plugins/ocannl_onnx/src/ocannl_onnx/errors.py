@@ -56,8 +56,8 @@ class UnknownValueError(UnsupportedOperatorError):
         reason: str = "",
         fix: str = "",
     ) -> None:
-        self.inputs = inputs
-        names = ", ".join(sorted(each for each in inputs if not isinstance(each, StepName)))
+        self.inputs = frozenset(each for each in inputs if not isinstance(each, StepName))
+        names = ", ".join(sorted(self.inputs))
         reason = reason or (
             f"its {role} decides a shape and depends on {described(inputs)}"
             if inputs
