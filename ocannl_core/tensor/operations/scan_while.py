@@ -66,8 +66,8 @@ def scan_while(
         body: Takes the carry and the entry of `xs` for one step; returns the next carry and a
             value, or None in its place.
         init: The carry before the first step, as for `scan`.
-        xs: A tensor, or a structure of tensors, with the time in front; None for steps that read
-            no entry.
+        xs: A tensor, or a structure of tensors, with the time in front, which has a position at
+            least; None for steps that read no entry.
         length: The greatest number of steps; needed without `xs`.
         keep: The values of each step that its gradient reads from memory, as for `scan`.
 
