@@ -534,12 +534,24 @@ class Importer:
         return f"{name}_{next(self._fresh)}"
 
 
+def _same(v: Any, v1: Any) -> None:
+    v[:] = v1
+
+
+def _gradient_under(g: Any, g1: Any, v2: Any) -> None:
+    g1 += oc.where(v2, g, 0.0)
+
+
+_under = oc.define_operation("under", forward=_same, gradient=_gradient_under, logic=".")
+"""The first operand; a gradient flows to it where the second one, a condition, holds."""
+
+
 def with_gradient_under(condition: Tensor, item: Item) -> Item:
     """Return a value to which a gradient flows only where a condition holds: infinite slopes of
     results that are not used have no part in it.
     """
     if isinstance(item, Value) and item.has_gradient:
-        return item.with_tensor(lambda x: oc.where(condition, x, oc.stop_gradient(x)))
+        return item.with_tensor(lambda x: _under(x, condition))
     return item
 
 

@@ -120,7 +120,8 @@ class TracedStep:
         self.entries = entries
         self.step = step
         self.outputs: list[Value] = []
-        self._mark = frozenset({StepName(f"a step of {node.operator}")})
+        own = node.proto.name or node.proto.output[0]
+        self._mark = frozenset({StepName(f"a step of {node.operator} {own!r}")})
 
     def __call__(self, carry: tuple[Tensor, ...], cells: tuple[Tensor, ...]) -> Any:
         found = self.step(
