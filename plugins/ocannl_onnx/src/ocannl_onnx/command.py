@@ -51,6 +51,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     save.add_argument("--ir-version", type=int, metavar="VERSION", help="of the file format")
     save.add_argument("--weights", choices=("inside", "beside"), help="their place")
     save.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    for each in (info, run):
+        each.add_argument("--reroll", action="store_true", help="load repeated layers as one loop")
     for each in (run, check):
         each.add_argument("--backend", help="the backend; the settings choose without it")
     run.add_argument("inputs", help="an .npz file with an array for each input")
@@ -67,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _save(arguments)
     from ocannl_onnx.model import load
 
-    bounds = _bounds(arguments.bounds)
-    model = load(arguments.file, extents=_extents(arguments.extents), bounds=bounds)
+    bounds, reroll = _bounds(arguments.bounds), getattr(arguments, "reroll", False)
+    extents = _extents(arguments.extents)
+    model = load(arguments.file, extents=extents, bounds=bounds, reroll=reroll)
     match arguments.action:
         case "info":
             return _info(model)
