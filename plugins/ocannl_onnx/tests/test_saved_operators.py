@@ -20,13 +20,13 @@ from plugins.ocannl_onnx.tests.saved import Saved, computed, run_elsewhere, save
 
 
 def operators(proto: onnx.ModelProto) -> list[str]:
-    """Return the operators of a model, with those of its functions."""
+    """Return the operators of a model and of its functions."""
     nodes = [*proto.graph.node, *(node for each in proto.functions for node in each.node)]
     return [node.op_type for node in nodes]
 
 
 def check(found: Saved, tolerance: float) -> None:
-    """Compare the results elsewhere, and those of the model that is read back."""
+    """Compare the results elsewhere, and of the model that is read back."""
     found.check()
     for results in (found.elsewhere(), found.read_back()):
         for one, expected in zip(results, found.results, strict=True):

@@ -415,7 +415,7 @@ def _checked_bounds(bounds: Mapping[str, int], proto: onnx.ModelProto) -> dict[s
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes, with those of their subgraphs."""
+    """Yield nodes, and the nodes of their subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:

@@ -236,7 +236,7 @@ class Terms:
 
         Args:
             lhs: The index map of the target.
-            extents: The extents of the loop variables, to which those of the result's axes are
+            extents: The extents of the loop variables; variables of the result's axes are
                 added.
         """
         is_plain = all(isinstance(index, VarIndex | FixedIndex) for index in lhs)
