@@ -9,7 +9,6 @@ from heapq import heapify, heappop, heappush
 from ocannl_core.shape.language.constraints import (
     Constraint,
     RowBelow,
-    RowEqual,
     RowJoin,
     Selection,
     Subscript,
@@ -184,15 +183,16 @@ def open_operands(state: SolverState, var: RowVar) -> Iterator[RowBelow]:
 
 def equally_long(state: SolverState, var: RowVar) -> Iterator[RowVar]:
     """Yield the variables that an equation of rows makes equally long."""
-    for constraint in state.suspended.get(var, ()):
-        if isinstance(constraint, RowEqual):
-            for tail in (constraint.left.tail, constraint.right.tail):
-                if tail is not None and tail != var:
-                    yield tail
+    for constraint in state.equations.get(var, ()):
+        for tail in (constraint.left.tail, constraint.right.tail):
+            if tail is not None and tail != var:
+                yield tail
 
 
 def group(state: SolverState, var: RowVar) -> list[RowVar]:
     """Return a variable and all variables of the same length."""
+    if not state.equations.get(var):
+        return [var]
     return list(_reach([var], lambda one: equally_long(state, one)))
 
 
