@@ -152,10 +152,22 @@ class _Graph:
 
     def __post_init__(self) -> None:
         every = list(self.proto.node)
-        is_constant = [e.op_type == "Constant" and e.domain in _STANDARD for e in every]
-        constants = [e for e, found in zip(every, is_constant, strict=True) if found]
-        self._constants = {name: each for each in constants for name in each.output}
-        self._nodes = [e for e, found in zip(every, is_constant, strict=True) if not found]
+        self._constants: dict[str, onnx.NodeProto] = {}
+        self._nodes: list[onnx.NodeProto] = []
+        known: dict[str, str] = {name: name for name in self.weights}
+        for proto in every:
+            node = onnx.NodeProto()
+            node.CopyFrom(proto)
+            node.input[:] = [known.get(name, name) for name in node.input]
+            # some programs share equal weights by Identity
+            is_copy = node.op_type == "Identity" and all(name in known for name in node.input)
+            is_known = node.op_type == "Constant" or is_copy
+            if not is_known or node.domain not in _STANDARD or len(node.output) != 1:
+                self._nodes.append(node)
+                continue
+            (name,) = node.output
+            known[name] = node.input[0] if node.input else name
+            self._constants[name] = node
         self._names = {name for each in every for name in (*each.input, *each.output)}
         self._names |= {each.name for each in (*self.proto.input, *self.proto.initializer)}
         self._formats: dict[str, Format] = {}
@@ -371,14 +383,14 @@ class _Graph:
             alike = self._nodes[run.start + at : run.stop : run.period]
             node.name = _alike([each.name for each in alike])
             node.output[:] = [renamed.get(name, "") for name in node.output]
-            node.input[:] = [
-                (renamed[name] if name else "")
-                if each is None
-                else inner.get(each, each)
-                if isinstance(each, str)
-                else states[each]
-                for name, each in zip(node.input, inputs, strict=True)
-            ]
+            for position, found in enumerate(inputs):
+                match found:
+                    case None:
+                        node.input[position] = renamed[node.input[position]]
+                    case str():
+                        node.input[position] = inner.get(found, found)
+                    case _:
+                        node.input[position] = states[found]
             nodes.append(node)
         outputs = [renamed[self._name(run, 0, source)] for source in states]
         for source in rows:
