@@ -142,7 +142,7 @@ def decide(state: SolverState, dim: DimVar, new: Known, blame: Constraint | None
     if (old := state.values.get(var)) is not None:
         merged = _merge_sizes(old.size, size)
         if merged is None:
-            raise _sizes_differ(state, old, Known(size, explicit, blame or cause))
+            raise _sizes_differ(state, old, Known(size, explicit, blame or cause), cause)
         is_stated = merged.n <= 1 and new.stated and not old.stated
         if merged.basis == old.size.basis and old.explicit >= explicit and not is_stated:
             return
@@ -154,11 +154,11 @@ def decide(state: SolverState, dim: DimVar, new: Known, blame: Constraint | None
         if ceiling is not None and size.n != 1:
             merged = _merge_sizes(ceiling.size, size)
             if merged is None:
-                raise _sizes_differ(state, ceiling, Known(size, explicit, blame or cause))
+                raise _sizes_differ(state, ceiling, Known(size, explicit, blame or cause), cause)
             size = merged
         floor = state.floors.get(var)
         if floor is not None and size.n < floor.n:
-            raise _too_small(state, Known(size, explicit, blame or cause), floor)
+            raise _too_small(state, Known(size, explicit, blame or cause), floor, cause)
     stated = new.stated or (old is not None and old.stated)
     state.undo_log.put(state.values, var, Known(size, explicit, cause, stated))
     state.agenda.extend(state.formulas.get(var, ()))
@@ -171,14 +171,20 @@ def decide(state: SolverState, dim: DimVar, new: Known, blame: Constraint | None
         _take_unit_bases(state, var)
 
 
-def _sizes_differ(state: SolverState, one: Known, other: Known) -> ShapeError:
-    causes = sources(state, one.cause, other.cause)
+def _sizes_differ(state: SolverState, one: Known, other: Known, meeting: Constraint) -> ShapeError:
+    causes = _with_meeting(meeting, sources(state, one.cause, other.cause))
     return sizes_differ(one.size, one.cause, other.size, other.cause, causes)
 
 
-def _too_small(state: SolverState, known: Known, floor: Floor) -> ShapeError:
-    causes = sources(state, known.cause, floor.cause)
+def _too_small(state: SolverState, known: Known, floor: Floor, meeting: Constraint) -> ShapeError:
+    causes = _with_meeting(meeting, sources(state, known.cause, floor.cause))
     return too_small(known.size, known.cause, floor.n, floor.cause, causes)
+
+
+def _with_meeting(meeting: Constraint, causes: list[Constraint]) -> list[Constraint]:
+    """Return causes, after the constraint by which sizes meet unless its operation is theirs."""
+    operations = {each.origin.at("") for each in causes}
+    return causes if meeting.origin.at("") in operations else [meeting, *causes]
 
 
 def at_least(state: SolverState, constraint: AtLeast) -> None:
@@ -215,7 +221,7 @@ def _raise_floor(state: SolverState, var: DimVar, floor: Floor) -> None:
         return
     known = state.values.get(var)
     if known is not None and known.size.n < floor.n:
-        raise _too_small(state, known, floor)
+        raise _too_small(state, known, floor, floor.cause)
     state.undo_log.put(state.floors, var, floor)
     state.touched_dims[var] = None
     if floor.n > 1 and (old is None or old.n == 1):
@@ -229,7 +235,7 @@ def _decide_between_bounds(state: SolverState, var: DimVar, floor: Floor, ceilin
     """Decide a variable between bounds: one that is `n` or 1, and not 1, is `n`."""
     if floor.n > 1:
         if ceiling.size.n < floor.n:
-            raise _too_small(state, ceiling, floor)
+            raise _too_small(state, ceiling, floor, floor.cause)
         decide(state, var, ceiling)
 
 

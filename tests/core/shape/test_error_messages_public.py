@@ -37,6 +37,24 @@ Axes that meet must have the same size, unless the operand's size is 1.
 """)
 
 
+def test_sizes_of_results_that_differ() -> None:
+    message = complaint("""\
+a = oc.relu(oc.placeholder("a", output=[3]))
+b = oc.exp(oc.placeholder("b", output=[4]))
+c = a + b
+""")
+    assert message == snapshot("""\
+Axes that meet must have the same size, unless the operand's size is 1.
+  found  size 4 and size 3
+  where  output axis -1 of the second operand of add, at program.py:4: c = a + b
+         output axis -1 of the first operand of exp, at program.py:3: b = oc.exp(oc.placeholder("b", output=[4]))
+         output axis -1 of the first operand of relu, at program.py:2: a = oc.relu(oc.placeholder("a", output=[3]))
+         the first operand is relu of shape 3, at program.py:2: a = oc.relu(oc.placeholder("a", output=[3]))
+         the second operand is exp of shape 4, at program.py:3: b = oc.exp(oc.placeholder("b", output=[4]))
+  try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
+""")
+
+
 def test_sizes_that_differ_between_two_operations() -> None:
     message = complaint("""\
 a = oc.placeholder("a", output=[3])
@@ -273,7 +291,8 @@ oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
     assert message == snapshot("""\
 Axes that meet must have the same size, unless the operand's size is 1.
   found  size 2 and size 3
-  where  output axis -1 of the first operand of the first operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
+  where  output axis -1 of the second operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
+         output axis -1 of the first operand of the first operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
          output axis -1 of the first operand of the second operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
          the first operand is literal of shape 2,2, at program.py:2: m = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
          the second operand is literal of shape 3, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
