@@ -149,6 +149,59 @@ def test_weights_that_layers_share_by_copies_are_read_by_all() -> None:
     assert len(loaded.proto.graph.node) == 1
 
 
+def with_factors(factors: Sequence[int]) -> onnx.ModelProto:
+    """Return layers that also multiply by the weights of given layers."""
+    proto = residual_layers(len(factors))
+    nodes = []
+    for node in proto.graph.node:
+        if node.op_type == "MatMul":
+            layer = len(nodes) // 6
+            called = f"layers.{factors[layer]}.w"
+            nodes.append(helper.make_node("MatMul", [node.input[0], called], [f"factor.{layer}"]))
+            node.input[0] = f"factor.{layer}"
+        nodes.append(node)
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return proto
+
+
+@pytest.mark.parametrize("factors", [(0, 0, 0, 0), (0, 1, 1, 0), (3, 2, 1, 0)])
+def test_layers_may_read_the_weights_of_others(factors: tuple[int, ...]) -> None:
+    loaded = check(with_factors(factors), cells(2, WIDTH))
+    assert "layers.*.w" in loaded.parameters
+
+
+def test_a_trainable_weight_of_several_layers_stays_one_parameter() -> None:
+    with pytest.raises(ocannl_onnx.OnnxError, match="leave reroll=True out"):
+        ocannl_onnx.load(with_factors((3, 2, 1, 0)), reroll=True, trainable=True)
+    loaded = ocannl_onnx.load(with_factors((0, 0, 0, 0)), reroll=True, trainable=True)
+    assert loaded.weights.keys() >= {"layers.0.w", "layers.*.w"}  # the first layer, and the others
+
+
+def test_copies_of_constants_are_kept_with_the_constants() -> None:
+    proto = residual_layers(4)
+    cells_of = onnx.numpy_helper.from_array(cells(2))
+    proto.graph.node.extend(
+        [
+            helper.make_node("Constant", [], ["constant"], value=cells_of),
+            helper.make_node("Identity", ["constant"], ["copy"]),
+            helper.make_node("Identity", ["layers.0.w"], ["copy_of_weight"]),
+        ]
+    )
+    for name, sizes in (("copy", [2]), ("copy_of_weight", [WIDTH, WIDTH])):
+        port = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
+        proto.graph.output.append(port)
+    check(proto, cells(2, WIDTH))
+
+
+def test_the_first_layer_may_read_a_weight_as_its_state() -> None:
+    proto = residual_layers(4, mask=True)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(cells(2, WIDTH), "start"))
+    for node in proto.graph.node[1:]:
+        node.input[:] = ["start" if name == "x" else name for name in node.input]
+    check(proto, cells(2, WIDTH))
+
+
 def test_inputs_and_outputs_of_all_layers_are_entries_of_the_loop() -> None:
     nodes, ports, x = [], {"x": [2, WIDTH]}, "x"
     weights = {"axis": np.array([0], np.int64)}

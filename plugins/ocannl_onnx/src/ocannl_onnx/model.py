@@ -388,7 +388,7 @@ def load(
     """
     file = ModelFile(path) if isinstance(path, onnx.ModelProto) else read_model(Path(path))
     if reroll:
-        file = rerolled(file, _weights(file))
+        file = rerolled(file, _weights(file), trainable=trainable)
     return Model(file, extents=extents, trainable=trainable, random=random, bounds=bounds)
 
 

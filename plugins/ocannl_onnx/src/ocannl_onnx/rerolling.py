@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -48,21 +49,34 @@ _DRAWING = frozenset(
 )
 """Operators that draw numbers: one node of a loop would draw others than those of all layers."""
 
-_Source = tuple[int, int]
-"""An output of an iteration: the position of its node, and of the output among the node's."""
+_Stack = tuple[str, ...]
+"""The weights or inputs of the graph that an operand has in all iterations, by name."""
 
 
-def rerolled(file: ModelFile, weights: Mapping[str, Value]) -> ModelFile:
+class _Source(NamedTuple):
+    """An output of an iteration: the position of its node, and of the output among the node's."""
+
+    node: int
+    output: int
+
+
+def rerolled(
+    file: ModelFile, weights: Mapping[str, Value], *, trainable: bool = False
+) -> ModelFile:
     """Return a model with loops in place of its repeated layers.
 
     Args:
         weights: The initializers and large constants by name; those with `is_weight` are stacked.
+        trainable: True to stack only weights that one layer reads: training changes one that
+            several nodes read for all of them.
 
     Raises:
         OnnxError: if no layers repeat each other.
     """
     version = min((e.version for e in file.proto.opset_import if e.domain in _STANDARD), default=0)
-    graph = _Graph(file.proto.graph, weights, joins_inputs=version >= _SEQUENCES)
+    graph = _Graph(
+        file.proto.graph, weights, joins_inputs=version >= _SEQUENCES, shares_weights=not trainable
+    )
     while version >= _SCAN and (loop := graph.best_loop()) is not None:
         graph.replace(loop)
     if not graph.loops:
@@ -116,17 +130,17 @@ class _Loop:
 
     Attributes:
         initial: The values before the first iteration of the outputs that are its state.
-        stacked: The weights or inputs of all iterations, by the one of the first iteration.
-        inputs: For each node and input of an iteration: an output of the iteration before, or the
-            name of a value from outside; None for an output of the same iteration.
+        stacked: The weights or inputs that each iteration has an entry of.
+        inputs: For each node and input of an iteration: an output of the iteration before, an
+            entry, or the name of a value from outside; None for an output of the same iteration.
         last: The state after the last iteration, as far as it is read.
         single: Other values that are read outside of the loop, with their iterations.
     """
 
     run: _Run
     initial: Mapping[_Source, str]
-    stacked: Mapping[str, tuple[str, ...]]
-    inputs: tuple[tuple[_Source | str | None, ...], ...]
+    stacked: tuple[_Stack, ...]
+    inputs: tuple[tuple[_Source | _Stack | str | None, ...], ...]
     last: frozenset[_Source]
     single: tuple[tuple[int, _Source], ...]
 
@@ -147,6 +161,7 @@ class _Graph:
     proto: onnx.GraphProto
     weights: Mapping[str, Value]
     joins_inputs: bool
+    shares_weights: bool
     added: dict[str, Array] = field(default_factory=dict)
     loops: int = 0
 
@@ -230,16 +245,38 @@ class _Graph:
             _NoLoopError: if it is none.
         """
         initial: dict[_Source, str] = {}
-        stacked: dict[str, tuple[str, ...]] = {}
-        inputs: list[tuple[_Source | str | None, ...]] = []
+        inputs: list[tuple[_Source | _Stack | str | None, ...]] = []
         for at in range(run.period):
             alike = self._nodes[run.start + at : run.stop : run.period]
             every = zip(*(each.input for each in alike), strict=True)
-            inputs.append(tuple(self._input(run, names, initial, stacked) for names in every))
+            inputs.append(tuple(self._input(run, names, initial) for names in every))
+        operands = dict.fromkeys(each for every in inputs for each in every)
+        stacked = tuple(
+            each for each in operands if isinstance(each, tuple) and not isinstance(each, _Source)
+        )
+        if not self.shares_weights:
+            self._check_readers(run, stacked)
         last, single = self._results(run, initial)
         if run.saved - len(single) < _LEAST_SAVED:
             raise _NoLoopError
         return _Loop(run, initial, stacked, tuple(inputs), last, single)
+
+    def _check_readers(self, run: _Run, stacked: Sequence[_Stack]) -> None:
+        """Check that each stacked weight has one entry, and no readers outside of its iteration.
+
+        Raises:
+            _NoLoopError: if that is not so.
+        """
+        stacks = [every for every in stacked if every[0] not in self._inputs]
+        names = [name for every in stacks for name in every]
+        if len(set(names)) < len(names):
+            raise _NoLoopError
+        for every in stacks:
+            for iteration, name in enumerate(every):
+                start = run.start + run.period * iteration
+                readers = self._readers.get(name, ())
+                if not all(start <= each < start + run.period for each in readers):
+                    raise _NoLoopError
 
     def _results(
         self, run: _Run, initial: Mapping[_Source, str]
@@ -254,37 +291,33 @@ class _Graph:
             for output, name in enumerate(self._nodes[at].output):
                 if all(run.start <= reader < run.stop for reader in self._readers.get(name, ())):
                     continue
-                if iteration == run.count - 1 and (node, output) in initial:
-                    last.add((node, output))
+                source = _Source(node, output)
+                if iteration == run.count - 1 and source in initial:
+                    last.add(source)
                 else:
-                    single.append((iteration, (node, output)))
+                    single.append((iteration, source))
         return frozenset(last), tuple(single)
 
     def _input(
-        self,
-        run: _Run,
-        names: tuple[str, ...],
-        initial: dict[_Source, str],
-        stacked: dict[str, tuple[str, ...]],
-    ) -> _Source | str | None:
+        self, run: _Run, names: tuple[str, ...], initial: dict[_Source, str]
+    ) -> _Source | _Stack | str | None:
         """Return what an input is in a loop, given its names in all iterations; add to the state
-        and to the weights of the loop.
+        of the loop.
         """
         places = [self._place(run, name) for name in names]
         steps = {None if p is None else (p[0] - k, *p[1:]) for k, p in enumerate(places)}
         if len(steps) == 1 and (step := steps.pop()) is not None and step[0] == 0:
             return None
         if places[0] is None and places[1] is not None:
-            source = places[1][1:]
+            source = _Source(*places[1][1:])
             carried = [(k, *source) for k in range(run.count - 1)]
             if places[1:] != carried or initial.setdefault(source, names[0]) != names[0]:
                 raise _NoLoopError
             return source
         if any(each is not None for each in places):
             raise _NoLoopError
-        is_stack = len(set(names)) > 1 and (self._are_inputs(names) or self._is_stack(names))
-        if is_stack and stacked.setdefault(names[0], names) != names:
-            raise _NoLoopError
+        if len(set(names)) > 1 and (self._are_inputs(names) or self._are_weights(names)):
+            return names
         return names[0]
 
     def _are_inputs(self, names: tuple[str, ...]) -> bool:
@@ -292,7 +325,7 @@ class _Graph:
         kinds = {self._inputs.get(name) for name in names}
         return len(kinds) == 1 and None not in kinds
 
-    def _is_stack(self, names: tuple[str, ...]) -> bool:
+    def _are_weights(self, names: tuple[str, ...]) -> bool:
         """Return True for weights of one shape, False for equal constants.
 
         Raises:
@@ -332,12 +365,11 @@ class _Graph:
         rows = sorted({source for _, source in loop.single})
         joins: list[onnx.NodeProto] = []
         entries = {
-            first: self._joined(every, joins) if first in self._inputs else self._stacked(every)
-            for first, every in loop.stacked.items()
+            every: self._joined(every, joins) if every[0] in self._inputs else self._stacked(every)
+            for every in loop.stacked
         }
         if not entries:  # a loop over nothing would have no length
-            steps = self._added("steps", np.arange(run.count, dtype=np.int64))
-            entries[steps] = steps
+            entries[()] = self._added("steps", np.arange(run.count, dtype=np.int64))
         called = _alike([each.name for each in self._nodes[run.start : run.stop : run.period]])
         scan = helper.make_node(
             "Scan",
@@ -365,7 +397,7 @@ class _Graph:
         self._index()
 
     def _body(
-        self, loop: _Loop, rows: Sequence[_Source], entries: Mapping[str, str]
+        self, loop: _Loop, rows: Sequence[_Source], entries: Mapping[_Stack, str]
     ) -> onnx.GraphProto:
         """Return an iteration as a graph."""
         run = loop.run
@@ -373,9 +405,9 @@ class _Graph:
         for at, node in enumerate(self._nodes[run.start : run.start + run.period]):
             for output, name in enumerate(node.output):
                 if name:
-                    renamed[name] = self._fresh(self._called(run, (at, output)))
+                    renamed[name] = self._fresh(self._called(run, _Source(at, output)))
         states = {s: self._fresh(f"{renamed[self._name(run, 0, s)]}_before") for s in loop.initial}
-        inner = {first: self._fresh(f"{name}_entry") for first, name in entries.items()}
+        inner = {every: self._fresh(f"{name}_entry") for every, name in entries.items()}
         nodes: list[onnx.NodeProto] = []
         for at, inputs in enumerate(loop.inputs):
             node = onnx.NodeProto()
@@ -388,9 +420,11 @@ class _Graph:
                     case None:
                         node.input[position] = renamed[node.input[position]]
                     case str():
-                        node.input[position] = inner.get(found, found)
-                    case _:
+                        node.input[position] = found
+                    case _Source():
                         node.input[position] = states[found]
+                    case _:
+                        node.input[position] = inner[found]
             nodes.append(node)
         outputs = [renamed[self._name(run, 0, source)] for source in states]
         for source in rows:
@@ -453,8 +487,12 @@ class _Graph:
         read = {name for node in self._nodes for name in _read(node)}
         read |= {each.name for each in (*graph.output, *graph.input)}
         del graph.node[:]
-        constants = [each for each in self._constants.values() if read.intersection(each.output)]
-        graph.node.extend([*constants, *self._nodes])
+        constants: list[onnx.NodeProto] = []
+        for node in reversed(self._constants.values()):
+            if read.intersection(node.output):
+                constants.append(node)
+                read.update(node.input)
+        graph.node.extend([*reversed(constants), *self._nodes])
         kept = [each for each in graph.initializer if each.name in read]
         del graph.initializer[:]
         graph.initializer.extend(kept)

@@ -181,6 +181,8 @@ def repeated(
     entries: list[Value],
     step: Step,
     run: Callable[..., Any] = oc.scan,
+    *,
+    folds_constants: bool = True,
 ) -> list[Item] | None:
     """Return the last state and the stacked outputs of a loop whose body is compiled once; None if
     it has to be unrolled.
@@ -188,12 +190,14 @@ def repeated(
     Args:
         entries: The numbers that each step reads, with the steps in front.
         run: Runs the loop, as `oc.scan` does.
+        folds_constants: True to unroll a loop over constants, which is computed when the graph is
+            read.
     """
     every = [*state, *entries]
     if steps < 2 or node.importer.observer is not None or not all(map(_is_plain, every)):
         return None  # an observer sees the values of each step
-    if all(each.array is not None for each in every):
-        return None  # constants are computed when the graph is read
+    if folds_constants and all(each.is_known and not each.is_weight for each in every):
+        return None
     traced = TracedStep(node, state, entries, step)
     initial = tuple(each.tensor for each in state)
     try:
@@ -223,7 +227,8 @@ def repeated_layers(node: Node, values: tuple[Value, ...]) -> list[Item]:
         return rows, last
 
     inputs = [each for each in stacked if not each.is_known]
-    found = repeated(node, stacked[0].shape[0], state, inputs, layer, run)
+    layers = stacked[0].shape[0]
+    found = repeated(node, layers, state, inputs, layer, run, folds_constants=False)
     if found is None:
         node.refuse("its layers pass on values of other shapes", "load the model without reroll")
     return found
