@@ -11,6 +11,7 @@ import ocannl_core as oc
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 import ocannl_onnx  # noqa: E402
 from ocannl_onnx import OnnxError, UnknownValueError  # noqa: E402
@@ -278,6 +279,70 @@ def test_gradients_are_those_of_the_iterations_that_run() -> None:
         ctx.compile(oc.train.grad_update(loss), keep=[x.grad])()
         slopes = 2 * np.array([5, 2]) / 64 + (1 + 1 / 2 + 1 / 4)  # three iterations
         np.testing.assert_allclose(ctx[x.grad], slopes, rtol=1e-6)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_loop_reads_constants_and_weights_from_outside(ends: bool) -> None:
+    """Also where an attempt to compile equal steps has read them first, in vain."""
+    product = helper.make_node("MatMul", ["v", "w"], ["product"])
+    if ends:  # by its data
+        nodes = [
+            helper.make_node("Mul", ["product", "two"], ["next"]),
+            helper.make_node("ReduceSum", ["next"], ["sum"], keepdims=0),
+            helper.make_node("Less", ["sum", "limit"], ["still"]),
+        ]
+    else:  # after three iterations, in which the state grows
+        nodes = [
+            helper.make_node("Mul", ["product", "two"], ["doubled"]),
+            helper.make_node("Concat", ["doubled", "x"], ["next"], axis=0),
+            helper.make_node("Identity", ["goes_on"], ["still"]),
+        ]
+    body = subgraph(
+        [product, *nodes],
+        [port("step", INT, []), port("goes_on", BOOL, []), port("v")],
+        {"still": BOOL, "next": FLOAT},
+    )
+    iterations = helper.make_node("Loop", ["count", "true", "x"], ["last"], body=body)
+    nodes = [iterations, helper.make_node("MatMul", ["last", "w"], ["then"])]
+    branches = {
+        "then_branch": subgraph(
+            [*nodes, helper.make_node("ReduceSum", ["then"], ["y_then"], keepdims=0)],
+            [],
+            {"y_then": FLOAT},
+        ),
+        "else_branch": subgraph(
+            [helper.make_node("ReduceSum", ["w"], ["y_else"], keepdims=0)], [], {"y_else": FLOAT}
+        ),
+    }
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
+        helper.make_node("Less", ["zero", "total"], ["positive"]),
+        helper.make_node("If", ["positive"], ["y"], **branches),
+    ]
+    weights: dict[str, Array] = {
+        "w": np.array([[1, 0.5], [0.25, 1]], np.float32),
+        "two": np.float32(2),
+        "zero": np.float32(0),
+        "limit": np.float32(20),
+        "count": np.array(3, np.int64),
+        "true": np.array(True),
+    }
+    proto = model(nodes, {"x": [1, 2]}, {"y": []}, weights)
+    reference = ReferenceEvaluator(proto)
+    with oc.Session():
+        loaded = ocannl_onnx.load(proto, trainable=True)
+        x = oc.placeholder("x", output=[1, 2])
+        loss = loaded(x)
+        slope = loaded.parameters["w"].grad
+        ctx = oc.Context("interp")
+        ctx.init_params(loss)
+        routine = ctx.compile(oc.train.grad_update(loss), keep=[loss, slope])
+        for cells in ([[1, 2]], [[9, 8]], [[-1, -2]]):
+            ctx[x] = array = np.array(cells, np.float32)
+            routine()
+            (expected,) = reference.run(None, {"x": array})
+            np.testing.assert_allclose(ctx[loss], expected, rtol=1e-6)
+        np.testing.assert_array_equal(ctx[slope], np.ones((2, 2)))  # of the other branch
 
 
 def walk(initial: str) -> onnx.ModelProto:

@@ -135,6 +135,22 @@ def test_applications_share_the_weights(rng: np.random.Generator) -> None:
         assert set(first.params) == set(second.params)
 
 
+def test_sessions_share_a_model() -> None:
+    proto = model(
+        [helper.make_node("Mul", ["x", "two"], ["y"])],
+        {"x": [2]},
+        {"y": [2]},
+        {"two": np.float32(2)},
+    )
+    loaded = ocannl_onnx.load(proto)
+    for _ in range(2):
+        with oc.Session():
+            y = loaded(oc.tensor([1.0, 3.0]))
+            ctx = oc.Context("interp")
+            ctx.compile(oc.train.forward(y))()
+            assert ctx[y].tolist() == [2, 6]
+
+
 def test_nodes_give_tensors_their_names(rng: np.random.Generator) -> None:
     proto, _ = perceptron(rng)
     with oc.Session():

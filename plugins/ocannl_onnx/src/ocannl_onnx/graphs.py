@@ -18,7 +18,16 @@ from ocannl_onnx.errors import OnnxError, UnknownValueError, UnsupportedOperator
 from ocannl_onnx.formats import Format, format_named
 from ocannl_onnx.reading import attribute_value, read_initializers
 from ocannl_onnx.registry import FOLDED, STANDARD, find, versions
-from ocannl_onnx.values import Array, Item, Optional, Sequence, Value, inputs_of, with_extents
+from ocannl_onnx.values import (
+    Array,
+    Item,
+    Optional,
+    Sequence,
+    Value,
+    at_end_of_step,
+    inputs_of,
+    with_extents,
+)
 
 MOVED = {
     "Concat": -1,
@@ -71,6 +80,7 @@ class GraphScope:
         if found is not None and self._has_condition:
             assert self.condition is not None
             found = self._outside[name] = with_gradient_under(self.condition, found)
+            at_end_of_step(lambda: self._outside.pop(name, None))
         return found
 
 

@@ -7,6 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -240,7 +241,7 @@ class Model:
         """
         stacked = self.file.stacked
         return {
-            name: self._weight(name) if value.is_weight and name not in stacked else value
+            name: self._weight(name) if value.is_weight and name not in stacked else copy(value)
             for name, value in self.weights.items()
         }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from typing import Any
 
@@ -16,6 +18,30 @@ from ocannl_onnx.formats import Format, format_named, format_of
 
 Array = np.ndarray[Any, Any]
 Sizes = tuple[int, ...]
+
+_at_end: ContextVar[list[Callable[[], object]] | None] = ContextVar("at_end", default=None)
+"""What to do after the step of a loop that is being traced."""
+
+
+@contextmanager
+def made_in_step() -> Iterator[None]:
+    """Forget, at the end, tensors that values from outside of a step of a loop have got inside: the
+    tensors belong to the step, and are gone if its loop is unrolled after all.
+    """
+    forget: list[Callable[[], object]] = []
+    outer = _at_end.set(forget)
+    try:
+        yield
+    finally:
+        _at_end.reset(outer)
+        for each in forget:
+            each()
+
+
+def at_end_of_step(forget: Callable[[], object]) -> None:
+    """Call a function after the innermost step that is being traced; never outside of steps."""
+    if (functions := _at_end.get()) is not None:
+        functions.append(forget)
 
 
 def sizes_of(tensor: Tensor) -> Sizes:
@@ -112,7 +138,11 @@ class Value:
             if self.name is not None and not is_filled:
                 note_file_name(tensor, self.name)
             self._tensor = oc.broadcast_to(tensor, *self.shape) if is_filled else tensor
+            at_end_of_step(self._forget_tensor)
         return self._tensor
+
+    def _forget_tensor(self) -> None:
+        self._tensor = None
 
     @property
     def rank(self) -> int:

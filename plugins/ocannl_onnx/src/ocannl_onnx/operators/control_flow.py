@@ -20,7 +20,7 @@ from ocannl_onnx.errors import OnnxError, StepName, UnknownValueError, described
 from ocannl_onnx.operators.movement import axis_of, moved, reshaped, section
 from ocannl_onnx.registry import operator
 from ocannl_onnx.rerolling import REROLLED
-from ocannl_onnx.values import Item, Sequence, Value
+from ocannl_onnx.values import Item, Sequence, Value, made_in_step
 
 if TYPE_CHECKING:
     from ocannl_onnx.graphs import Node
@@ -124,6 +124,7 @@ class TracedStep:
         own = node.proto.name or node.proto.output[0]
         self._mark = frozenset({StepName(f"a step of {node.operator} {own!r}")})
 
+    @made_in_step()
     def __call__(self, carry: tuple[Tensor, ...], cells: tuple[Tensor, ...]) -> Any:
         found = self.step(
             [
