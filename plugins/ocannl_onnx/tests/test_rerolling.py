@@ -260,7 +260,23 @@ def drawing() -> onnx.ModelProto:
     return model(nodes, {"x": [2]}, {"x12": [2]})
 
 
-@pytest.mark.parametrize("make", [without_repetition, old, drawing])
+def drawing_functions() -> onnx.ModelProto:
+    """Return layers that call a function, which calls another one, which draws numbers."""
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    draw = helper.make_node("RandomNormalLike", ["x"], ["y"])
+    call = helper.make_node("Noise", ["x"], ["y"], domain="own")
+    nodes = [
+        helper.make_node("Layer", [f"x{k}" if k else "x"], [f"x{k + 1}"], domain="own")
+        for k in range(12)
+    ]
+    proto = model(nodes, {"x": [2]}, {"x12": [2]})
+    proto.opset_import.append(opsets[1])
+    for name, node in (("Layer", call), ("Noise", draw)):
+        proto.functions.append(helper.make_function("own", name, ["x"], ["y"], [node], opsets))
+    return proto
+
+
+@pytest.mark.parametrize("make", [without_repetition, old, drawing, drawing_functions])
 def test_a_graph_without_repeated_layers_is_refused(make: Any) -> None:
     with pytest.raises(ocannl_onnx.OnnxError, match="leave reroll=True out"):
         ocannl_onnx.load(make(), reroll=True)

@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -23,7 +23,7 @@ from ocannl_onnx.errors import OnnxError
 from ocannl_onnx.file_names import note_file_name
 from ocannl_onnx.formats import Format, format_numbered
 from ocannl_onnx.graphs import Importer, identifier
-from ocannl_onnx.reading import ModelFile, array_of, read_model
+from ocannl_onnx.reading import ModelFile, all_nodes, array_of, read_model
 from ocannl_onnx.rerolling import rerolled
 from ocannl_onnx.values import Array, Item, Optional, Sequence, Value
 
@@ -395,9 +395,9 @@ def load(
 
 def _checked_bounds(bounds: Mapping[str, int], proto: onnx.ModelProto) -> dict[str, int]:
     """Return bounds of sizes and of iterations that data decides, each for a node of the model."""
-    nodes = [*_all_nodes(proto.graph.node)]
+    nodes = [*all_nodes(proto.graph.node)]
     for function in proto.functions:
-        nodes += _all_nodes(function.node)
+        nodes += all_nodes(function.node)
     names = {
         name for node in nodes if node.op_type in OPERATORS for name in (node.name, node.output[0])
     }
@@ -413,15 +413,6 @@ def _checked_bounds(bounds: Mapping[str, int], proto: onnx.ModelProto) -> dict[s
                 found=f"{name!r}: {bound!r}",
             )
     return {name: int(bound) for name, bound in bounds.items()}
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes, and the nodes of their subgraphs."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(graph.node)
 
 
 def _as_result(item: Item) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -158,6 +158,17 @@ def _external(
         inner = onnx.TensorProto(dims=dims, data_type=found.number, raw_data=cells.tobytes())
         return _unpacked(inner)
     return cells.view(found.numpy).reshape(dims)
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes, and the nodes of the graphs in them."""
+    pending = [*nodes]
+    while pending:
+        node = pending.pop()
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                pending += graph.node
 
 
 def read_initializers(

@@ -14,7 +14,7 @@ what they all read from outside, and weights or inputs of the graph of one shape
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from onnx import helper
 
 from ocannl_onnx.errors import OnnxError
 from ocannl_onnx.formats import Format, format_of
-from ocannl_onnx.reading import ModelFile
+from ocannl_onnx.reading import ModelFile, all_nodes
 from ocannl_onnx.values import Array, Value
 
 REROLLED = "repeated layers"
@@ -49,6 +49,8 @@ _DRAWING = frozenset(
 )
 """Operators that draw numbers: one node of a loop would draw others than those of all layers."""
 
+_Operator = tuple[str, str]
+"""A domain and an operator or a function in it."""
 _Stack = tuple[str, ...]
 """The weights or inputs of the graph that an operand has in all iterations, by name."""
 
@@ -75,7 +77,11 @@ def rerolled(
     """
     version = min((e.version for e in file.proto.opset_import if e.domain in _STANDARD), default=0)
     graph = _Graph(
-        file.proto.graph, weights, joins_inputs=version >= _SEQUENCES, shares_weights=not trainable
+        file.proto.graph,
+        weights,
+        _drawing(file.proto.functions),
+        joins_inputs=version >= _SEQUENCES,
+        shares_weights=not trainable,
     )
     while version >= _SCAN and (loop := graph.best_loop()) is not None:
         graph.replace(loop)
@@ -160,6 +166,7 @@ class _Graph:
 
     proto: onnx.GraphProto
     weights: Mapping[str, Value]
+    drawing: Set[_Operator]
     joins_inputs: bool
     shares_weights: bool
     added: dict[str, Array] = field(default_factory=dict)
@@ -206,7 +213,7 @@ class _Graph:
             for name in _read(node):
                 self._readers.setdefault(name, []).append(at)
         numbers: dict[object, int] = {}
-        forms = [_form(each, at) for at, each in enumerate(self._nodes)]
+        forms = [_form(each, at, self.drawing) for at, each in enumerate(self._nodes)]
         self._forms = np.array([numbers.setdefault(each, len(numbers)) for each in forms])
 
     def best_loop(self) -> _Loop | None:
@@ -505,12 +512,31 @@ class _Graph:
         return ModelFile(proto, file.folder, mapped, frozenset(self._formats))
 
 
-def _form(node: onnx.NodeProto, position: int) -> object:
+def _operator(node: onnx.NodeProto) -> _Operator:
+    return "" if node.domain in _STANDARD else node.domain, node.op_type
+
+
+def _drawing(functions: Iterable[onnx.FunctionProto]) -> Set[_Operator]:
+    """Return the operators that draw numbers, with the functions of a model that call them."""
+    called = {
+        (each.domain, each.name): {_operator(node) for node in all_nodes(each.node)}
+        for each in functions
+    }
+    found = {("", name) for name in _DRAWING}
+    pending = True
+    while pending:
+        callers = {each for each, operators in called.items() if operators & found}
+        pending = not callers <= found
+        found |= callers
+    return found
+
+
+def _form(node: onnx.NodeProto, position: int, drawing: Set[_Operator]) -> object:
     """Return what nodes that repeat each other have in common; the position of a node that none
     repeats.
     """
     graphs = [each for each in node.attribute if each.HasField("g") or each.graphs]
-    if graphs or (node.op_type in _DRAWING and node.domain in _STANDARD):
+    if graphs or _operator(node) in drawing:
         return position
     attributes = sorted(each.SerializeToString() for each in node.attribute)
     ends = tuple(map(bool, node.input)), tuple(map(bool, node.output))
@@ -519,14 +545,11 @@ def _form(node: onnx.NodeProto, position: int) -> object:
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that a node and the graphs in it read."""
-    pending = [node]
-    while pending:
-        each = pending.pop()
+    for each in all_nodes([node]):
         yield from each.input
         for attribute in each.attribute:
             for graph in (attribute.g, *attribute.graphs):
                 yield from (output.name for output in graph.output)
-                pending += graph.node
 
 
 def _alike(names: Sequence[str]) -> str:
