@@ -91,7 +91,7 @@ _windows = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_windows)
 def test_windows_agree_with_a_direct_sum_and_stay_in_the_buffer(
     window: tuple[int, int, int, int, bool],
