@@ -134,6 +134,53 @@ def test_values_that_are_read_after_the_loop_are_kept_for_all_layers() -> None:
     assert any(e.op_type == "Scan" for e in check(proto, cells(2, WIDTH)).proto.graph.node)
 
 
+def test_weights_that_layers_share_by_copies_are_read_by_all() -> None:
+    proto, copies = residual_layers(4), []
+    for k in range(1, 4):
+        copies.append(helper.make_node("Identity", ["layers.0.b"], [f"layers.{k}.b"]))
+    kept = [each for each in proto.graph.initializer if not each.name.endswith(".b")]
+    kept += [each for each in proto.graph.initializer if each.name == "layers.0.b"]
+    nodes = [*copies, *proto.graph.node]
+    del proto.graph.initializer[:], proto.graph.node[:]
+    proto.graph.initializer.extend(kept)
+    proto.graph.node.extend(nodes)
+    loaded = check(proto, cells(2, WIDTH))
+    assert list(loaded.parameters) == ["layers.0.b", "layers.*.w"]
+    assert len(loaded.proto.graph.node) == 1
+
+
+def test_inputs_and_outputs_of_all_layers_are_entries_of_the_loop() -> None:
+    nodes, ports, x = [], {"x": [2, WIDTH]}, "x"
+    weights = {"axis": np.array([0], np.int64)}
+    results = {}
+    for k in range(4):
+        ports[f"past.{k}"], results[f"present.{k}"] = [5, WIDTH], [7, WIDTH]
+        nodes += [
+            helper.make_node("Concat", [f"past.{k}", x], [f"present.{k}"], axis=0),
+            helper.make_node("ReduceMean", [f"present.{k}", "axis"], [f"mean.{k}"]),
+            helper.make_node("Add", [x, f"mean.{k}"], [f"sum.{k}"]),
+            helper.make_node("Tanh", [f"sum.{k}"], [f"y.{k}"]),
+        ]
+        x = f"y.{k}"
+    proto = model(nodes, ports, {x: [2, WIDTH], **results}, weights)
+    values = {name: cells(*shape) * (k + 1) for k, (name, shape) in enumerate(ports.items())}
+    with oc.Session():
+        loaded = ocannl_onnx.load(proto, reroll=True)
+        given = loaded.placeholders()
+        outputs = loaded(**given)
+        context = oc.Context("interp")
+        routine = context.compile(
+            sum(map(oc.train.forward, outputs[1:]), oc.train.forward(outputs[0]))
+        )
+        for name, placeholder in given.items():
+            context[placeholder] = values[name]
+        routine()
+        found = [context[each] for each in outputs]
+    assert any(each.op_type == "Scan" for each in loaded.proto.graph.node)
+    for one, other in zip(found, ReferenceEvaluator(proto).run(None, values), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
 def without_repetition() -> onnx.ModelProto:
     return residual_layers(2)
 

@@ -116,25 +116,26 @@ def repeated(
 
 
 def repeated_layers(node: Node, values: tuple[Value, ...]) -> list[Item]:
-    """Run the layers of a rerolled graph, each with its own weights."""
+    """Run the layers of a rerolled graph, each with its own weights and its entries of inputs."""
     body, number = node.attr("body"), node.attr("num_scan_inputs")
     state, stacked = list(values[:-number]), values[-number:]
     names = node.proto.input[-number:]
 
-    def layer(values: list[Value], _: list[Value]) -> list[Item]:
-        of_layer = node.importer.weight_of_layer
+    def layer(values: list[Value], parts: list[Value]) -> list[Item]:
+        of_layer, given = node.importer.weight_of_layer, iter(parts)
         assert of_layer is not None
-        weights = [
-            of_layer(name) if each.is_weight else each
+        entries = [
+            of_layer(name) if each.is_weight else each if each.is_known else next(given)
             for name, each in zip(names, stacked, strict=True)
         ]
-        return node.run_graph(body, (*values, *weights), "a layer")
+        return node.run_graph(body, (*values, *entries), "a layer")
 
     def run(step: Any, init: Any, xs: Any, length: int) -> Any:
         last, rows = oc.nn.repeat_layers(step, init, xs, layers=length)
         return rows, last
 
-    found = repeated(node, stacked[0].shape[0], state, [], layer, run)
+    inputs = [each for each in stacked if not each.is_known]
+    found = repeated(node, stacked[0].shape[0], state, inputs, layer, run)
     if found is None:
         node.refuse("its layers pass on values of other shapes", "load the model without reroll")
     return found
