@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
-from ocannl_core.shape.language.constraints import Constraint, RowBelow, Subscript
+from ocannl_core.shape.language.constraints import (
+    Constraint,
+    RowBelow,
+    RowJoin,
+    Selection,
+    Subscript,
+)
 from ocannl_core.shape.language.shape_terms import Row, RowVar
 from ocannl_core.shape.solving.messages import rank_cycle
 from ocannl_core.shape.solving.state import LeafTensor, SolverState, preferred_leaf
@@ -113,7 +119,7 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
             entered.add(var)
             if var in state.row_leaves or any(equally_long(state, var)):
                 return None
-            if _is_subscript(state, var):
+            if _is_made_later(state, var):
                 return None
         elif missing:
             return None  # each is at least as long as the other
@@ -135,13 +141,26 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
     return known + found[flat.tail]
 
 
-def _is_subscript(state: SolverState, var: RowVar) -> bool:
-    """Return True if a row belongs to a subscript that waits for its operand."""
+def _is_made_later(state: SolverState, var: RowVar) -> bool:
+    """Return True if a row belongs to a subscript or a selection that waits for its operand."""
     return any(
-        isinstance(each, Subscript)
-        and any(state.flat(row).tail == var for _, row in each.result.rows())
+        state.flat(row).tail == var
         for each in state.suspended.get(var, ())
+        for row in _made_rows(each)
     )
+
+
+def _made_rows(constraint: Constraint) -> Sequence[Row]:
+    """Return the rows that a constraint makes of others."""
+    match constraint:
+        case Subscript(result=result):
+            return [row for _, row in result.rows()]
+        case Selection():
+            return constraint.source if constraint.is_inserted else constraint.result
+        case RowJoin(whole):
+            return [whole]
+        case _:
+            return ()
 
 
 def bounds(state: SolverState, var: RowVar) -> Iterator[RowBelow]:

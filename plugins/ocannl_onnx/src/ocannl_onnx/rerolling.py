@@ -383,14 +383,14 @@ class _Graph:
             alike = self._nodes[run.start + at : run.stop : run.period]
             node.name = _alike([each.name for each in alike])
             node.output[:] = [renamed.get(name, "") for name in node.output]
-            node.input[:] = [
-                (renamed[name] if name else "")
-                if each is None
-                else inner.get(each, each)
-                if isinstance(each, str)
-                else states[each]
-                for name, each in zip(node.input, inputs, strict=True)
-            ]
+            for position, found in enumerate(inputs):
+                match found:
+                    case None:
+                        node.input[position] = renamed[node.input[position]]
+                    case str():
+                        node.input[position] = inner.get(found, found)
+                    case _:
+                        node.input[position] = states[found]
             nodes.append(node)
         outputs = [renamed[self._name(run, 0, source)] for source in states]
         for source in rows:
