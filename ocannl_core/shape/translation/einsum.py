@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field
+from functools import cache
 from typing import NamedTuple, assert_never
 
 from ocannl_core.base.errors import ShapeError, SpecError
@@ -108,6 +109,17 @@ def operand_name(position: int) -> str:
     return f"the {name} operand"
 
 
+@cache
+def operand_rows(position: int) -> tuple[str, ...]:
+    """Return the names of the rows of an operand in errors, in buffer order.
+
+    0  -->  batch row of the first operand, ...
+    """
+    return tuple(
+        f"{kind.value} row of {operand_name(position)}" for kind in shape_terms.BUFFER_ORDER
+    )
+
+
 class _Side(NamedTuple):
     """The translation of the axes of a row to sizes.
 
@@ -150,8 +162,8 @@ class Instance:
         for position, (shape_spec, operand) in enumerate(
             zip(self._spec.operands, operands, strict=True)
         ):
-            for kind, row in operand.rows():
-                origin = self._origin.at(f"{kind.value} row of {operand_name(position)}")
+            for (kind, row), detail in zip(operand.rows(), operand_rows(position), strict=True):
+                origin = self._origin.at(detail)
                 written = shape_spec.row(kind)
                 spec_row = self._operand_row(written, origin)
                 if written is None:

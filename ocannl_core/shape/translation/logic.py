@@ -28,7 +28,7 @@ from ocannl_core.shape.language.shape_terms import (
     rows_in_buffer_order,
 )
 from ocannl_core.shape.language.subscripts import Keys
-from ocannl_core.shape.translation.einsum import Einsum, Instance, Relation, operand_name
+from ocannl_core.shape.translation.einsum import Einsum, Instance, Relation, operand_rows
 
 # fmt: off
 __all__ = [
@@ -348,9 +348,9 @@ def _pointwise(
     result: Shape, operands: Sequence[Shape], origin: Origin, first: int = 0
 ) -> Iterator[Constraint]:
     for position, operand in enumerate(operands, start=first):
-        for kind, row in operand.rows():
-            detail = f"{kind.value} row of {operand_name(position)}"
-            yield RowBelow(result.row(kind), row, origin.at(detail))
+        rows = zip(result.rows(), operand.rows(), operand_rows(position), strict=True)
+        for (_, below), (_, above), detail in rows:
+            yield RowBelow(below, above, origin.at(detail))
 
 
 def _compose(result: Shape, operands: Sequence[Shape], origin: Origin) -> Iterator[Constraint]:
