@@ -149,13 +149,8 @@ class ShapeSpec:
     output: RowSpec
 
     def row(self, kind: RowKind) -> RowSpec | None:
-        match kind:
-            case RowKind.BATCH:
-                return self.batch
-            case RowKind.INPUT:
-                return self.input
-            case RowKind.OUTPUT:
-                return self.output
+        found: RowSpec | None = getattr(self, kind._value_)
+        return found
 
     def rows(self) -> Iterator[RowSpec]:
         """Yield the rows mentioned, in the order of the notation."""

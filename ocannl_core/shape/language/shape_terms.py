@@ -32,15 +32,12 @@ BUFFER_ORDER = (RowKind.BATCH, RowKind.OUTPUT, RowKind.INPUT)
 """The order of a shape's rows in memory; the last axis is contiguous."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DimVar:
     """An unknown axis size."""
 
     id: int
-    name: str = field(default="", compare=False)
-
-    def __hash__(self) -> int:
-        return self.id
+    name: str = ""
 
     def __str__(self) -> str:
         return self.name or f"${self.id}"
@@ -147,15 +144,12 @@ def dim_variables(dim: Dim) -> Iterator[DimVar]:
             assert_never(dim)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowVar:
     """Unknown axes between the leading and the trailing ones of a row."""
 
     id: int
-    name: str = field(default="", compare=False)
-
-    def __hash__(self) -> int:
-        return self.id
+    name: str = ""
 
     def __str__(self) -> str:
         return f"..{self.name or f'${self.id}'}.."
@@ -205,6 +199,11 @@ class Row:
     def dims(self) -> tuple[Dim, ...]:
         """The known axes, left to right."""
         return self.leading + self.trailing
+
+    @property
+    def known(self) -> int:
+        """The number of known axes."""
+        return len(self.leading) + len(self.trailing)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -264,28 +263,17 @@ class Shape:
     output: Row = Row()
 
     def row(self, kind: RowKind) -> Row:
-        match kind:
-            case RowKind.BATCH:
-                return self.batch
-            case RowKind.INPUT:
-                return self.input
-            case RowKind.OUTPUT:
-                return self.output
+        found: Row = getattr(self, kind._value_)
+        return found
 
     def with_row(self, kind: RowKind, row: Row) -> Shape:
         """Return the shape with one row replaced."""
-        match kind:
-            case RowKind.BATCH:
-                return replace(self, batch=row)
-            case RowKind.INPUT:
-                return replace(self, input=row)
-            case RowKind.OUTPUT:
-                return replace(self, output=row)
+        return replace(self, **{kind.value: row})
 
-    def rows(self) -> Iterator[tuple[RowKind, Row]]:
-        """Yield the rows in buffer order."""
-        for kind in BUFFER_ORDER:
-            yield kind, self.row(kind)
+    def rows(self) -> tuple[tuple[RowKind, Row], ...]:
+        """Return the rows in buffer order, with their kinds."""
+        batch, output, input = BUFFER_ORDER
+        return (batch, self.batch), (output, self.output), (input, self.input)
 
     @property
     def is_closed(self) -> bool:
@@ -379,8 +367,7 @@ def _not_known(what: str, shape: Shape) -> ShapeError:
 
 def rows_in_buffer_order(shape: Shape) -> tuple[Row, Row, Row]:
     """Return the rows of a shape: batch, output, input."""
-    batch, output, input = (row for _, row in shape.rows())
-    return batch, output, input
+    return shape.batch, shape.output, shape.input
 
 
 def closed_shape(

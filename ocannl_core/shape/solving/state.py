@@ -96,19 +96,6 @@ class Edge(NamedTuple):
 Work = constraints.Constraint | Edge
 
 
-class Flat(NamedTuple):
-    """A row with the solution of its variable substituted."""
-
-    leading: tuple[Dim, ...]
-    tail: RowVar | None
-    trailing: tuple[Dim, ...]
-
-    @property
-    def known(self) -> int:
-        """The number of known axes."""
-        return len(self.leading) + len(self.trailing)
-
-
 class SolverState:
     """Solutions, bounds and suspended constraints.
 
@@ -252,11 +239,11 @@ class SolverState:
             return size
         return self.find(dim) if isinstance(dim, DimVar) else dim
 
-    def flat(self, row: Row | Flat) -> Flat:
+    def flat(self, row: Row) -> Row:
         """Return the row with its variable's solution substituted; sizes are not."""
         leading, tail, trailing = row.leading, row.tail, row.trailing
         if tail is None or tail not in self.rows:
-            return Flat(leading, tail, trailing)
+            return row
         steps = 0
         while tail is not None and (value := self.rows.get(tail)) is not None:
             leading += value.leading
@@ -267,11 +254,9 @@ class SolverState:
             ahead = leading[len(row.leading) :]
             behind = trailing[: len(trailing) - len(row.trailing)]
             self.undo_log.put(self.rows, row.tail, Row(ahead, tail, behind))
-        if tail is None:
-            return Flat((), None, leading + trailing)
-        return Flat(leading, tail, trailing)
+        return Row(leading, tail, trailing)
 
-    def current_row(self, row: Row | Flat) -> Row:
+    def current_row(self, row: Row) -> Row:
         """Return the row as far as it is known, with its variable's solution and known sizes."""
         flat = self.flat(row)
         leading, trailing = (tuple(map(self.current, d)) for d in (flat.leading, flat.trailing))
@@ -328,7 +313,8 @@ class SolverState:
 
     def anchor(self, var: RowVar) -> None:
         """Mark a row variable whose row is above a closed operand."""
-        self.undo_log.put(self.anchored, var, True)
+        if var not in self.anchored:
+            self.undo_log.put(self.anchored, var, True)
         self.touched_rows[var] = None  # it may have been its last open operand
 
     def suspend(self, constraint: constraints.RowConstraint) -> None:
