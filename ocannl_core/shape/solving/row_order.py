@@ -48,7 +48,8 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
             ranks.record(state, res.tail, opnd.tail, missing, constraint)
         tail, dims = rows.extend(state, res.tail, missing, constraint)
         res = Row(res.leading, tail, dims + res.trailing)
-    _name_right_end(state, res, opnd.known, constraint)
+    if res.leading and res.tail is not None:
+        _name_right_end(state, res, opnd.known, constraint)
     paired = min(len(res.trailing), len(opnd.trailing))
     if paired:
         _refine_axes(state, res.trailing, opnd.trailing, constraint)
@@ -97,8 +98,8 @@ def _refine_rest(
             for above in rows.right_forms(state, opnd):
                 _refine_axes(state, below.trailing, above.trailing, rest)
     if opnd.tail is None:
-        unmatched = res.trailing[len(res.trailing) - named.trailing :]
-        _refuse_missing(state, unmatched, constraint)
+        if named.trailing:
+            _refuse_missing(state, res.trailing[-named.trailing :], constraint)
         if res.tail is not None:
             state.anchor(res.tail)
         if opnd.trailing:
@@ -184,8 +185,6 @@ def _name_right_end(state: SolverState, res: Row, number: int, constraint: RowBe
 
     (a, v) below (c)  -->  (a, v) = (w, d) is kept, so that d below c
     """
-    if not res.leading or res.tail is None:
-        return
     form = max(rows.right_forms(state, res), key=lambda each: len(each.trailing))
     unnamed = min(number - len(form.trailing), len(form.leading))
     if unnamed <= 0 or form.tail is None:

@@ -206,7 +206,7 @@ def logic_from_text(
             logic = Transpose()
         case _:
             logic = Einsum(parse_spec(text), padded, tuple(sorted((values or {}).items())))
-    _check_operands(logic, operands, "")
+    _check_operands(logic, operands)
     return logic
 
 
@@ -221,7 +221,7 @@ def relation_of(
     Raises:
         SpecError: if the number of operands is wrong, or inference does not support the spec.
     """
-    _check_operands(logic, len(operands), str(origin))
+    _check_operands(logic, len(operands), origin)
     match logic:
         case Pointwise():
             return Relation(list(_pointwise(result, operands, origin)))
@@ -304,7 +304,7 @@ def reduces_axes(logic: Logic) -> bool:
             assert_never(logic)
 
 
-def _check_operands(logic: Logic, operands: int, where: str) -> None:
+def _check_operands(logic: Logic, operands: int, origin: Origin | None = None) -> None:
     match logic:
         case Pointwise() | Several():
             return
@@ -317,7 +317,7 @@ def _check_operands(logic: Logic, operands: int, where: str) -> None:
         case Slice():
             name, wanted = "A subscript", 1
         case SliceUpdate(_, inner):
-            _check_operands(inner, operands, where)
+            _check_operands(inner, operands, origin)
             return
         case NumbersOfWords():
             name, wanted = "Making numbers of words", 1
@@ -335,7 +335,7 @@ def _check_operands(logic: Logic, operands: int, where: str) -> None:
         raise SpecError(
             f"{name} is for {_count(wanted)}.",
             found=_count(operands),
-            where=where,
+            where=str(origin or ""),
             fix="separate the operands of a spec by `;`" if isinstance(logic, Einsum) else "",
         )
 

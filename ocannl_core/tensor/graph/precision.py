@@ -240,10 +240,11 @@ def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
     return float32 if np.any((sizes >= cutoff) & np.isfinite(sizes)) else dtype
 
 
-def operand_precisions(op: Op | None, operands: Sequence[Tensor]) -> list[Precision]:
-    """Return the formats of operands; free whole numbers beside integers are integers."""
+def operand_precisions(operands: Sequence[Tensor], beside: DType | None) -> list[Precision]:
+    """Return the formats of operands, `beside` for numbers: free whole numbers beside integers are
+    integers.
+    """
     found = [operand.precision for operand in operands]
-    beside = format_for_numbers(op, operands)
     if beside is None or not beside.holds_integers:
         return found
     numbers = [operand.free_number for operand in operands]

@@ -47,6 +47,7 @@ from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.precision import (
     Precision,
     Why,
+    format_for_numbers,
     is_reduction,
     operand_precisions,
     result_precision,
@@ -92,7 +93,7 @@ class Tensor(TensorMethods, Assignable):
     # fmt: off
     __slots__ = (
         "__weakref__", "_accesses", "_applications", "_closed", "_dependents", "_first_use",
-        "_grad", "_is_settled", "_layout", "_node", "_precision", "definition", "effects",
+        "_grad", "_is_settled", "_layout", "_model", "_node", "_precision", "definition", "effects",
         "fixed_by", "id", "is_overwritten", "label", "loop", "made_in", "origin", "recording",
         "session", "terms",
     )
@@ -132,6 +133,12 @@ class Tensor(TensorMethods, Assignable):
         self.session = session
         self.id = session.next_id()
         self.definition: Definition = definition
+        self._model: Tensor | None = None
+        """The tensor whose format a gradient has; None for other tensors."""
+        if isinstance(definition, GradientOf):
+            self._model = definition.tensor
+        elif isinstance(definition, Applied):
+            self._model = definition.like
         self.terms = terms
         self._closed: tuple[int, Shape] | None = None
         self.label = label
@@ -248,17 +255,6 @@ class Tensor(TensorMethods, Assignable):
         return replace(found, why=Why.OPERANDS, positions=(), rests_on_default=rests)
 
     @property
-    def _model(self) -> Tensor | None:
-        """The tensor whose format a gradient has; None for other tensors."""
-        match self.definition:
-            case GradientOf(tensor):
-                return tensor
-            case Applied(like=tensor):
-                return tensor
-            case _:
-                return None
-
-    @property
     def free_number(self) -> float | None:
         """The number of a constant without a stated format; None for other tensors."""
         match self.definition:
@@ -316,7 +312,7 @@ class Tensor(TensorMethods, Assignable):
         values = self.operands[: len(self.operands) - operation.positions]
         found = result_precision(
             primitive,
-            operand_precisions(primitive, values),
+            operand_precisions(values, format_for_numbers(primitive, values)),
             self.session.default_dtype,
             is_reduction=is_reduction(operation.combine, self.definition.logic),
             moves_cells=operation.moves_cells,

@@ -50,7 +50,7 @@ def covers_result(spec: Spec, where: str) -> bool:
     return is_complete
 
 
-def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
+def refuse_unreachable(spec: Spec, *, apart: bool) -> None:
     """Refuse a specification that accesses no cell.
 
     Axes that share a part are all at that part or all at others, and a name that stands alone is at
@@ -67,7 +67,6 @@ def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
             raise SpecError(
                 "Some choice of one part of each concatenated axis has cells on all axes.",
                 found=f"{spec.text}, where none has",
-                where=where,
                 fix="take one part out at a time, as in a^b => a, and name the parts that are kept",
             )
 

@@ -27,7 +27,6 @@ from ocannl_core.ir.host_arrays import check_number
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.shape.language.capture import DimRef
-from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.definitions import Applied, check_label
 from ocannl_core.tensor.graph.formulas import SELECTION
@@ -42,13 +41,7 @@ from ocannl_core.tensor.graph.precision import (
     whole_number_format,
 )
 from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.slots import (
-    Code,
-    Slot,
-    SlotApplication,
-    parameter_slots,
-    slot_application,
-)
+from ocannl_core.tensor.graph.slots import Code, SlotApplication, parameter_slots, slot_application
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.dimension import Capture, captured_names
 from ocannl_core.tensor.primitives.operands import (
@@ -129,8 +122,7 @@ class Operation:
             requires_grad: False to stop gradients, True for a gradient even if no operand has one;
                 by default the result has one where an operand has.
         """
-        check_operands(args, self.operands, self.name)
-        if any(isinstance(arg, Slot | SlotApplication) for arg in args):
+        if check_operands(args, self.operands, self.name):
             self._refuse_format(dtype)
             return self._apply_to_slots(
                 args,
@@ -172,8 +164,15 @@ class Operation:
                 else:
                     given = as_tensors(args, session, self.primitive)
                 return recorder.record_primitive(self, given, stated)
-        check_label(label)
-        return self._make_tensor(session, args, stated, label, dtype, requires_grad, captured)
+        return self.tensor(
+            args,
+            stated,
+            label=label,
+            dtype=dtype,
+            requires_grad=requires_grad,
+            capture=captured,
+            session=session,
+        )
 
     def _apply_to_slots(
         self,
@@ -238,40 +237,27 @@ class Operation:
 
     def tensor(
         self,
-        operands: tuple[Tensor, ...],
+        args: tuple[Any, ...],
         logic: Logic,
         *,
         label: str | None = None,
         dtype: DType | str | None = None,
         requires_grad: bool | None = None,
-        shape: Shape | None = None,
         origin: Origin | None = None,
         capture: Mapping[str, DimRef] | None = None,
+        session: Session | None = None,
     ) -> Tensor:
         """Return a new tensor that holds the result, and add its constraints to the environment.
+
+        Args:
+            args: Tensors; beside a session, numbers among them.
 
         Raises:
             ShapeError: if the operands' shapes do not fit the logic; nothing changes then.
         """
         check_label(label)
-        session = operands[0].session
-        return self._make_tensor(
-            session, operands, logic, label, dtype, requires_grad, capture, shape, origin
-        )
-
-    def _make_tensor(
-        self,
-        session: Session,
-        args: tuple[Any, ...],
-        logic: Logic,
-        label: str | None,
-        dtype: DType | str | None,
-        requires_grad: bool | None,
-        capture: Mapping[str, DimRef] | None,
-        shape: Shape | None = None,
-        origin: Origin | None = None,
-    ) -> Tensor:
-        """Return a new tensor; change nothing if that fails."""
+        if session is None:
+            session = args[0].session
         # as `with session.atomic():`, at a third of its cost: this runs for every operation
         environment = session.environment
         log = environment.undo_log
@@ -279,8 +265,8 @@ class Operation:
         try:
             position = log.begin()
             operands = as_tensors(args, session, self.primitive)
-            return self._make_related(
-                session, operands, logic, label, dtype, requires_grad, capture, shape, origin
+            return self._related(
+                session, operands, logic, label, dtype, requires_grad, origin, capture
             )
         except BaseException:
             if position is not None:  # else an interrupt came earlier
@@ -289,7 +275,7 @@ class Operation:
         finally:
             log.end(depth)
 
-    def _make_related(
+    def _related(
         self,
         session: Session,
         operands: tuple[Tensor, ...],
@@ -297,16 +283,15 @@ class Operation:
         label: str | None,
         dtype: DType | str | None,
         requires_grad: bool | None,
-        capture: Mapping[str, DimRef] | None,
-        shape: Shape | None,
         origin: Origin | None,
+        capture: Mapping[str, DimRef] | None,
     ) -> Tensor:
         recorder = session.recorder
         check_recorded_here(operands, None if recorder is None else recorder.recording)
         origin = origin or Origin(composite_name() or self.describe(logic), caller_location())
         if self.primitive in (BinaryOp.EQ, BinaryOp.NE):
             operands = tuple(offsets_of(operand, origin) for operand in operands)
-        terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
+        terms = session.environment.fresh_shape(name=self.name)
         with describe_operands(operands):
             session.environment.relate(
                 logic, terms, [each.terms for each in operands], origin, capture
@@ -359,10 +344,9 @@ class Operation:
         for operand in operands:
             if beside is not None and operand.free_number is not None:
                 self._check_number(operand.free_number, beside, str(origin))
-        given = operand_precisions(self.primitive, operands)
         found = result_precision(
             self.primitive,
-            given,
+            operand_precisions(operands, beside),
             session.default_dtype,
             is_reduction=is_reduction(self.combine, logic),
             moves_cells=self.moves_cells,

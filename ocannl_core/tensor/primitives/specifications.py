@@ -36,12 +36,12 @@ def stated_logic(
     """
     try:
         logic = logic_from_text(text, operands, padded, values)
+        if isinstance(logic, Einsum):
+            refuse_unreachable(logic.spec, apart=name == "concat")
     except SpecError as error:
         where = error.where or str(Origin(name, caller_location()))
         raise SpecError(error.rule, found=error.found, where=where, fix=error.fix) from None
     if isinstance(logic, Einsum):
-        where = str(Origin(name, caller_location()))
-        refuse_unreachable(logic.spec, where, apart=name == "concat")
         warn_about_summed_once(logic.spec, name)
     return logic
 
@@ -96,12 +96,22 @@ def composite_name() -> str | None:
     return composed[0] if composed else None
 
 
-@contextmanager
-def describe_operands(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator[None]:
-    """Add shapes and lines of the tensors concerned to the shape errors of an operation."""
-    try:
-        yield
-    except ShapeError as error:
+class describe_operands:
+    """A context manager that adds shapes and lines of the tensors concerned to the shape errors of
+    an operation.
+    """
+
+    def __init__(self, operands: Sequence[Tensor], target: Tensor | None = None) -> None:
+        self._operands = operands
+        self._target = target
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if not isinstance(error, ShapeError):
+            return
+        operands, target = self._operands, self._target
         lines = [error.where] if error.where else []
         if composed := _composed.get():
             operands = [each for each in composed[1] if isinstance(each, Tensor)]
