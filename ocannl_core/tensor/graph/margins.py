@@ -73,8 +73,7 @@ def window_accesses(
     if inner is logic:  # slices are not written through windows
         specs.insert(0, (None, inner.spec.result))
     for position, spec in specs:
-        axes = (axis for row in spec.rows() for axis in row.axes)
-        if any(_may_leave(axis, inner.padded) for axis in axes):
+        if any(_may_leave(axis, inner.padded) for axis in spec.axes):
             yield WindowAccess(logic, result, tuple(operands), position, origin, capture)
 
 

@@ -17,7 +17,7 @@ from ocannl_core.shape.translation.einsum import operand_name
 from ocannl_core.shape.translation.logic import Einsum, Logic, logic_from_text
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.concatenation_checks import names_of, refuse_unreachable
+from ocannl_core.tensor.primitives.concatenation_checks import refuse_unreachable
 
 
 def stated_logic(
@@ -54,8 +54,8 @@ def warn_about_summed_once(spec: Spec, name: str) -> None:
     """
     if len(spec.operands) < 2 or not settings.current().warn_summed_once:
         return
-    counts = Counter(label for shape in spec.operands for label in names_of(shape))
-    kept = set(names_of(spec.result))
+    counts = Counter(label for shape in spec.operands for label in shape.names)
+    kept = set(spec.result.names)
     labels = [label for label, count in counts.items() if count == 1 and label not in kept]
     if not labels:
         return
