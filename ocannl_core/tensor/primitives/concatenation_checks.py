@@ -53,7 +53,7 @@ def refuse_unreachable(spec: Spec, *, apart: bool) -> None:
     Args:
         apart: True when each operand is placed by itself, not multiplied with the others.
     """
-    if not spec.aligned:
+    if not any(isinstance(axis, Concat) for axis in spec.axes):
         return
     groups = [[operand] for operand in spec.operands] if apart else [list(spec.operands)]
     for shapes in groups:

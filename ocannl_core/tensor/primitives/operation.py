@@ -27,6 +27,7 @@ from ocannl_core.ir.host_arrays import check_number
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.shape.language.capture import DimRef
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.definitions import Applied, check_label
 from ocannl_core.tensor.graph.formulas import SELECTION
@@ -164,15 +165,8 @@ class Operation:
                 else:
                     given = as_tensors(args, session, self.primitive)
                 return recorder.record_primitive(self, given, stated)
-        return self.tensor(
-            args,
-            stated,
-            label=label,
-            dtype=dtype,
-            requires_grad=requires_grad,
-            capture=captured,
-            session=session,
-        )
+        check_label(label)
+        return self._make_tensor(session, args, stated, label, dtype, requires_grad, captured)
 
     def _apply_to_slots(
         self,
@@ -237,27 +231,31 @@ class Operation:
 
     def tensor(
         self,
-        args: tuple[Any, ...],
+        operands: tuple[Tensor, ...],
         logic: Logic,
         *,
         label: str | None = None,
         dtype: DType | str | None = None,
         requires_grad: bool | None = None,
+        shape: Shape | None = None,
         origin: Origin | None = None,
         capture: Mapping[str, DimRef] | None = None,
-        session: Session | None = None,
     ) -> Tensor:
         """Return a new tensor that holds the result, and add its constraints to the environment.
-
-        Args:
-            args: Tensors; beside a session, numbers among them.
 
         Raises:
             ShapeError: if the operands' shapes do not fit the logic; nothing changes then.
         """
         check_label(label)
-        if session is None:
-            session = args[0].session
+        session = operands[0].session
+        return self._make_tensor(
+            session, operands, logic, label, dtype, requires_grad, capture, shape, origin
+        )
+
+    def _make_tensor(
+        self, session: Session, args: tuple[Any, ...], logic: Logic, *stated: Any
+    ) -> Tensor:
+        """Return a new tensor; change nothing if that fails."""
         # as `with session.atomic():`, at a third of its cost: this runs for every operation
         environment = session.environment
         log = environment.undo_log
@@ -265,9 +263,7 @@ class Operation:
         try:
             position = log.begin()
             operands = as_tensors(args, session, self.primitive)
-            return self._related(
-                session, operands, logic, label, dtype, requires_grad, origin, capture
-            )
+            return self._make_related(session, operands, logic, *stated)
         except BaseException:
             if position is not None:  # else an interrupt came earlier
                 environment.rollback(position)
@@ -275,7 +271,7 @@ class Operation:
         finally:
             log.end(depth)
 
-    def _related(
+    def _make_related(
         self,
         session: Session,
         operands: tuple[Tensor, ...],
@@ -283,15 +279,16 @@ class Operation:
         label: str | None,
         dtype: DType | str | None,
         requires_grad: bool | None,
-        origin: Origin | None,
         capture: Mapping[str, DimRef] | None,
+        shape: Shape | None = None,
+        origin: Origin | None = None,
     ) -> Tensor:
         recorder = session.recorder
         check_recorded_here(operands, None if recorder is None else recorder.recording)
         origin = origin or Origin(composite_name() or self.describe(logic), caller_location())
         if self.primitive in (BinaryOp.EQ, BinaryOp.NE):
             operands = tuple(offsets_of(operand, origin) for operand in operands)
-        terms = session.environment.fresh_shape(name=self.name)
+        terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
         with describe_operands(operands):
             session.environment.relate(
                 logic, terms, [each.terms for each in operands], origin, capture
