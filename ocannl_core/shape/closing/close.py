@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from ocannl_core.base.graphs import reachable, strongly_connected_components
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.closing.close_formulas import (
     close_counted_leaf_rows,
@@ -17,7 +18,6 @@ from ocannl_core.shape.closing.close_formulas import (
     join_parts,
     refuse_lost_parts,
     rows_awaiting_counts,
-    strongly_connected_components,
     waiting_dims,
 )
 from ocannl_core.shape.closing.close_slices import close_subscripted_rows
@@ -206,16 +206,8 @@ def _is_awaiting(state: SolverState, dim: DimVar) -> bool:
 
 def _awaits_information(state: SolverState, dim: DimVar) -> bool:
     """Return True while a size, or a result of it, is to be compared with unknown axes."""
-    seen: dict[DimVar, None] = {}
-    pending = [dim]
-    while pending:
-        var = pending.pop()
-        if var not in seen:
-            if _is_awaiting(state, var):
-                return True
-            seen[var] = None
-            pending += state.undecided(tuple(state.results.get(var, ())))
-    return False
+    above = reachable([dim], lambda var: state.undecided(tuple(state.results.get(var, ()))))
+    return any(_is_awaiting(state, var) for var in above)
 
 
 def _floor(state: SolverState, dim: DimVar) -> int:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import gcd, lcm
-from typing import TypeVar
 
+from ocannl_core.base.graphs import strongly_connected_components
 from ocannl_core.shape.closing.closing_state import Closing
 from ocannl_core.shape.language.constraints import (
     DimEqual,
@@ -278,46 +278,3 @@ def rows_awaiting_counts(closing: Closing) -> dict[RowVar, None]:
 def _is_free(state: SolverState, tail: RowVar) -> bool:
     """Return True if no result with known axes, direct or indirect, bounds the length of a row."""
     return tail not in ranks.known_axes(state, [tail])
-
-
-_Node = TypeVar("_Node")
-
-
-def strongly_connected_components(
-    nodes: Iterable[_Node], successors: Callable[[_Node], Iterable[_Node]]
-) -> Iterator[list[_Node]]:
-    """Yield the sets of nodes that reach each other (Tarjan's algorithm, without recursion)."""
-    number: dict[_Node, int] = {}
-    low: dict[_Node, int] = {}
-    path: dict[_Node, None] = {}
-    for start in nodes:
-        if start in number:
-            continue
-        number[start] = low[start] = len(number)
-        path[start] = None
-        stack = [(start, iter(successors(start)))]
-        while stack:
-            node, rest = stack[-1]
-            for after in rest:
-                if after not in number:
-                    number[after] = low[after] = len(number)
-                    path[after] = None
-                    stack.append((after, iter(successors(after))))
-                    break
-                if after in path:
-                    low[node] = min(low[node], number[after])
-            else:
-                stack.pop()
-                if stack:
-                    low[stack[-1][0]] = min(low[stack[-1][0]], low[node])
-                if low[node] == number[node]:
-                    yield _unwind(path, node)
-
-
-def _unwind(path: dict[_Node, None], last: _Node) -> list[_Node]:
-    component: list[_Node] = []
-    while True:
-        node, _ = path.popitem()
-        component.append(node)
-        if node == last:
-            return component

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
+from ocannl_core.base.graphs import reachable
 from ocannl_core.shape.language.constraints import Constraint, RowBelow, RowEqual, Subscript
 from ocannl_core.shape.language.shape_terms import Row, RowVar
 from ocannl_core.shape.solving.messages import rank_cycle
@@ -173,21 +174,7 @@ def equally_long(state: SolverState, var: RowVar) -> Iterator[RowVar]:
 
 def group(state: SolverState, var: RowVar) -> list[RowVar]:
     """Return a variable and all variables of the same length."""
-    return list(_reach([var], lambda one: equally_long(state, one)))
-
-
-def _reach(
-    start: Iterable[RowVar], successors: Callable[[RowVar], Iterable[RowVar]]
-) -> dict[RowVar, None]:
-    """Return the variables of a start, and all that follow them."""
-    found: dict[RowVar, None] = {}
-    pending = list(start)
-    while pending:
-        var = pending.pop()
-        if var not in found:
-            found[var] = None
-            pending += successors(var)
-    return found
+    return list(reachable([var], lambda one: equally_long(state, one)))
 
 
 def leaf_of(state: SolverState, var: RowVar) -> LeafTensor | None:
@@ -266,13 +253,13 @@ def _sources(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, None]
         yield from (c.res.tail for c in bounds(state, var) if c.res.tail is not None)
         yield from equally_long(state, var)
 
-    return _reach(wanted, informants)
+    return reachable(wanted, informants)
 
 
 def reachable_rows(state: SolverState, start: Iterable[RowVar]) -> list[RowVar]:
     """Return the given open row variables and the variables that they propagate information to."""
     return list(
-        _reach((var for var in start if var not in state.rows), lambda var: _informs(state, var))
+        reachable((var for var in start if var not in state.rows), lambda var: _informs(state, var))
     )
 
 
@@ -284,7 +271,7 @@ def _informs(state: SolverState, var: RowVar) -> Iterator[RowVar]:
 
 def _informed(state: SolverState, region: dict[RowVar, None]) -> dict[RowVar, None]:
     start = [var for var in region if any(_surplus(c) > 0 for c in bounds(state, var))]
-    return _reach(start, lambda var: (one for one in _informs(state, var) if one in region))
+    return reachable(start, lambda var: (one for one in _informs(state, var) if one in region))
 
 
 def _nearest(

@@ -5,12 +5,14 @@ definition.
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.graphs import reachable
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.host_arrays import convert
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -590,14 +592,15 @@ class Tensor(TensorMethods, Assignable):
 
     def parameters(self) -> tuple[Tensor, ...]:
         """Return the parameters it depends on, also through initialisers, oldest first."""
-        found: set[Tensor] = set()
-        pending = [self]
-        while pending:
-            for each in ancestors([pending.pop()]):
-                if isinstance(each.definition, Parameter) and each not in found:
-                    found.add(each)
-                    pending.append(each.definition.initializer)
-        return tuple(sorted(found, key=lambda parameter: parameter.id))
+
+        def needed(tensor: Tensor) -> tuple[Tensor, ...]:
+            definition = tensor.definition
+            return (
+                (definition.initializer,) if isinstance(definition, Parameter) else tensor.operands
+            )
+
+        found = (each for each in reachable([self], needed) if each.is_parameter)
+        return tuple(sorted(found, key=attrgetter("id")))
 
     def initialization(self) -> Any:
         """Return the computation of the first value of a parameter or statistic."""
