@@ -198,11 +198,7 @@ class CodeRecorder:
                 fix='declare a tensor to write to: c = oc.declare("c")',
             )
         if target.session is not self.session:
-            raise UsageError.at_caller(
-                "Tensors of different sessions do not mix.",
-                found=f"{target!r} of another session assigned to",
-                fix="build both inside one `with oc.Session():`, or without any",
-            )
+            raise sessions.of_different_sessions(f"{target!r} of another session assigned to")
 
     def _add_step(self, step: code.Assign) -> None:
         target, origin = step.target, step.origin

@@ -156,11 +156,7 @@ def session_of(args: tuple[Any, ...], name: str) -> Session:
             if tensor.session is sessions.RETRACTED:
                 raise sessions.of_failed_application(repr(tensor))
             if found is not None and tensor.session is not found:
-                raise UsageError.at_caller(
-                    "Tensors of different sessions do not mix.",
-                    found=f"{tensor!r} as an operand of {name}",
-                    fix="build both inside one `with oc.Session():`, or without any",
-                )
+                raise sessions.of_different_sessions(f"{tensor!r} as an operand of {name}")
             found = tensor.session
     return found or sessions.current()
 
