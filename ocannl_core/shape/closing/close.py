@@ -133,6 +133,12 @@ def close_leaves(closing: Closing) -> None:
             return
 
 
+def _waiting_after_systems(closing: Closing) -> dict[DimVar, SolutionRole]:
+    """Solve the equations of sizes as a system; return the sizes that open formulas compute."""
+    closing.add_constraints(systems.solve_systems(closing.state, closing.formulas()))
+    return waiting_dims(closing)
+
+
 def close_unused_leaf_dims(closing: Closing) -> None:
     """Stage 5: set the sizes of leaves that no use constrains to 1.
 
@@ -142,8 +148,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
-        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
-        waiting = waiting_dims(closing)
+        waiting = _waiting_after_systems(closing)
         guesses = {
             dim: Size(0 if state.optional.get(dim) else 1)
             for dim in closing.open_dims(news.take())
@@ -289,8 +294,7 @@ def close_dims_from_uses(closing: Closing) -> None:
     news = closing.dim_reader()
     bounded: dict[DimVar, None] = {}
     while True:
-        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
-        waiting = waiting_dims(closing)
+        waiting = _waiting_after_systems(closing)
         found = [dim for dim in closing.open_dims(news.take()) if _is_dim_ready(state, dim)]
         bounded.update({dim: None for dim in found if dim in state.ceilings})
         ready = [dim for dim in found if dim in state.units and not _spans(state, dim, waiting)]
@@ -322,8 +326,7 @@ def close_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
-        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
-        waiting = waiting_dims(closing)
+        waiting = _waiting_after_systems(closing)
         found = [dim for dim in closing.open_dims(news.take()) if dim not in waiting]
         if not found:
             left = closing.open_dims()

@@ -271,7 +271,7 @@ def rows_awaiting_counts(closing: Closing) -> dict[RowVar, None]:
         if isinstance(formula, TotalElements) and (count := Count(state, formula)).var is not None
         for tail in count.tails
     ]
-    counted += selected_rows(state)
+    counted += selected_rows(state, closing.open_rows())
     return dict.fromkeys(ranks.reachable_rows(state, counted))
 
 

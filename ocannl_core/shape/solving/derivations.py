@@ -200,13 +200,7 @@ def row_derivation(state: SolverState, row: Row) -> tuple[list[Origin], list[Row
             continue
         origins.append(cause.origin)
         rows = [state.decided_rows[var]]
-        if not isinstance(
-            cause,
-            constraints.DimEqual
-            | constraints.DimBelow
-            | constraints.AtLeast
-            | constraints.SliceLength,
-        ):
+        if not isinstance(cause, constraints.DimConstraint):
             rows += sides(cause)
         pending += [other.tail for other in rows if other.tail is not None]
     return origins, guessed

@@ -11,6 +11,7 @@ them. Positions with axes of the selected axis' kind alone give the axes of `num
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ocannl_core.base.errors import ShapeError
@@ -231,13 +232,13 @@ def solve_join(state: SolverState, constraint: RowJoin) -> None:
         state.suspend(RowJoin(whole, tuple(parts), constraint.origin))
 
 
-def selected_rows(state: SolverState) -> list[RowVar]:
+def selected_rows(state: SolverState, among: Iterable[RowVar]) -> list[RowVar]:
     """Return the open rows that suspended constraints derive from other open rows."""
     derived: list[Row] = []
-    for constraint in state.derivations:
+    for constraint in dict.fromkeys(c for var in among for c in state.suspended.get(var, ())):
         if isinstance(constraint, RowJoin):
             derived.append(constraint.whole)
-        else:
+        elif isinstance(constraint, Selection):
             derived += constraint.source if constraint.is_inserted else constraint.result
     flat = [state.flat(row) for row in derived]
     return [row.tail for row in flat if row.tail is not None]

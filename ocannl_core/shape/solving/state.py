@@ -119,7 +119,6 @@ class SolverState:
         dim_leaves: As `row_leaves`, for sizes.
         suspended: For a row variable, the row constraints that wait for it.
         equations: The equations among them.
-        derivations: The constraints among them that derive rows from the axes of others.
         within: For a size, the suspended row constraints with it; solved ones may remain.
         formulas: For a size, the formulas with it; solved ones may remain.
         open_formulas: The formulas that wait for sizes.
@@ -174,7 +173,6 @@ class SolverState:
         self.revisions = 0
         self.suspended: dict[RowVar, dict[constraints.RowConstraint, None]] = {}
         self.equations: dict[RowVar, dict[constraints.RowEqual, None]] = {}
-        self.derivations: dict[constraints.Selection | constraints.RowJoin, None] = {}
         self.within: dict[DimVar, dict[constraints.RowConstraint, None]] = {}
         self.formulas: dict[DimVar, dict[constraints.Formula, None]] = {}
         self.open_formulas: dict[constraints.Formula, None] = {}
@@ -319,8 +317,6 @@ class SolverState:
 
     def suspend(self, constraint: constraints.RowConstraint) -> None:
         """Suspend a constraint until one of its row variables is solved."""
-        if isinstance(constraint, constraints.Selection | constraints.RowJoin):
-            self.undo_log.put(self.derivations, constraint, None)
         for row in sides(constraint):
             if row.tail is not None:
                 self.put_inner(self.suspended, row.tail, constraint, None)
@@ -364,8 +360,6 @@ class SolverState:
                     self.undo_log.remove(self.suspended[row.tail], constraint)
                     if isinstance(constraint, constraints.RowEqual):
                         self.undo_log.remove(self.equations[row.tail], constraint)
-            if isinstance(constraint, constraints.Selection | constraints.RowJoin):
-                self.undo_log.remove(self.derivations, constraint)
             self.agenda.append(constraint)
 
 
