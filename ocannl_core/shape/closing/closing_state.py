@@ -195,6 +195,7 @@ def connected(
     """Return the undecided variables connected with some shapes."""
     found_dims: dict[DimVar, None] = {}
     found_rows: dict[RowVar, None] = {}
+    visited: set[RowConstraint] = set()
     pending: list[DimVar | RowVar] = []
     for shape in shapes:
         for _, row in shape.rows():
@@ -204,7 +205,8 @@ def connected(
         if isinstance(var, RowVar):
             if var not in found_rows:
                 found_rows[var] = None
-                waiting = state.suspended.get(var, {})
+                waiting = [c for c in state.suspended.get(var, ()) if c not in visited]
+                visited.update(waiting)
                 pending += _mentioned(state, waiting)
                 pending += state.undecided(tuple(counted_by(waiting)))
         elif var not in found_dims:

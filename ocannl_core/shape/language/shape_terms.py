@@ -212,14 +212,15 @@ class Row:
         Raises:
             ValueError: if a size is unknown.
         """
-        if self.tail is not None:
+        known = [dim.n for dim in self.trailing if isinstance(dim, Size)]
+        if self.tail is not None or len(known) < len(self.trailing):
             raise ValueError(f"row {self} is open")
-        return tuple(_size(dim) for dim in self.trailing)
+        return tuple(known)
 
     @property
     def is_closed(self) -> bool:
         """Return True if every axis is known."""
-        return self.tail is None and all(isinstance(dim, Size) for dim in self.trailing)
+        return self.tail is None and [*map(type, self.trailing)].count(Size) == len(self.trailing)
 
     def __str__(self) -> str:
         parts = [
@@ -228,12 +229,6 @@ class Row:
             *map(str, self.trailing),
         ]
         return ",".join(parts)
-
-
-def _size(dim: Dim) -> int:
-    if not isinstance(dim, Size):
-        raise ValueError(f"dimension {dim} is unknown")
-    return dim.n
 
 
 LARGEST_INDEX = 2**63 - 1
@@ -392,8 +387,9 @@ def broadcast_shape(one: Shape, other: Shape) -> Shape:
     rows = {}
     for kind, row in one.rows():
         left, right = row.trailing[::-1], other.row(kind).trailing[::-1]
-        axes = [b if _size(a) == 1 else a for a, b in zip_longest(left, right, fillvalue=Size(1))]
-        rows[kind] = Row(trailing=tuple(_without_basis(each) for each in reversed(axes)))
+        pairs = zip_longest(left, right, fillvalue=Size(1))
+        axes = [_without_basis(b if _without_basis(a).n == 1 else a) for a, b in pairs]
+        rows[kind] = Row(trailing=tuple(reversed(axes)))
     return Shape(rows[RowKind.BATCH], rows[RowKind.INPUT], rows[RowKind.OUTPUT])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 from ocannl_core.base.graphs import reachable
-from ocannl_core.shape.language.constraints import Constraint, RowBelow, RowEqual, Subscript
+from ocannl_core.shape.language.constraints import Constraint, RowBelow, Subscript
 from ocannl_core.shape.language.shape_terms import Row, RowVar
 from ocannl_core.shape.solving.messages import rank_cycle
 from ocannl_core.shape.solving.state import LeafTensor, SolverState, preferred_leaf
@@ -165,15 +165,16 @@ def open_operands(state: SolverState, var: RowVar) -> Iterator[RowBelow]:
 
 def equally_long(state: SolverState, var: RowVar) -> Iterator[RowVar]:
     """Yield the variables that an equation of rows makes equally long."""
-    for constraint in state.suspended.get(var, ()):
-        if isinstance(constraint, RowEqual):
-            for tail in (constraint.left.tail, constraint.right.tail):
-                if tail is not None and tail != var:
-                    yield tail
+    for constraint in state.equations.get(var, ()):
+        for tail in (constraint.left.tail, constraint.right.tail):
+            if tail is not None and tail != var:
+                yield tail
 
 
 def group(state: SolverState, var: RowVar) -> list[RowVar]:
     """Return a variable and all variables of the same length."""
+    if not state.equations.get(var):
+        return [var]
     return list(reachable([var], lambda one: equally_long(state, one)))
 
 

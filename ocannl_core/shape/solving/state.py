@@ -257,8 +257,10 @@ class SolverState:
     def current_row(self, row: Row) -> Row:
         """Return the row as far as it is known, with its variable's solution and known sizes."""
         flat = self.flat(row)
-        leading, trailing = (tuple(map(self.current, d)) for d in (flat.leading, flat.trailing))
-        return Row(leading, flat.tail, trailing)
+        if flat.is_closed:
+            return flat
+        current = self.current
+        return Row(tuple(map(current, flat.leading)), flat.tail, tuple(map(current, flat.trailing)))
 
     def unknowns(self, row: Row) -> tuple[RowVar | None, list[DimVar]]:
         """Return the undecided variables of a row."""
