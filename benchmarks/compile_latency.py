@@ -26,13 +26,13 @@ import transformer
 
 import ocannl_core as oc
 from ocannl_core.base import settings
-from ocannl_core.compile.check_program import check_program
+from ocannl_core.compile.check_program import check_program, partial_candidates
 from ocannl_core.compile.driver import resolve
+from ocannl_core.compile.lowered_code import lower_code
 from ocannl_core.compile.stages import CompileOptions
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.passes.loops.decisions import Decisions
 from ocannl_core.passes.loops.pipeline import core_passes
-from ocannl_core.passes.lower import lower
 from ocannl_core.tensor.graph.definitions import Applied, ancestors
 
 
@@ -97,16 +97,16 @@ def measure(layers: int, backend: str | None, profiled: str | None) -> StageTime
         with watch.stage("shapes and assignments"):
             code = resolve(computation, CompileOptions())
         with watch.stage("lower"):
-            lowered = lower(code.program)
-        with watch.stage("uses of nodes"):
+            lowered = lower_code(code.program, partial_candidates(code))
+        with watch.stage("nodes to store"):
             checked = check_program(code, lowered, CompileOptions(), context.store.state())
-        lowered, decisions = checked.request.lowered, Decisions(checked.request.stored)
+        loops, decisions = checked.request.lowered, Decisions(checked.request.stored)
         passes = (*core_passes(decisions), *context.backend.passes(context.target))
         for each in passes:
             with watch.stage(each.name):
-                lowered = each.run(lowered)
+                loops = each.run(loops)
         with watch.stage("split into kernels"):
-            plan = split_kernels(lowered)
+            plan = split_kernels(loops)
         with watch.stage("generate"):
             source = context.backend.generate(plan, context.target)
         with watch.stage("compile generated code", time.perf_counter):

@@ -126,8 +126,9 @@ def _watch_own_stages(stages: Stages) -> None:
 
     stages.watch(manager, "select", "device and compiler")
     stages.watch(Computation, "resolve", "shapes and assignments")
-    stages.watch(driver, "lower", "lower")
-    stages.watch(driver, "check_program", "lower")
+    stages.watch(driver, "program_key", "look up")
+    stages.watch(driver, "find_lowered", "lower")
+    stages.watch(driver, "check_program", "check")
     stages.watch(driver, "find_saved", "look up")
     stages.watch(saved_code.SavedCode, "save", "look up")
     stages.watch(driver, "generate", "schedule")

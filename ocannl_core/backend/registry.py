@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from enum import Enum
 from functools import partial
@@ -135,21 +135,29 @@ def get_registry() -> Registry:
     global _registry
     with _lock:
         if _registry is None:
-            _registry = Registry(_scan(BACKEND_GROUP), _scan(WRAPPER_GROUP))
+            backends, wrappers = _scan(BACKEND_GROUP, WRAPPER_GROUP)
+            _registry = Registry(backends, wrappers)
         return _registry
 
 
-def _scan(group: str) -> _Plugins:
-    """Return the plugins that installed distributions declare, without importing any of them."""
+def _scan(*groups: str) -> list[_Plugins]:
+    """Return the plugins of some groups that installed distributions declare, without importing
+    any of them.
+    """
     # Imported here because it replaces the standard finder, and to keep importing the core cheap.
     from importlib_metadata import entry_points
 
+    every = entry_points()  # reads the metadata of every distribution: once for all groups
+    return [_plugins_among(every.select(group=group)) for group in groups]
+
+
+def _plugins_among(points: Iterable[EntryPoint]) -> _Plugins:
     found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=group):
+    for point in points:
         found.setdefault(printable(point.name), []).append(point)
     plugins = _Plugins({}, {}, {})
-    for name, points in sorted(found.items()):
-        first, *others = sorted(points, key=_precedence)
+    for name, alike in sorted(found.items()):
+        first, *others = sorted(alike, key=_precedence)
         shadowed = tuple(str(_entry(point)) for point in others)
         plugins.entries[name] = replace(_entry(first), shadowed=shadowed)
         plugins.readers[name] = first.load
@@ -212,7 +220,7 @@ def _precedence(point: EntryPoint) -> tuple[int, str, str]:
 
 def checks_named(name: str) -> Callable[[], Iterator[Check]] | None:
     """Return the checks that a distribution which is no backend has for `ocannl doctor`."""
-    plugins = _scan(CHECKS_GROUP)
+    (plugins,) = _scan(CHECKS_GROUP)
     if name not in plugins.entries:
         return None
 
@@ -242,7 +250,7 @@ def corpora() -> dict[str, tuple[PluginEntry, Callable[[], object]]]:
 
 
 def _with_loaders(group: str) -> dict[str, tuple[PluginEntry, Callable[[], object]]]:
-    plugins = _scan(group)
+    (plugins,) = _scan(group)
     return {name: (entry, plugins.readers[name]) for name, entry in plugins.entries.items()}
 
 
@@ -405,7 +413,7 @@ def declare_settings_of_checks() -> None:
     """Declare the settings of distributions that are no backends: those of the modules that their
     entry points for `ocannl doctor` name.
     """
-    plugins = _scan(CHECKS_GROUP)
+    (plugins,) = _scan(CHECKS_GROUP)
     for name, entry in plugins.entries.items():
         module = entry.value.partition(":")[0]
         try:

@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.compile.context_state import ContextState
-from ocannl_core.compile.recipes import insert_definitions, recipes_for
+from ocannl_core.compile.lowered_code import LoweredCode
+from ocannl_core.compile.recipes import recipes_for
 from ocannl_core.compile.stages import CheckedProgram, CompileOptions, CompileRequest, ResolvedCode
 from ocannl_core.ir.assignments.traverse import partial_targets
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
-from ocannl_core.ir.loops.nodes import LoopProgram
-from ocannl_core.ir.loops.traverse import merge_reads
-from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
-from ocannl_core.passes.loops.definite_assignment import partly_assigned
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.graph.tensor import Tensor
 
 
 def check_program(
-    code: ResolvedCode, lowered: LoopProgram, options: CompileOptions, context: ContextState
+    code: ResolvedCode, lowered: LoweredCode, options: CompileOptions, context: ContextState
 ) -> CheckedProgram:
     """Return a program with the nodes that it stores, recomputes and inlines.
 
@@ -49,22 +46,22 @@ def check_program(
             keep = tuple(tensor for tensor in keep if tensor.node in code.program.nodes)
     bindings = _with_extents(bindings, lowered)
     _check_bindings(lowered.indices, bindings, name)
-    check_merge_buffer(merge_reads(lowered.body), context, name)
-    usage, kept_in_part = usage_of(lowered), _partly_written(code, lowered)
+    usage, kept_in_part = lowered.facts.usage, lowered.facts.partly_written
+    check_merge_buffer(usage.merged, context, name)
     missing = missing_nodes(code, usage.reads_first | kept_in_part, context)
     recipes = recipes_for(missing, context, name)
-    lowered = insert_definitions(lowered, recipes, context)
+    lowered = lowered.with_recipes(recipes, context)
     check_presence(code, missing - {each.node for each in recipes}, context)
     read_again = frozenset(node for each in recipes for node in each.definition.operands)
     stored = stored_nodes(code, context, keep, read_again, usage.writes)
     inlined = _requested_nodes(code, options.inline)
     device = context.backend, context.target
     request = CompileRequest(lowered, stored, inlined, *device, fallbacks=context.fallbacks)
-    return CheckedProgram(request, recipes, bindings, usage, kept_in_part)
+    return CheckedProgram(request, bindings)
 
 
 def _with_extents(
-    bindings: tuple[StaticIndex, ...], program: LoopProgram
+    bindings: tuple[StaticIndex, ...], program: LoweredCode
 ) -> tuple[StaticIndex, ...]:
     """Return bindings and the extents at run time that a program mentions, each once."""
     found = [index for index in program.indices if isinstance(index, StaticExtent)]
@@ -108,14 +105,13 @@ def check_merge_buffer(nodes: tuple[TensorNode, ...], context: ContextState, rou
     )
 
 
-def _partly_written(code: ResolvedCode, lowered: LoopProgram) -> frozenset[TensorNode]:
-    """Return the nodes with cells that keep the values from outside while code writes others."""
-    candidates = [
+def partial_candidates(code: ResolvedCode) -> tuple[TensorNode, ...]:
+    """Return the nodes with values from outside of which an assignment may write some cells."""
+    return tuple(
         node
         for node in partial_targets(code.program.body)
         if code.comes_from_outside(node) or code.is_gradient(node)
-    ]
-    return frozenset(partly_assigned(lowered, candidates) if candidates else ())
+    )
 
 
 def missing_nodes(

@@ -70,3 +70,8 @@ class ContextState:
     unstored: Mapping[TensorNode, Unstored]
     merged: tuple[TensorNode, str] | None = None
     fallbacks: tuple[tuple[Backend, Target], ...] = ()
+
+    @property
+    def devices(self) -> tuple[tuple[Backend, Target], ...]:
+        """The device, and the others."""
+        return (self.backend, self.target), *self.fallbacks

@@ -3,10 +3,10 @@
     recorded code
        | resolve             Computation.resolve: shapes are closed
     assignments
-       | lower               passes/lower
-    loops
+       | lower               passes/lower; a start from disk reads facts about the loops
+    lowered code
        | check               compile/check_program: the code fits the context
-    loops, with the nodes that outlive a call
+    lowered code, with the nodes that outlive a call
        | optimise            passes/loops/, then the passes of the backend
     loops, optimised
        | plan                passes/kernels/, schedule/
@@ -48,14 +48,14 @@ from ocannl_core.base.errors import CodegenError, LaunchLimitError, UnsupportedE
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.admission import admitted, lines_of
-from ocannl_core.compile.check_program import check_program
+from ocannl_core.compile.check_program import check_program, partial_candidates
 from ocannl_core.compile.compile_generated import compile_generated
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.placements.placement_cache import with_tuned_placements
-from ocannl_core.compile.saved_code import SavedCode, find_saved
+from ocannl_core.compile.saved_code import find_lowered, find_saved, program_key
 from ocannl_core.compile.stages import (
     AbsentDevice,
     Build,
@@ -72,11 +72,10 @@ from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.assignments.constant_keys import keys_as_data
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.loops.nodes import LoopProgram, Repeat
-from ocannl_core.ir.loops.usage import usage_of
+from ocannl_core.ir.loops.nodes import Definition, LoopProgram, Repeat
+from ocannl_core.ir.loops.usage import Usage, usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.lower import lower
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
@@ -136,12 +135,16 @@ def _attempts(
     problem = ""  # with the placements that an earlier search has chosen
     while True:
         code = resolve(computation, options)
-        lowered = lower(code.program)
+        candidates = partial_candidates(code)
+        key = None
+        if not _runs_every_stage():
+            key = program_key(code.program, candidates, context.devices)
+        lowered = find_lowered(code.program, candidates, key)
         checked = check_program(code, lowered, options, context)
         request = with_tuned_placements(checked.request, problem)
         try:
             dump = _dump_of(code, request, is_held=within is not None)
-            saved = SavedCode() if _runs_every_stage(dump) else find_saved(request)
+            saved = find_saved(key, request)
             optimized = saved.code or optimize(request, dump)
             excess = _bytes_over_budget(request, optimized)
             if excess > 0 and computation.keep_less(excess):
@@ -191,9 +194,9 @@ def _dump_of(code: ResolvedCode, request: CompileRequest, *, is_held: bool) -> D
     return dump
 
 
-def _runs_every_stage(dump: Dump) -> bool:
+def _runs_every_stage() -> bool:
     """Return True for a dump, which shows every stage, and for a search, which is one of them."""
-    return dump.is_open or settings.current().tune == "search"
+    return settings.current().dump_dir is not None or settings.current().tune == "search"
 
 
 def _searches_placements() -> bool:
@@ -243,7 +246,7 @@ def optimize(
     if budget is not None:
         program = _within_budget(program, budget, dump)
     placements = {**found.placements, **decisions.placements(request.lowered.nodes, program)}
-    return OptimizedProgram(program, placements, decisions.definitions)
+    return OptimizedProgram(program, placements, decisions.definitions, usage_of(program))
 
 
 def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram:
@@ -344,7 +347,7 @@ def generate(request: CompileRequest, found: OptimizedProgram, dump: Dump) -> Ge
     plan = source.plan if isinstance(source, PartitionedSource) else kernels.plan()
     dump.plan("schedule kernels", plan)
     dump.source(source)
-    return GeneratedCode(optimized, found.placements, found.definitions, plan, source)
+    return GeneratedCode(*_optimized(found), plan, source)
 
 
 def _parts(
@@ -399,8 +402,13 @@ def compile_source(
 def _build(
     code: GeneratedCode, assignments: AssignProgram, executable: Executable, request: CompileRequest
 ) -> Build:
-    generated = code.optimized, code.placements, code.definitions, code.plan, code.source
-    return Build(*generated, assignments, executable, request)
+    return Build(*_optimized(code), code.plan, code.source, assignments, executable, request)
+
+
+def _optimized(
+    found: OptimizedProgram,
+) -> tuple[LoopProgram, Mapping[TensorNode, Placement], Mapping[TensorNode, Definition], Usage]:
+    return found.optimized, found.placements, found.definitions, found.usage
 
 
 def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitError:
@@ -431,11 +439,11 @@ def _warn_over_budget(plan: Plan) -> None:
 def _linkable(code: ResolvedCode, checked: CheckedProgram, built: Build) -> Linkable:
     """Return compiled code with all that binding it takes."""
     # optimisation may have removed reads, never an access that bounds an index
-    usage = usage_of(built.optimized)
-    needed = usage.reads_first | (checked.partly_written & usage.writes)
-    usage = replace(usage, limits=checked.usage.limits, reads_first=needed)
-    nodes, stored = checked.request.lowered.nodes, checked.request.stored
-    return Linkable(built, code, nodes, usage, checked.bindings, stored, checked.recipes)
+    usage, lowered = built.usage, checked.request.code
+    needed = usage.reads_first | (lowered.facts.partly_written & usage.writes)
+    usage = replace(usage, limits=lowered.facts.usage.limits, reads_first=needed)
+    stored = checked.request.stored
+    return Linkable(built, code, lowered.nodes, usage, checked.bindings, stored, lowered.recipes)
 
 
 def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> Build:

@@ -13,16 +13,15 @@ error:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 from ocannl_core.base.errors import LinkError
-from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.context_state import ContextState, Recipe
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
-from ocannl_core.ir.loops.nodes import Block, LoopProgram
+from ocannl_core.ir.loops.nodes import Stmt
 from ocannl_core.ir.loops.traverse import clone_stmt, static_indices
-from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
+from ocannl_core.ir.node import Reason, TensorNode
 
 
 def recipes_for(
@@ -71,29 +70,11 @@ def indices_of(recipe: Recipe) -> tuple[StaticIndex, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def insert_definitions(
-    program: LoopProgram, recipes: Sequence[Recipe], context: ContextState
-) -> LoopProgram:
-    """Return a program with the definitions of recipes in front."""
-    if not recipes:
-        return program
-    nodes: dict[TensorNode, NodeInfo] = dict(program.nodes)
+def definitions_of(recipes: Sequence[Recipe]) -> Iterator[Stmt]:
+    """Yield the statements of definitions, with variables of their own."""
     for recipe in recipes:
-        nodes[recipe.node] = recipe.info
-        for operand in recipe.operands:
-            if operand in context.stored:
-                nodes.setdefault(operand, context.stored[operand])
-    definitions = (clone_stmt(stmt) for recipe in recipes for stmt in recipe.definition.body)
-    stmts = tuple(stmt for block in definitions for stmt in block.stmts)
-    indices = dict.fromkeys((*program.indices, *(i for each in recipes for i in indices_of(each))))
-    added = sorted(nodes.keys() - set(program.params), key=lambda node: node.id)
-    return replace(
-        program,
-        params=(*program.params, *added),
-        indices=tuple(indices),
-        nodes=nodes,
-        body=Block((*stmts, *program.body.stmts)),
-    )
+        for stmt in recipe.definition.body:
+            yield from clone_stmt(stmt).stmts
 
 
 def not_recomputable(recipe: Recipe, where: str, found: str, fix: str) -> LinkError:

@@ -1,11 +1,12 @@
-"""Generated code on disk, found by the program it was generated from.
+"""Lowered and generated code on disk, found by the assignments of a program.
 
-    <cache directory>/routines/<hash>    optimised loops, plan and source of a program
+    <cache directory>/routines/<hash>    facts about the loops of a program
+    <cache directory>/routines/<hash>    its optimised loops, plan and source
 
-A later process that compiles the same program reads it and skips those stages; the backend caches
-the output of its compiler itself. The hash covers all that the result depends on: the program, the
-placements of stored nodes, the target, the settings, and the source code of the core and of the
-backend.
+A later process that compiles the same program reads them and skips those stages; the backend caches
+the output of its compiler itself. The hash of the facts covers the assignments, the target, the
+settings, and the source code of the core and of the backend. With the facts the driver decides
+which nodes are stored; the hash of the generated code covers these, too.
 
 An entry is data with a digest. One that was altered, or that does not decode to the expected
 classes, is generated again.
@@ -31,12 +32,15 @@ from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import add_digest, strip_digest
 from ocannl_core.base.files.directory import PrivateDirectory, private_directory
+from ocannl_core.compile.lowered_code import LoweredCode, LoweredFacts, lower_code
 from ocannl_core.compile.parts import Device, Item, OpenRepetition, Part, PartitionedSource
 from ocannl_core.compile.relevant_settings import relevant_settings
 from ocannl_core.compile.stages import CompileRequest, GeneratedCode
+from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps
 from ocannl_core.ir.loops.nodes import Definition, LoopProgram
-from ocannl_core.ir.node import Placement, TensorNode
+from ocannl_core.ir.loops.usage import Usage
+from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.ir.serialization.columns import DecodingError
 from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import encode
@@ -53,9 +57,11 @@ _MOST_ENTRIES = 1000
 _CORE = Path(__file__).parents[1]
 _LOADED = time.time()
 _PLACEMENTS = tuple[tuple[TensorNode, Placement], ...]
-_QUESTION = tuple[
-    tuple[tuple[str, str, Target], ...],
-    LoopProgram,
+_ASSIGNMENTS = tuple[tuple[tuple[str, str, Target], ...], AssignProgram, tuple[TensorNode, ...]]
+_REQUEST = tuple[
+    str,
+    tuple[tuple[TensorNode, Definition], ...],
+    tuple[tuple[TensorNode, NodeInfo], ...],
     _PLACEMENTS,
     tuple[TensorNode, ...],
     _PLACEMENTS,
@@ -81,37 +87,115 @@ class SavedCode:
             self._write(made)
 
 
-def find_saved(request: CompileRequest) -> SavedCode:
-    """Return the entry of a program.
+@dataclass(frozen=True, slots=True)
+class ProgramKey:
+    """The key of a program in the cache.
 
-    Code is saved only if the program stays in the loop language, each backend states the class of
-    its sources (`OCANNL_SOURCE`), no wrapper plugin is installed, and the cache can be written.
+    Attributes:
+        digest: A hash of its assignments and of all else that the facts about it depend on.
+        numbering: The nodes and variables that the assignments mention.
+        form: The schema of generated code.
     """
-    devices = request.device, *request.fallbacks
+
+    digest: str
+    directory: PrivateDirectory
+    numbering: Numbering
+    form: Form
+    devices: tuple[Device, ...]
+
+
+def program_key(
+    program: AssignProgram, candidates: tuple[TensorNode, ...], devices: tuple[Device, ...]
+) -> ProgramKey | None:
+    """Return the key of a program; None if its code is not saved.
+
+    Code is saved only if the program stays in the languages of the core, each backend states the
+    class of its sources (`OCANNL_SOURCE`), no wrapper plugin is installed, and the cache can be
+    written.
+
+    Args:
+        candidates: Nodes that may be written in part.
+        devices: The device, and those for kernels that it does not support.
+    """
     form = _form([backend for backend, _ in devices])
     code = [_code_digest(backend) for backend, _ in devices]
     if form is None or None in code:
-        return SavedCode()
+        return None
     numbering = Numbering()
-    inlined = tuple(node for node in request.lowered.nodes if node in request.inlined)
-    stored, tuned = tuple(request.stored.items()), tuple(request.tuned_places.items())
     described = tuple(
         (digest, _circumstances(target), target)
         for digest, (_, target) in zip(code, devices, strict=True)
     )
-    question = described, request.lowered, stored, inlined, tuned
     try:
-        key = hashlib.sha256(encode(question, form_of(_QUESTION), numbering)).hexdigest()
+        digest = _hash((described, program, candidates), form_of(_ASSIGNMENTS), numbering)
         directory = private_directory(settings.cache_directory(), "routines")
     except (NotDataError, OSError):
-        return SavedCode()
+        return None
+    return ProgramKey(digest, directory, numbering, form, devices)
+
+
+def _hash(value: object, form: Form | None, numbering: Numbering) -> str:
+    """Return the hash of a value, and of the identities in it that are new in a numbering."""
+    found = hashlib.sha256(encode(value, form, numbering)).hexdigest()
     numbering.close()
+    return found
+
+
+def find_lowered(
+    program: AssignProgram, candidates: tuple[TensorNode, ...], key: ProgramKey | None
+) -> LoweredCode:
+    """Return lowered code with the facts that an earlier process has saved; else lower it, and save
+    them.
+
+    Args:
+        candidates: Nodes that may be written in part.
+        key: The key of the program; None to save and read nothing.
+
+    Raises:
+        LoweringError: if an assignment is inconsistent.
+    """
+    if key is None:
+        return lower_code(program, candidates)
+    form, things = form_of(LoweredFacts), key.numbering.things
+    found = _read(key.directory, key.digest, form, things)
+    if isinstance(found, LoweredFacts):
+        return LoweredCode.of(program, found)
+    code = lower_code(program, candidates)
+    with suppress(NotDataError, OSError):
+        _write(key.directory, key.digest, encode(code.facts, form, Numbering.of(things)))
+    return code
+
+
+def find_saved(key: ProgramKey | None, request: CompileRequest) -> SavedCode:
+    """Return the entry of a program.
+
+    Args:
+        key: The key of its assignments; None to save and read nothing.
+    """
+    if key is None:
+        return SavedCode()
+    recipes, nodes = request.code.recipes, request.code.nodes
+    operands = dict.fromkeys(node for each in recipes for node in each.operands)
+    question = (
+        key.digest,
+        tuple((each.node, each.definition) for each in recipes),
+        tuple((node, nodes[node]) for node in (*(r.node for r in recipes), *operands)),
+        tuple(request.stored.items()),
+        tuple(node for node in nodes if node in request.inlined),
+        tuple(request.tuned_places.items()),
+    )
+    numbering, form = key.numbering, key.form
+    try:
+        name = _hash(question, form_of(_REQUEST), numbering)
+    except NotDataError:
+        return SavedCode()
 
     def write(made: GeneratedCode) -> None:
         with suppress(NotDataError, OSError):
-            _write(directory, key, encode(_as_data(made), form, numbering))
+            _write(key.directory, name, encode(_as_data(made), form, numbering))
 
-    return SavedCode(_read(directory, key, form, numbering.things, devices), write)
+    entry = _read(key.directory, name, form, numbering.things)
+    return SavedCode(None if entry is None else _from_data(entry, key.devices), write)
 
 
 def _form(backends: Sequence[Backend]) -> Form | None:
@@ -123,7 +207,7 @@ def _form(backends: Sequence[Backend]) -> Form | None:
     parts, numbers = (GenericAlias(tuple, (each, ...)) for each in (part, int))
     tables = Mapping[TensorNode, Placement], Mapping[TensorNode, Definition]
     repetitions = tuple[RepeatedSteps, ...]
-    entry: Any = (LoopProgram, *tables, Plan, parts, repetitions, numbers)
+    entry: Any = (LoopProgram, *tables, Usage, Plan, parts, repetitions, numbers)
     return form_of(GenericAlias(tuple, entry))
 
 
@@ -150,7 +234,7 @@ def _as_data(made: GeneratedCode) -> tuple[object, ...]:
         add(made.source.items)
     else:
         parts.append((0, made.plan, made.source))
-    own = (made.optimized, made.placements, made.definitions, made.plan)
+    own = (made.optimized, made.placements, made.definitions, made.usage, made.plan)
     return *own, tuple(parts), tuple(repetitions), tuple(structure)
 
 
@@ -174,8 +258,8 @@ def _from_data(entry: Any, devices: tuple[Device, ...]) -> GeneratedCode:
 
 
 def _code(own: Sequence[Any], source: Source) -> GeneratedCode:
-    optimized, placements, definitions, plan = own
-    return GeneratedCode(optimized, placements, definitions, plan, source)
+    optimized, placements, definitions, usage, plan = own
+    return GeneratedCode(optimized, placements, definitions, usage, plan, source)
 
 
 def _circumstances(target: Target) -> str:
@@ -229,19 +313,15 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _read(
-    directory: PrivateDirectory,
-    name: str,
-    form: Form,
-    things: Sequence[object],
-    devices: tuple[Device, ...],
-) -> GeneratedCode | None:
+    directory: PrivateDirectory, name: str, form: Form | None, things: Sequence[object]
+) -> Any:
     """Return an entry; None if there is none, or its digest differs."""
     content = directory.read(name, is_use=True)
     payload = None if content is None else strip_digest(name, content)
-    if payload is None:
+    if payload is None or form is None:
         return None
     try:
-        return _from_data(decode(payload, form, things), devices)
+        return decode(payload, form, things)
     except DecodingError:  # from a plugin that changed and has the same source code, for instance
         return None
 

@@ -1,9 +1,10 @@
 """The values that the stages of the driver pass on, in the order in which they come into being.
 
     ResolvedCode        assignments, with the host data and the tensors of their nodes
-    CheckedProgram      loops that fit the context, with all that calls and memory need to know
+    LoweredCode         loops, or facts about them where an earlier process has lowered the code
+    CheckedProgram      code that fits the context, with all that calls and memory need to know
     CompileRequest      the part of it that generated code depends on
-    OptimisedProgram    loops after all passes
+    OptimizedProgram    loops after all passes
     GeneratedCode       kernels and their source
     Build               the executable, with all before it
     Linkable            the same, with all that binding it to the memory of a context takes
@@ -21,6 +22,7 @@ from ocannl_core.backend.protocols import Buffer, Executable, Launcher, Source
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.compile.context_state import Recipe
+from ocannl_core.compile.lowered_code import LoweredCode
 from ocannl_core.compile.tuned_placements import TunedPlacements
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.host_arrays import Array
@@ -97,19 +99,25 @@ class CompileRequest:
     """A lowered program, with all that its generated code depends on beside the settings.
 
     Attributes:
+        code: The program, perhaps with definitions of nodes that earlier routines left virtual.
         stored: The nodes that outlive each call, with the reasons.
         inlined: The nodes that the user wants inlined.
         tuned: The placements that a search on this machine has chosen; None without a search.
         fallbacks: Other devices, for kernels that the target does not support.
     """
 
-    lowered: LoopProgram
+    code: LoweredCode
     stored: Mapping[TensorNode, Placement]
     inlined: frozenset[TensorNode]
     backend: Backend
     target: Target
     tuned: TunedPlacements | None = None
     fallbacks: tuple[tuple[Backend, Target], ...] = ()
+
+    @property
+    def lowered(self) -> LoopProgram:
+        """The loops, which are lowered now unless they have been read before."""
+        return self.code.program
 
     @property
     def device(self) -> tuple[Backend, Target]:
@@ -127,19 +135,11 @@ class CheckedProgram:
     """A program that fits the context that it is compiled for.
 
     Attributes:
-        request: The lowered program, which recomputes nodes that earlier routines left virtual.
-        recipes: The definitions of those nodes.
         bindings: The static indices of a call, extents of axes among them.
-        usage: The reads and writes of the code as written.
-        partly_written: Nodes with cells that keep the values from outside while the code writes
-            others.
     """
 
     request: CompileRequest
-    recipes: tuple[Recipe, ...]
     bindings: tuple[StaticIndex, ...]
-    usage: Usage
-    partly_written: frozenset[TensorNode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +168,13 @@ class OptimizedProgram:
         placements: The placement of each node, with its reason.
         definitions: Definitions of nodes that the routine computes and does not store, for later
             routines to inline.
+        usage: The reads and writes of the program.
     """
 
     optimized: LoopProgram
     placements: Mapping[TensorNode, Placement]
     definitions: Mapping[TensorNode, Definition]
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.stages import CompileOptions, Linkable
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime import (
@@ -319,7 +318,7 @@ class Context:
         memory = link.bind(code, built.plan, self._store, usage.writes, origin)
         routine = f"{program.name}, compiled at {caller_location()}"
         run = RunRecord(routine=routine, passed_on=weakref.WeakSet(program.passed_on))
-        merged = merge_reads(built.optimized.body)
+        merged = usage.merged
         spaces = merge.present_memory(merged, built.plan.nodes, self._store)
         launch = link.launcher_of(built, memory, self._store, run, spaces)
         recomputed = recompute_nodes.locate(linkable.recipes, memory, self._store)

@@ -32,7 +32,6 @@ from ocannl_core.ir import host_arrays
 from ocannl_core.ir.external import NativeOp
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import HostCall, LeafStep, Plan, nodes_written
-from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import IndexBound
 from ocannl_core.ir.matrix_units import TileProduct
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
@@ -363,7 +362,7 @@ class _Exporter:
         """Return the plan of a routine for the target."""
         built = routine.linkable.built
         name = built.plan.name
-        if merge_reads(built.optimized.body):
+        if built.usage.merged:
             raise CodegenError(
                 "Exported code runs on one device, without merge buffers of others.",
                 found=name,

@@ -24,7 +24,6 @@ from ocannl_core.compile.driver import with_lines
 from ocannl_core.compile.memory_plan import memory_plan, too_large
 from ocannl_core.compile.stages import Build, Linkable, ResolvedCode
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import Usage
 from ocannl_core.ir.node import STORED, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.runtime import values
@@ -63,7 +62,7 @@ def relinked(unlinked: Linkable, recomputed: Sequence[Recomputed], store: Buffer
     context = store.state()
     missing = missing_nodes(unlinked.code, unlinked.usage.reads_first, context)
     check_presence(unlinked.code, missing, context)
-    check_merge_buffer(merge_reads(built.optimized.body), context, built.plan.name)
+    check_merge_buffer(unlinked.usage.merged, context, built.plan.name)
     executable = compile_generated(built.source, (store.backend, store.target))
     request = replace(built.request, target=store.target)
     return replace(unlinked, built=replace(built, request=request, executable=executable))

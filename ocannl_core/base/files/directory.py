@@ -248,7 +248,8 @@ def unfinished_directory(root: Path, name: str) -> Iterator[PrivateDirectory]:
     try:
         yield made
     finally:
-        made.scratch.remove(own)
+        with suppress(FileNotFoundError):  # users may delete the cache at any time
+            made.scratch.remove(own)
 
 
 def temporary_directory(refused: Path, *names: str, error: OSError) -> PrivateDirectory:

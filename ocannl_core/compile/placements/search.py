@@ -39,7 +39,6 @@ from ocannl_core.compile.tuned_placements import PlacementResult, describe_in_li
 from ocannl_core.ir.host_arrays import Array, memory_of
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.loops.ranges import ranges_of
-from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import Kind
@@ -211,7 +210,7 @@ class _Search:
             initial,
             [node for node in plan.params if node in usage.writes],
             [node for node in plan.params if node in usage.writes & usage.reads_first],
-            merge_reads(self.code.optimized.body),
+            self.code.usage.merged,
             _most_terms(lowered),
         )
         self._copies = sum(plan.nodes[node].nbytes for node in (*initial, *contents.merged))

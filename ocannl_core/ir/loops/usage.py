@@ -20,7 +20,7 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
-from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children
+from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children, merge_reads
 from ocannl_core.ir.node import NodeInfo, TensorNode
 
 
@@ -60,13 +60,16 @@ class Usage:
     Attributes:
         reads_first: Nodes of which some cell is read before the program has written to the node.
         writes: Nodes of which some cell is written; filling their margins does not count.
-        limits: The constraints on static indices that keep every access inside its buffer.
+        limits: The constraints on static indices that keep every access inside its buffer, each
+            once.
+        merged: Nodes whose merge buffers are read, in order of first use.
     """
 
-    reads: frozenset[TensorNode]
-    reads_first: frozenset[TensorNode]
-    writes: frozenset[TensorNode]
-    limits: frozenset[IndexBound]
+    reads: frozenset[TensorNode] = frozenset()
+    reads_first: frozenset[TensorNode] = frozenset()
+    writes: frozenset[TensorNode] = frozenset()
+    limits: tuple[IndexBound, ...] = ()
+    merged: tuple[TensorNode, ...] = ()
 
 
 def usage_of(program: ir.LoopProgram, known: Mapping[IndexVar, Range] | None = None) -> Usage:
@@ -78,7 +81,7 @@ def usage_of(program: ir.LoopProgram, known: Mapping[IndexVar, Range] | None = N
     reads: set[TensorNode] = set()
     reads_first: set[TensorNode] = set()
     writes: set[TensorNode] = set()
-    limits: set[IndexBound] = set()
+    limits: dict[IndexBound, None] = {}
     bounds: dict[IndexVar, Range] = dict(known or {})
     params = frozenset(program.params)
     origin: Origin | None = None
@@ -87,7 +90,7 @@ def usage_of(program: ir.LoopProgram, known: Mapping[IndexVar, Range] | None = N
             origin = node.origin
         if isinstance(node, ir.Repeat):
             inside = _usage_inside(node, program, bounds)
-            limits |= inside.limits
+            limits.update(dict.fromkeys(inside.limits))
             reads |= inside.reads & params
             reads_first |= (inside.reads_first & params).difference(writes)
             writes |= inside.writes & params
@@ -106,8 +109,10 @@ def usage_of(program: ir.LoopProgram, known: Mapping[IndexVar, Range] | None = N
         if isinstance(
             node, ir.Load | ir.LoadMerge | ir.Gather | ir.Store | ir.StoreVector | ir.Scatter
         ):
-            limits.update(_limits(node, program.nodes[node.node], bounds, origin))
-    return Usage(params & reads, params & reads_first, params & writes, frozenset(limits))
+            found = _limits(node, program.nodes[node.node], bounds, origin)
+            limits.update(dict.fromkeys(found))
+    used = params & reads, params & reads_first, params & writes
+    return Usage(*used, tuple(limits), merge_reads(program.body))
 
 
 def _in_order(body: ir.Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
@@ -136,7 +141,7 @@ def _usage_inside(
 ) -> Usage:
     """Return the reads and writes of a repetition; none if it has no iterations."""
     if stmt.count == 0:
-        return Usage(frozenset(), frozenset(), frozenset(), frozenset())
+        return Usage()
     nodes = {**program.nodes, **dict(stmt.private)}
     inside = ir.LoopProgram(program.name, tuple(nodes), program.indices, nodes, stmt.body)
     return usage_of(inside, {**bounds, stmt.index: Range(0, stmt.count - 1)})

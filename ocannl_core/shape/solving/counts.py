@@ -163,9 +163,9 @@ def solve_exact(state: SolverState, constraint: constraints.Exact) -> None:
     if not tails:
         axes = [dim for row in flat for dim in (*row.leading, *row.trailing)]
         for position, (one, other) in enumerate(zip(axes, constraint.dims, strict=True)):
-            state.agenda.append(
-                constraints.DimEqual(one, other, constraint.origin, position - len(constraint.dims))
-            )
+            if not state.is_stated_as(one, other):
+                axis = position - len(constraint.dims)
+                state.agenda.append(constraints.DimEqual(one, other, constraint.origin, axis))
         return
     if missing and len(set(tails)) > 1:
         state.suspend(constraints.Exact(tuple(flat), constraint.dims, constraint.origin))
@@ -175,7 +175,7 @@ def solve_exact(state: SolverState, constraint: constraints.Exact) -> None:
     for tail in dict.fromkeys(tails):
         added = Row(trailing=state.fresh.dims(missing // len(tails)))
         rows.solve(state, tail, added, constraint)
-    state.agenda.append(constraint)
+    solve_exact(state, constraint)
 
 
 def _wrong_axes(constraint: constraints.Exact, found: list[Row]) -> ShapeError:

@@ -300,6 +300,10 @@ def _connect(state: SolverState, res: DimVar, opnd: DimVar, cause: Constraint) -
     if res in state.operands.get(opnd, ()):
         _merge_variables(state, res, opnd, cause)
         return
+    # the result cannot have another size: one variable takes the place of two and an edge
+    if state.is_never_broadcast(opnd) and not state.has_role(res):
+        _merge_variables(state, res, opnd, cause)
+        return
     state.put_inner(state.operands, res, opnd, cause)
     state.put_inner(state.results, opnd, res, cause)
     propagate(state, Edge(res, opnd, cause))

@@ -46,8 +46,8 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
         missing = opnd.known - res.known
         if opnd.tail is not None:
             ranks.record(state, res.tail, opnd.tail, missing, constraint)
-        tail, dims = rows.extend(state, res.tail, missing, constraint)
-        res = Row(res.leading, tail, dims + res.trailing)
+        dims = _added_axes(state, res, opnd, missing)
+        res = Row(res.leading, rows.extend(state, res.tail, dims, constraint), dims + res.trailing)
     if res.leading and res.tail is not None:
         _name_right_end(state, res, opnd.known, constraint)
     paired = min(len(res.trailing), len(opnd.trailing))
@@ -56,6 +56,18 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
         res = Row(res.leading, res.tail, res.trailing[: len(res.trailing) - paired])
         opnd = Row(opnd.leading, opnd.tail, opnd.trailing[: len(opnd.trailing) - paired])
     _refine_rest(state, res, opnd, constraint, paired)
+
+
+def _added_axes(state: SolverState, res: Row, opnd: Row, number: int) -> tuple[Dim, ...]:
+    """Return new axes of a result: those of the operand whose sizes are known and not 1, since the
+    result cannot have others, and fresh ones in place of the rest.
+    """
+    if res.leading or opnd.leading:
+        return state.fresh.dims(number)
+    return tuple(
+        dim if state.is_never_broadcast(dim) else state.fresh.dim()
+        for dim in opnd.trailing[:number]
+    )
 
 
 def _may_be_scalars(state: SolverState, res: Row, opnd: Row, constraint: RowBelow) -> bool:
@@ -130,7 +142,8 @@ def _refine_axes(
     """Pair axes from the right, up to the shorter side."""
     axis = -1 - constraint.skipped
     for below, above in zip(reversed(res), reversed(opnd), strict=False):
-        _compare(state, below, above, constraint, axis)
+        if below is not above:
+            _compare(state, below, above, constraint, axis)
         axis -= 1
 
 

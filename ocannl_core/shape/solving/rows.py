@@ -47,15 +47,13 @@ def solve(state: SolverState, var: RowVar, row: Row, cause: Constraint) -> None:
     state.wake(var)
 
 
-def extend(
-    state: SolverState, var: RowVar, number: int, cause: Constraint
-) -> tuple[RowVar, tuple[Dim, ...]]:
-    """Append axes to the right end of a row variable; return the rest, and the axes."""
-    tail, dims = state.fresh.row(var.name), state.fresh.dims(number)
-    ranks.record_part(state, tail, var, number)
+def extend(state: SolverState, var: RowVar, dims: tuple[Dim, ...], cause: Constraint) -> RowVar:
+    """Append axes to the right end of a row variable; return the rest."""
+    tail = state.fresh.row(var.name)
+    ranks.record_part(state, tail, var, len(dims))
     solve(state, var, Row((), tail, dims), cause)
     ranks.check_growth(state, tail, cause)
-    return tail, dims
+    return tail
 
 
 def right_forms(state: SolverState, row: Row) -> Iterator[Row]:

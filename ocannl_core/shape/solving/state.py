@@ -230,6 +230,22 @@ class SolverState:
         floor = self.floors.get(self.find(dim)) if isinstance(dim, DimVar) else None
         return floor is None or floor.n <= 1
 
+    def is_never_broadcast(self, dim: Dim) -> bool:
+        """Return True for a variable without a role in a spec whose size is known and not 1."""
+        if not isinstance(dim, DimVar) or self.has_role(dim):
+            return False
+        known = self.values.get(self.find(dim))
+        return known is not None and known.size.n != 1
+
+    def has_role(self, var: DimVar) -> bool:
+        """Return True for a variable that specs mark."""
+        return var in self.addressed or var in self.spanned or var in self.optional
+
+    def is_stated_as(self, dim: Dim, size: Size) -> bool:
+        """Return True for a variable that is known to have a size for a reason as good as any."""
+        known = self.values.get(self.find(dim)) if isinstance(dim, DimVar) else None
+        return known is not None and known.explicit and known.stated and known.size == size
+
     def current(self, dim: Dim) -> Dim:
         """Return the size, or the representative of its variable."""
         size = self.size(dim)

@@ -13,7 +13,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.base import settings
-from ocannl_core.compile import driver, saved_code
+from ocannl_core.compile import driver, lowered_code, saved_code
 from ocannl_core.passes.loops.simplify import simplify
 from tests.support.sample_ops import Square
 
@@ -72,6 +72,15 @@ def test_an_equal_program_is_not_generated_again(generations):
     assert [str(place) for place in first.placements.values()] == [
         str(place) for place in second.placements.values()
     ]
+
+
+def test_an_equal_program_is_not_lowered_again(monkeypatch):
+    step()
+    monkeypatch.setattr(lowered_code, "lowered", None)
+    routine, _ = step()
+    monkeypatch.undo()
+    assert "w" in routine.loop_ir
+    assert routine._build.request.lowered.params  # lowered when it is read
 
 
 def test_another_program_another_name_and_other_settings_are_generated(generations):
@@ -236,10 +245,10 @@ def test_a_later_process_generates_nothing(directory):
 
 def test_an_entry_under_another_name_is_not_used(generations, directory):
     step()
-    one, two = entries(directory)
-    content = one.read_bytes()
-    one.write_bytes(two.read_bytes())
-    two.write_bytes(content)
+    found = entries(directory)
+    contents = [entry.read_bytes() for entry in found]
+    for entry, content in zip(found, contents[1:] + contents[:1], strict=True):
+        entry.write_bytes(content)
     count = len(generations)
     step()
     assert len(generations) == 2 * count
@@ -267,7 +276,7 @@ context = oc.Context("cpu_c")
 step = context.compile(oc.train.forward(oc.tanh(x) + 1))
 context.init_params(x)
 step()
-stages = "schedule.apply", "codegen.rendering", "codegen.dialect", "passes.loops.inline"
+stages = "schedule.apply", "codegen.rendering", "codegen.dialect", "passes.lower", "passes.loops"
 print(*(name for name in sys.modules if name.partition(".")[2].startswith(stages)))
 """
 

@@ -27,7 +27,12 @@ from ocannl_core.base.files.digests import (
     strip_digest,
     strip_json_digest,
 )
-from ocannl_core.base.files.directory import open_private, private_directory, temporary_directory
+from ocannl_core.base.files.directory import (
+    open_private,
+    private_directory,
+    temporary_directory,
+    unfinished_directory,
+)
 from ocannl_core.base.files.new_files import replacement, write_new, write_text
 from ocannl_core.base.files.trust import UntrustedError
 
@@ -500,3 +505,10 @@ def test_new_files_do_not_follow_existing_links(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
     assert (tmp_path / "aside" / "first").read_text() == "mine"
     assert {each.name for each in tmp_path.iterdir()} == {"aside", "new", "victim"}
+
+
+def test_a_cache_that_is_deleted_during_the_work_in_it_is_no_error(tmp_path: Path) -> None:
+    with unfinished_directory(tmp_path / "cache", "build") as directory:
+        directory.write("result", b"")
+        shutil.rmtree(tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()

@@ -130,12 +130,12 @@ def recurrent() -> oc.Computation:
 def test_the_passes_run_once_for_each_attempt_to_fit_the_memory_budget(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    calls = count_calls(monkeypatch, "resolve", "lower", "optimize", "generate")
+    calls = count_calls(monkeypatch, "resolve", "find_lowered", "optimize", "generate")
     chosen = settings.overrides(memory_budget=0, dump_dir=str(tmp_path))
     with oc.Session(), chosen:
         oc.Context("interp").compile(recurrent(), name="step")
     assert calls["resolve"] > 1
-    assert calls["optimize"] == calls["lower"] == calls["resolve"]
+    assert calls["optimize"] == calls["find_lowered"] == calls["resolve"]
     assert calls["generate"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["step"]  # of the last attempt
     stages = sorted(path.name for path in (tmp_path / "step").glob("??_*.txt"))
@@ -144,7 +144,7 @@ def test_the_passes_run_once_for_each_attempt_to_fit_the_memory_budget(
 
 
 def test_several_computations_are_lowered_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = count_calls(monkeypatch, "lower")
+    calls = count_calls(monkeypatch, "find_lowered")
     with oc.Session():
         x = oc.tensor(np.ones((4, 3), np.float32), batch_axes=1)
         row = oc.static_index("row", range=4)
@@ -152,7 +152,7 @@ def test_several_computations_are_lowered_once_each(monkeypatch: pytest.MonkeyPa
         routines = oc.Context("interp").compile_all(
             [oc.train.forward(y), oc.train.forward(oc.exp(x))], [row], [y]
         )
-    assert calls["lower"] == len(routines) == 2
+    assert calls["find_lowered"] == len(routines) == 2
     assert [routine.bindings for routine in routines] == [(row,), ()]
 
 

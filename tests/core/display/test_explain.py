@@ -98,10 +98,7 @@ sub: 32|3
     and 2 more
     guessed in stage `rows`: a row has no more axes than its operands and uses require
   batch axis -1: 32, inferred
-    by batch axis -1 of the first operand of sub, at program.py:6: difference = w2 @ h - oc.placeholder("target", batch=[32], output=[3])
-    and batch axis -1 of the second operand of matmul, at program.py:6: difference = w2 @ h - oc.placeholder("target", batch=[32], output=[3])
-    and batch axis -1 of the first operand of relu, at program.py:4: h = oc.relu(w1 @ x + oc.param("b1", output=[8]))
-    and 2 more
+    by batch axis -1 of the second operand of matmul, at program.py:4: h = oc.relu(w1 @ x + oc.param("b1", output=[8]))
   input row: no axes, guessed
     guessed in stage `rows`: a row has no more axes than its operands and uses require
   output row: 1 axis, guessed
@@ -136,7 +133,7 @@ z = q * oc.placeholder("x", output=[1, 7])
 y = oc.einsum("2i => i", q)
 """)
     assert str(oc.explain(model.q)) == snapshot("""\
-einsum: ..einsum.batch..|..einsum.input..->..einsum.output..,$58,$59
+einsum: ..einsum.batch..|..einsum.input..->..einsum.output..,$57,$58
   made by einsum "i; j => ij", at program.py:2: q = oc.einsum("i;j => ij", oc.param("a"), oc.param("b"))
   batch row: open
     bound: ..mul.batch.. has at least the axes of ..einsum.batch.. [batch row of the first operand of mul, at program.py:3: z = q * oc.placeholder("x", output=[1, 7])]
@@ -146,7 +143,7 @@ einsum: ..einsum.batch..|..einsum.input..->..einsum.output..,$58,$59
     bound: ..mul.input.. has at least the axes of ..einsum.input.. [input row of the first operand of mul, at program.py:3: z = q * oc.placeholder("x", output=[1, 7])]
     bound: ..$73.. has at least the axes of ..einsum.input.. [input row of the first operand of einsum "2i => i", at program.py:4: y = oc.einsum("2i => i", q)]
     bound: an operand has no further axes, so that none are needed
-  output row: at least 2 axes, ..einsum.output..,$58,$59
+  output row: at least 2 axes, ..einsum.output..,$57,$58
     by output row of the result of einsum "i; j => ij", at program.py:2: q = oc.einsum("i;j => ij", oc.param("a"), oc.param("b"))
     bound: ..mul.output.. has at least the axes of ..einsum.output.. [output row of the first operand of mul, at program.py:3: z = q * oc.placeholder("x", output=[1, 7])]
     bound: ..$70.. has at least the axes of ..einsum.output.. [output row of the first operand of einsum "2i => i", at program.py:4: y = oc.einsum("2i => i", q)]

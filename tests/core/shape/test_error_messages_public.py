@@ -273,9 +273,8 @@ oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
     assert message == snapshot("""\
 Axes that meet must have the same size, unless the operand's size is 1.
   found  size 2 and size 3
-  where  output axis -1 of the result of the first operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
-         output axis -1 of the first operand of the first operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
-         output axis -1 of the result of the second operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
+  where  output axis -1 of the first operand of the first operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
+         output axis -1 of the first operand of the second operand of stack, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
          the first operand is literal of shape 2,2, at program.py:2: m = oc.tensor([[1.0, 2.0], [3.0, 4.0]])
          the second operand is literal of shape 3, at program.py:3: oc.stack(m, oc.tensor([1.0, 2.0, 3.0]))
   try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\

@@ -160,7 +160,7 @@ Position 7 is accessed, so the axis needs at least 8 positions.
 """,
             "c[0:3] = x[0, 0:2]": """\
 Rows that must be equal have different numbers of axes.
-  found  at least 2 axes (..?..,?,?) and 1 axis (5)
+  found  at least 2 axes (..?..,2,5) and 1 axis (5)
   where  output row of the target of assignment to a slice of c, at program.py:8: c[0:3] = x[0, 0:2]
          output row of the first operand of assignment to a slice of c, at program.py:8: c[0:3] = x[0, 0:2]
          the target is c_x of shape 8|..c.input..->5, made by declaration c, at program.py:5: c = oc.declare("c", batch=[8], output=[5])
@@ -168,14 +168,13 @@ Rows that must be equal have different numbers of axes.
   try    give both rows the same number of axes\
 """,
             "c[0:3] = x[0:2, 0]": """\
-Axes that meet must have the same size, unless the operand's size is 1.
-  found  size 2 and size 3
-  where  batch axis -1 of the first operand of assignment to a slice of c, at program.py:8: c[0:3] = x[0:2, 0]
+Axes that are the same must have the same size.
+  found  size 3 and size 2
+  where  batch axis 0 of the target of assignment to a slice of c, at program.py:8: c[0:3] = x[0:2, 0]
          batch axis 0 of the operand of x[0:2, 0], at program.py:8: c[0:3] = x[0:2, 0]
-         batch axis 0 of the target of assignment to a slice of c, at program.py:8: c[0:3] = x[0:2, 0]
          the target is c_x of shape 8|..c.input..->5, made by declaration c, at program.py:5: c = oc.declare("c", batch=[8], output=[5])
          the operand is slice of shape 2|5, made by x[0:2, 0], at program.py:8: c[0:3] = x[0:2, 0]
-  try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
+  try    change one of the sizes\
 """,
             "c[:, :, 0] = 1.0": """\
 Every key addresses an axis of its own.

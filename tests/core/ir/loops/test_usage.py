@@ -144,13 +144,13 @@ def test_an_index_that_addresses_an_axis_is_bounded_by_it() -> None:
 
 def test_an_index_that_is_only_a_number_is_not_bounded() -> None:
     value = IndexValue(VarIndex(StaticIndex("i")), int32)
-    assert usage(store(A, value, FixedIndex(0))).limits == frozenset()
+    assert usage(store(A, value, FixedIndex(0))).limits == ()
 
 
 def test_a_computed_position_bounds_nothing() -> None:
     index = VarIndex(StaticIndex("i"))
     gathered = Gather(C, (FixedIndex(0),), 0, IndexValue(index, float32), float32)
-    assert usage(store(A, gathered, FixedIndex(0))).limits == frozenset()
+    assert usage(store(A, gathered, FixedIndex(0))).limits == ()
 
 
 def test_a_vector_store_needs_room_for_all_its_cells() -> None:
