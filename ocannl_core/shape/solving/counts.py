@@ -84,8 +84,7 @@ def solve_count(state: SolverState, constraint: constraints.TotalElements) -> No
             _decide_size(state, count.var, 0, constraint)
     elif count.tails:
         state.wait(constraint)
-        if not state.is_suspended(constraint):
-            state.suspend(constraint)
+        state.suspend(constraint)
         _compare_counts(state, count)
     elif not count.unknown:
         state.undo_log.remove(state.open_formulas, constraint)

@@ -24,10 +24,9 @@ def record(
     surplus += long_outside - short_outside
     if long_root == short_root and surplus <= 0:
         return
-    edges = state.rank_edges.get(long_root, {})
-    if edges.get(short_root, surplus - 1) < surplus:
-        state.put_inner(state.rank_edges, long_root, short_root, surplus)
-        state.put_inner(state.rank_causes, long_root, short_root, cause)
+    known = state.rank_edges.get(long_root, {}).get(short_root)
+    if known is None or known[0] < surplus:
+        state.undo_log.put_inner(state.rank_edges, long_root, short_root, (surplus, cause))
 
 
 def record_part(state: SolverState, var: RowVar, outer: RowVar, outside: int) -> None:
@@ -63,7 +62,7 @@ def _positive_cycle(state: SolverState, var: RowVar) -> list[Constraint]:
     queue = deque([start])
     while queue:
         here = queue.popleft()
-        for there, surplus in state.rank_edges.get(here, {}).items():
+        for there, (surplus, _) in state.rank_edges.get(here, {}).items():
             if best.get(there, best[here] + surplus - 1) < best[here] + surplus:
                 best[there] = best[here] + surplus
                 length[there] = length[here] + 1
@@ -84,7 +83,7 @@ def _cycle(state: SolverState, came_from: dict[RowVar, RowVar], var: RowVar) -> 
     last = var
     while True:
         before = came_from[var]
-        causes.append(state.rank_causes[before][var])
+        causes.append(state.rank_edges[before][var][1])
         var = before
         if var == last:
             return causes

@@ -58,8 +58,7 @@ def _equate_to_itself(state: SolverState, left: Row, right: Row, constraint: Row
         constraint.origin,
         constraint.skipped + last,
     )
-    if not state.is_suspended(kept):
-        state.suspend(kept)
+    state.suspend(kept)
 
 
 def _equate_open(state: SolverState, left: Row, right: Row, constraint: RowEqual) -> None:

@@ -83,8 +83,7 @@ def _postpone(state: SolverState, constraint: RowBelow) -> None:
     """Suspend the constraint until the result's row, the operand's size, or closing decides it."""
     if constraint not in state.scalars:
         state.undo_log.put(state.scalars, constraint, None)
-    if not state.is_suspended(constraint):
-        state.suspend(constraint)
+    state.suspend(constraint)
 
 
 def decide_scalars(state: SolverState, among: Iterable[RowVar]) -> None:
@@ -101,8 +100,9 @@ def _refine_rest(
 ) -> None:
     """Solve the rest of a refinement after pairing axes from the right."""
     skipped = constraint.skipped + paired
-    named = NamedAxis(0, max(0, constraint.named.trailing - paired))
-    rest = constraint
+    named, rest = constraint.named, constraint
+    if named.trailing and paired:
+        named = NamedAxis(0, max(0, named.trailing - paired))
     if paired or res.tail != constraint.res.tail or opnd.tail != constraint.opnd.tail:
         rest = replace(constraint, res=res, opnd=opnd, skipped=skipped, named=named)
     if res.tail in state.equations or opnd.tail in state.equations:
@@ -127,13 +127,13 @@ def _refine_rest(
         if (
             not res.known
             and not opnd.known
-            and opnd.tail in state.suspended
+            and state.suspended.get(opnd.tail)
+            and state.suspended.get(res.tail)
             and state.is_suspended(RowBelow(rest.opnd, rest.res, constraint.origin))
         ):
             state.agenda.append(RowEqual(rest.res, rest.opnd, constraint.origin, skipped))
             return
-    if not state.is_suspended(rest):
-        state.suspend(rest)
+    state.suspend(rest)
 
 
 def _refine_axes(
@@ -270,8 +270,7 @@ def _wait_for_names(state: SolverState, res: Row, opnd: Row, constraint: RowBelo
         skipped=constraint.skipped + paired,
         named=NamedAxis(first, last - paired),
     )
-    if not state.is_suspended(kept):
-        state.suspend(kept)
+    state.suspend(kept)
 
 
 def _left_axes(row: Row) -> tuple[Dim, ...]:

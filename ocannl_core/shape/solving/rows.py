@@ -107,9 +107,8 @@ def keep_crossing(
     ahead = with_causes(state, left.leading, cause)
     behind = with_causes(state, right.trailing, cause)
     kept = RowEqual(Row(ahead, left.tail), Row((), right.tail, behind), cause.origin, skipped)
-    if state.is_suspended(kept):
+    if not state.suspend(kept):
         return
-    state.suspend(kept)
     for tail in (left.tail, right.tail):
         compared = state.suspended.get(tail, ())
         state.agenda.extend(each for each in compared if isinstance(each, RowBelow))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar, assert_never
+from typing import NamedTuple, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
@@ -23,10 +23,6 @@ from ocannl_core.shape.language.shape_terms import (
     Size,
     dim_variables,
 )
-
-_Key = TypeVar("_Key")
-_Inner = TypeVar("_Inner")
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +133,8 @@ class SolverState:
             allowed.
         touched_rows: Row variables with new information, for closing.
         touched_dims: As `touched_rows`, for sizes.
-        rank_edges: `rank_edges[v][w] = k` says that v's root has at least k more axes than w's.
-        rank_causes: The causes of these edges.
+        rank_edges: `rank_edges[v][w] = (k, cause)` says that v's root has at least k more axes than
+            w's.
         roots: For a row variable that is a part of another one, the outermost of these, and the
             number of its axes outside the part.
         depths: The number of splits that created a row variable.
@@ -186,8 +182,7 @@ class SolverState:
         self.row_leaves: dict[RowVar, LeafTensor] = {}
         self.anchored: dict[RowVar, bool] = {}
         self.contracted: dict[RowVar, bool] = {}
-        self.rank_edges: dict[RowVar, dict[RowVar, int]] = {}
-        self.rank_causes: dict[RowVar, dict[RowVar, constraints.Constraint]] = {}
+        self.rank_edges: dict[RowVar, dict[RowVar, tuple[int, constraints.Constraint]]] = {}
         self.roots: dict[RowVar, tuple[RowVar, int]] = {}
         self.depths: dict[RowVar, int] = {}
         self.touched_rows: dict[RowVar, None] = {}
@@ -306,15 +301,6 @@ class SolverState:
             tail = self.decided_rows[tail].tail
         return found
 
-    def put_inner(
-        self, outer: dict[_Key, dict[_Inner, _Value]], key: _Key, inner: _Inner, value: _Value
-    ) -> None:
-        """Set `outer[key][inner]`."""
-        mapping = outer.get(key)
-        if mapping is None:
-            mapping = outer[key] = {}
-        self.undo_log.put(mapping, inner, value)
-
     def mark_dim(self, dim: Dim, leaf: LeafTensor) -> None:
         """Mark a size as belonging to a leaf."""
         if isinstance(dim, DimVar):
@@ -333,17 +319,27 @@ class SolverState:
             self.undo_log.put(self.anchored, var, True)
         self.touched_rows[var] = None  # it may have been its last open operand
 
-    def suspend(self, constraint: constraints.RowConstraint) -> None:
-        """Suspend a constraint until one of its row variables is solved."""
+    def suspend(self, constraint: constraints.RowConstraint) -> bool:
+        """Suspend a constraint until one of its row variables is solved.
+
+        Return False if it is suspended already; then each of its variables has it.
+        """
+        put_inner = self.undo_log.put_inner
+        is_new = False
         for row in sides(constraint):
-            if row.tail is not None:
-                self.put_inner(self.suspended, row.tail, constraint, None)
+            tail = row.tail
+            if tail is not None:
+                if not is_new and constraint in self.suspended.get(tail, ()):
+                    return False
+                is_new = True
+                put_inner(self.suspended, tail, constraint, None)
                 if isinstance(constraint, constraints.RowEqual):
-                    self.put_inner(self.equations, row.tail, constraint, None)
-                self.touched_rows[row.tail] = None
+                    put_inner(self.equations, tail, constraint, None)
+                self.touched_rows[tail] = None
             if row.leading or row.trailing:
                 for var in self.undecided(row.dims):
-                    self.put_inner(self.within, var, constraint, None)
+                    put_inner(self.within, var, constraint, None)
+        return True
 
     def is_suspended(self, constraint: constraints.RowConstraint) -> bool:
         """Return True if the constraint is suspended already; then each of its variables has it."""
@@ -356,7 +352,7 @@ class SolverState:
         """Add a formula to the agenda whenever one of its sizes has new information."""
         for dim in dims:
             for var in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
-                self.put_inner(self.formulas, self.find(var), formula, None)
+                self.undo_log.put_inner(self.formulas, self.find(var), formula, None)
 
     def wait(self, formula: constraints.Formula, dims: tuple[Dim, ...] = ()) -> None:
         """Record that a formula is unsolved, and that there is news about sizes in it."""
