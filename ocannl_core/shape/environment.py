@@ -195,7 +195,7 @@ class Environment:
             if relation.constraints:
                 # a part of a known axis is connected with no shape, and must be decided, too
                 sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
-                own = [_shape_of(var) for var in state.undecided(tuple(sizes))]
+                own = [_shape_of(var) for var in state.undecided(sizes)]
                 # so is a captured row that is longer than the rows of the operands
                 taken = [relation.labels[name] for name in capture or ()]
                 own += [_shape_of(var) for var in taken if isinstance(var, RowVar)]

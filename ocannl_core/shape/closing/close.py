@@ -9,6 +9,7 @@ operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from ocannl_core.base.graphs import reachable, strongly_connected_components
 from ocannl_core.base.origin import Origin
@@ -65,9 +66,9 @@ def unify_cycles(closing: Closing) -> None:
     origin = closing.guess_origin("circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
-    for circle in strongly_connected_components(dims, lambda var: _open_operands(state, var)):
+    for circle in strongly_connected_components(dims, partial(_open_operands, state)):
         equations += [DimEqual(circle[0], other, origin) for other in circle[1:]]
-    for ring in strongly_connected_components(row_vars, lambda var: _bare_operands(state, var)):
+    for ring in strongly_connected_components(row_vars, partial(_bare_operands, state)):
         equations += [RowEqual(Row(tail=ring[0]), Row(tail=other), origin) for other in ring[1:]]
     equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(closing, dims)]
     for equation in equations:
@@ -75,8 +76,8 @@ def unify_cycles(closing: Closing) -> None:
     closing.add_constraints(equations)
 
 
-def _open_operands(state: SolverState, var: DimVar) -> Iterator[DimVar]:
-    return state.undecided(tuple(state.operands.get(var, ())))
+def _open_operands(state: SolverState, var: DimVar) -> list[DimVar]:
+    return state.undecided(state.operands.get(var, ()))
 
 
 def _bare_operands(state: SolverState, var: RowVar) -> Iterator[RowVar]:
@@ -198,7 +199,7 @@ def _is_row_ready(state: SolverState, var: RowVar) -> bool:
 
 def _is_dim_ready(state: SolverState, dim: DimVar) -> bool:
     """Return True if no undecided operand can still decide the size."""
-    return next(_open_operands(state, dim), None) is None
+    return not _open_operands(state, dim)
 
 
 def _is_awaiting(state: SolverState, dim: DimVar) -> bool:
@@ -211,7 +212,7 @@ def _is_awaiting(state: SolverState, dim: DimVar) -> bool:
 
 def _awaits_information(state: SolverState, dim: DimVar) -> bool:
     """Return True while a size, or a result of it, is to be compared with unknown axes."""
-    above = reachable([dim], lambda var: state.undecided(tuple(state.results.get(var, ()))))
+    above = reachable([dim], lambda var: state.undecided(state.results.get(var, ())))
     return any(_is_awaiting(state, var) for var in above)
 
 

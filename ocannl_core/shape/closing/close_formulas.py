@@ -64,14 +64,14 @@ def _above(
     state = closing.state
 
     def informants(var: DimVar) -> set[DimVar]:
-        return {*state.undecided(tuple(state.results.get(var, ()))), *parts.get(var, ())}
+        return {*state.undecided(state.results.get(var, ())), *parts.get(var, ())}
 
     circle_of: dict[DimVar, int] = {}
     found: dict[DimVar, None] = {}
     pending = list(parts)
     while pending:
         var = pending.pop()
-        operands = dict.fromkeys(state.undecided(tuple(state.operands.get(var, ()))))
+        operands = dict.fromkeys(state.undecided(state.operands.get(var, ())))
         if operands and not circle_of:
             circles = strongly_connected_components([*parts, *closing.open_dims()], informants)
             circle_of = {each: number for number, circle in enumerate(circles) for each in circle}
@@ -254,7 +254,7 @@ def _scale(state: SolverState, formula: Formula) -> tuple[DimVar, int, DimVar] |
         return None
     for whole, part in ((formula.left, formula.right), (formula.right, formula.left)):
         if isinstance(whole, DimVar) and isinstance(part, AffineDim) and part.window is None:
-            sizes = list(state.undecided((whole, part.over)))
+            sizes = state.undecided((whole, part.over))
             if len(sizes) == 2 and sizes[0] != sizes[1]:
                 return sizes[0], part.stride, sizes[1]
     return None

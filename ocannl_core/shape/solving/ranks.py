@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 from heapq import heapify, heappop, heappush
 
 from ocannl_core.base.graphs import reachable
@@ -111,7 +112,7 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
         missing = [tail for tail in waiting if tail is not None and tail not in found]
         if var not in entered:
             entered.add(var)
-            if var in state.row_leaves or any(equally_long(state, var)):
+            if var in state.row_leaves or equally_long(state, var):
                 return None
             if _is_subscript(state, var):
                 return None
@@ -144,37 +145,38 @@ def _is_subscript(state: SolverState, var: RowVar) -> bool:
     )
 
 
-def bounds(state: SolverState, var: RowVar) -> Iterator[RowBelow]:
-    """Yield the suspended constraints whose operand has the variable, except reflexive ones."""
-    for constraint in state.suspended.get(var, ()):
-        if not isinstance(constraint, RowBelow) or constraint.opnd.tail != var:
-            continue
-        if constraint.res.tail != var:
-            yield constraint
+def bounds(state: SolverState, var: RowVar) -> list[RowBelow]:
+    """Return the suspended constraints whose operand has the variable, except reflexive ones."""
+    return [
+        each
+        for each in state.suspended.get(var, ())
+        if isinstance(each, RowBelow) and each.opnd.tail == var != each.res.tail
+    ]
 
 
-def open_operands(state: SolverState, var: RowVar) -> Iterator[RowBelow]:
-    """Yield the suspended constraints by which the variable refines an open operand."""
-    for constraint in state.suspended.get(var, ()):
-        if not isinstance(constraint, RowBelow) or constraint.res.tail != var:
-            continue
-        if constraint.opnd.tail not in (None, var):
-            yield constraint
+def open_operands(state: SolverState, var: RowVar) -> list[RowBelow]:
+    """Return the suspended constraints by which the variable refines an open operand."""
+    found: list[RowBelow] = []
+    for each in state.suspended.get(var, ()):  # not `[...]`, for one call less of a hot function
+        if isinstance(each, RowBelow) and each.res.tail == var != each.opnd.tail is not None:
+            found.append(each)
+    return found
 
 
-def equally_long(state: SolverState, var: RowVar) -> Iterator[RowVar]:
-    """Yield the variables that an equation of rows makes equally long."""
-    for constraint in state.equations.get(var, ()):
-        for tail in (constraint.left.tail, constraint.right.tail):
-            if tail is not None and tail != var:
-                yield tail
+def equally_long(state: SolverState, var: RowVar) -> list[RowVar]:
+    """Return the variables that an equation of rows makes equally long."""
+    equations = state.equations.get(var)
+    if not equations:
+        return []
+    tails = [tail for each in equations for tail in (each.left.tail, each.right.tail)]
+    return [tail for tail in tails if tail is not None and tail != var]
 
 
 def group(state: SolverState, var: RowVar) -> list[RowVar]:
     """Return a variable and all variables of the same length."""
     if not state.equations.get(var):
         return [var]
-    return list(reachable([var], lambda one: equally_long(state, one)))
+    return list(reachable([var], partial(equally_long, state)))
 
 
 def leaf_of(state: SolverState, var: RowVar) -> LeafTensor | None:
@@ -249,24 +251,23 @@ def _named_surplus(constraint: RowBelow) -> int:
 def _sources(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
     """Return the variables that can propagate information to the given ones."""
 
-    def informants(var: RowVar) -> Iterator[RowVar]:
-        yield from (c.res.tail for c in bounds(state, var) if c.res.tail is not None)
-        yield from equally_long(state, var)
+    def informants(var: RowVar) -> list[RowVar]:
+        results = [each.res.tail for each in bounds(state, var)]
+        return [tail for tail in results if tail is not None] + equally_long(state, var)
 
     return reachable(wanted, informants)
 
 
 def reachable_rows(state: SolverState, start: Iterable[RowVar]) -> list[RowVar]:
     """Return the given open row variables and the variables that they propagate information to."""
-    return list(
-        reachable((var for var in start if var not in state.rows), lambda var: _informs(state, var))
-    )
+    opened = [var for var in start if var not in state.rows]
+    return list(reachable(opened, partial(_informs, state)))
 
 
-def _informs(state: SolverState, var: RowVar) -> Iterator[RowVar]:
-    """Yield the variables that a variable propagates information to."""
-    yield from (c.opnd.tail for c in open_operands(state, var) if c.opnd.tail)
-    yield from equally_long(state, var)
+def _informs(state: SolverState, var: RowVar) -> list[RowVar]:
+    """Return the variables that a variable propagates information to."""
+    operands = [each.opnd.tail for each in open_operands(state, var) if each.opnd.tail]
+    return operands + equally_long(state, var)
 
 
 def _informed(state: SolverState, region: dict[RowVar, None]) -> dict[RowVar, None]:

@@ -89,7 +89,7 @@ def _postpone(state: SolverState, constraint: RowBelow) -> None:
 def decide_scalars(state: SolverState, among: Iterable[RowVar]) -> None:
     """Give rows that may be scalars the axes of their operands."""
     state.scalars_are_decided = True
-    for var in among:
+    for var in among if state.scalars else ():
         for constraint in state.suspended.get(var, ()):
             if constraint in state.scalars and sides(constraint)[0].tail == var:
                 state.agenda.append(constraint)

@@ -235,10 +235,11 @@ def solve_join(state: SolverState, constraint: RowJoin) -> None:
 def selected_rows(state: SolverState, among: Iterable[RowVar]) -> list[RowVar]:
     """Return the open rows that suspended constraints derive from other open rows."""
     derived: list[Row] = []
-    for constraint in dict.fromkeys(c for var in among for c in state.suspended.get(var, ())):
+    waiting = [each for var in among for each in state.suspended.get(var, ())]
+    for constraint in dict.fromkeys(c for c in waiting if isinstance(c, RowJoin | Selection)):
         if isinstance(constraint, RowJoin):
             derived.append(constraint.whole)
-        elif isinstance(constraint, Selection):
+        else:
             derived += constraint.source if constraint.is_inserted else constraint.result
     flat = [state.flat(row) for row in derived]
     return [row.tail for row in flat if row.tail is not None]

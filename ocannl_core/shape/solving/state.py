@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import NamedTuple, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -276,15 +276,18 @@ class SolverState:
     def unknowns(self, row: Row) -> tuple[RowVar | None, list[DimVar]]:
         """Return the undecided variables of a row."""
         flat = self.flat(row)
-        return flat.tail, list(self.undecided((*flat.leading, *flat.trailing)))
+        dims = flat.leading + flat.trailing
+        return flat.tail, self.undecided(dims) if dims else []
 
-    def undecided(self, dims: tuple[Dim, ...]) -> Iterator[DimVar]:
-        """Yield the representatives of the undecided variables in sizes."""
+    def undecided(self, dims: Iterable[Dim]) -> list[DimVar]:
+        """Return the representatives of the undecided variables in sizes."""
+        found: list[DimVar] = []
         for dim in dims:
             for each in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
-                var = self.find(each)
+                var = self.find(each) if each in self.parents else each
                 if var not in self.values:
-                    yield var
+                    found.append(var)
+        return found
 
     def root(self, var: RowVar) -> tuple[RowVar, int]:
         """Return the variable that another is a part of, and the number of its other axes."""

@@ -174,7 +174,8 @@ def result_precision(
                 floats += [i for i in heard if operands[i].dtype is int32 and i not in deciding]
             found = _promotion(operands, sorted([*deciding, *floats]))
     dtype = _computed_format(op, found.dtype, default)
-    return replace(found, dtype=reduced_format(dtype) if is_reduction else dtype)
+    dtype = reduced_format(dtype) if is_reduction else dtype
+    return found if dtype is found.dtype else replace(found, dtype=dtype)
 
 
 def reduced_format(dtype: DType) -> DType:
