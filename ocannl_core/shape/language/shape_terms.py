@@ -7,12 +7,12 @@ solver.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from enum import Enum
 from itertools import zip_longest
 from math import prod
-from typing import SupportsIndex, assert_never, overload
+from typing import SupportsIndex, overload
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -126,22 +126,35 @@ ONE_WRITTEN = ConcatDim((Size(1),))
 """The size of an axis that a spec writes at position 0 only."""
 
 
-def dim_variables(dim: Dim) -> Iterator[DimVar]:
-    """Yield the size variables in a size."""
+def plain_dims(dim: Dim) -> list[DimVar | Size]:
+    """Return the sizes that a size is computed from."""
     match dim:
-        case DimVar():
-            yield dim
-        case Size():
-            return
         case AffineDim(over=over, window=window):
-            yield from dim_variables(over)
-            if window is not None:
-                yield from dim_variables(window.kernel)
+            return plain_dims(over) + ([] if window is None else plain_dims(window.kernel))
         case ConcatDim(parts):
-            for part in parts:
-                yield from dim_variables(part)
+            return [each for part in parts for each in plain_dims(part)]
         case _:
-            assert_never(dim)
+            return [dim]
+
+
+def with_plain_dims(dim: Dim, change: Callable[[DimVar | Size], Dim]) -> Dim:
+    """Return a size with others in place of those that it is computed from."""
+    match dim:
+        case AffineDim(over=over, window=window):
+            if window is not None:
+                window = replace(window, kernel=with_plain_dims(window.kernel, change))
+            return replace(dim, over=with_plain_dims(over, change), window=window)
+        case ConcatDim(parts):
+            return ConcatDim(tuple(with_plain_dims(part, change) for part in parts))
+        case _:
+            return change(dim)
+
+
+def dim_variables(dim: Dim) -> list[DimVar]:
+    """Return the size variables in a size."""
+    if isinstance(dim, DimVar):
+        return [dim]
+    return [each for each in plain_dims(dim) if isinstance(each, DimVar)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -283,6 +283,8 @@ class SolverState:
         """Return the representatives of the undecided variables in sizes."""
         found: list[DimVar] = []
         for dim in dims:
+            if isinstance(dim, Size):
+                continue
             for each in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
                 var = self.find(each) if each in self.parents else each
                 if var not in self.values:
@@ -354,7 +356,7 @@ class SolverState:
     def watch(self, formula: constraints.Formula, dims: tuple[Dim, ...]) -> None:
         """Add a formula to the agenda whenever one of its sizes has new information."""
         for dim in dims:
-            for var in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
+            for var in dim_variables(dim):
                 self.undo_log.put_inner(self.formulas, self.find(var), formula, None)
 
     def wait(self, formula: constraints.Formula, dims: tuple[Dim, ...] = ()) -> None:
