@@ -236,7 +236,7 @@ class SolverState:
         """Return True for a variable that specs mark."""
         return var in self.addressed or var in self.spanned or var in self.optional
 
-    def is_stated_as(self, dim: Dim, size: Size) -> bool:
+    def is_stated_as(self, dim: Dim, size: Dim) -> bool:
         """Return True for a variable that is known to have a size for a reason as good as any."""
         known = self.values.get(self.find(dim)) if isinstance(dim, DimVar) else None
         return known is not None and known.explicit and known.stated and known.size == size
