@@ -193,12 +193,14 @@ class Environment:
             if capture:
                 bind_captures(capture, relation.labels, state.undo_log)
             if relation.constraints:
-                # a part of a known axis is connected with no shape, and must be decided, too
-                sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
-                own = [_shape_of(var) for var in state.undecided(sizes)]
-                # so is a captured row that is longer than the rows of the operands
-                taken = [relation.labels[name] for name in capture or ()]
-                own += [_shape_of(var) for var in taken if isinstance(var, RowVar)]
+                own: list[Shape] = []
+                if labels := relation.labels:
+                    # a part of a known axis is connected with no shape, and must be decided, too
+                    sizes = [var for var in labels.values() if isinstance(var, DimVar)]
+                    own += map(_shape_of, state.undecided(sizes))
+                    # so is a captured row that is longer than the rows of the operands
+                    taken = [labels[name] for name in capture or ()]
+                    own += [_shape_of(var) for var in taken if isinstance(var, RowVar)]
                 self._note(self._made_from, result, *operands, *own)
             if isinstance(logic, Einsum):
                 values = [name for name, _ in logic.values]

@@ -30,7 +30,8 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
         if res.tail is not None:
             state.anchor(res.tail)
         return
-    if res.tail is None and res.known < opnd.known:
+    missing = opnd.known - res.known
+    if res.tail is None and missing > 0:
         _refine_scalar(state, res, opnd, constraint)
         return
     if constraint.named.leading:
@@ -39,11 +40,10 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
     if res.tail is not None and res.tail == opnd.tail:
         _refine_itself(state, res, opnd, constraint)
         return
-    if res.tail is not None and res.known < opnd.known:
+    if res.tail is not None and missing > 0:
         if _may_be_scalars(state, res, opnd, constraint):
             _postpone(state, replace(constraint, res=res, opnd=opnd, skipped=0))
             return
-        missing = opnd.known - res.known
         if opnd.tail is not None:
             ranks.record(state, res.tail, opnd.tail, missing, constraint)
         dims = _added_axes(state, res, opnd, missing)
@@ -106,9 +106,9 @@ def _refine_rest(
     if paired or res.tail != constraint.res.tail or opnd.tail != constraint.opnd.tail:
         rest = replace(constraint, res=res, opnd=opnd, skipped=skipped, named=named)
     if res.tail in state.equations or opnd.tail in state.equations:
-        for below in rows.right_forms(state, res):
-            for above in rows.right_forms(state, opnd):
-                _refine_axes(state, below.trailing, above.trailing, rest)
+        for one in rows.right_forms(state, res):
+            for other in rows.right_forms(state, opnd):
+                _refine_axes(state, one.trailing, other.trailing, rest)
     if opnd.tail is None:
         if named.trailing:
             _refuse_missing(state, res.trailing[-named.trailing :], constraint)
@@ -117,16 +117,16 @@ def _refine_rest(
         if opnd.trailing:
             state.suspend(rest)
         return
+    below, above = res.known, opnd.known
     if res.tail is None:
-        if res.known == opnd.known and skipped + constraint.ahead + res.known > 0:
+        if below == above and skipped + constraint.ahead + below > 0:
             _refine_axes(state, res.trailing, opnd.leading, rest)
             rows.solve(state, opnd.tail, _EMPTY, constraint)
             return
     else:
-        ranks.record(state, res.tail, opnd.tail, opnd.known - res.known, constraint)
+        ranks.record(state, res.tail, opnd.tail, above - below, constraint)
         if (
-            not res.known
-            and not opnd.known
+            below == above == 0
             and state.suspended.get(opnd.tail)
             and state.suspended.get(res.tail)
             and state.is_suspended(RowBelow(rest.opnd, rest.res, constraint.origin))

@@ -224,14 +224,14 @@ def relation_of(
     _check_operands(logic, len(operands), origin)
     match logic:
         case Pointwise():
-            return Relation(list(_pointwise(result, operands, origin)))
+            return Relation(_pointwise(result, operands, origin))
         case Compose():
-            return Relation(list(_compose(result, operands, origin)))
+            return Relation(_compose(result, operands, origin))
         case ComposeAccumulate():
             composed = _compose(result, operands[:2], origin)
-            return Relation([*composed, *_pointwise(result, operands[2:], origin, first=2)])
+            return Relation(composed + _pointwise(result, operands[2:], origin, first=2))
         case Transpose():
-            return Relation(list(_transpose(result, operands[0], origin)))
+            return Relation(_transpose(result, operands[0], origin))
         case Einsum():
             return Instance(logic, origin, fresh).relate(result, operands)
         case Slice(keys):
@@ -346,27 +346,33 @@ def _count(operands: int) -> str:
 
 def _pointwise(
     result: Shape, operands: Sequence[Shape], origin: Origin, first: int = 0
-) -> Iterator[Constraint]:
+) -> list[Constraint]:
+    found: list[Constraint] = []
     for position, operand in enumerate(operands, start=first):
         rows = zip(result.rows(), operand.rows(), operand_rows(position), strict=True)
         for (_, below), (_, above), detail in rows:
-            yield RowBelow(below, above, origin.at(detail))
+            found.append(RowBelow(below, above, origin.at(detail)))
+    return found
 
 
-def _compose(result: Shape, operands: Sequence[Shape], origin: Origin) -> Iterator[Constraint]:
+def _compose(result: Shape, operands: Sequence[Shape], origin: Origin) -> list[Constraint]:
     one, two = operands
     meeting = "input row of the first operand, against the output row of the second operand"
-    yield RowBelow(one.input, two.output, origin.at(meeting))
-    yield RowBelow(result.batch, one.batch, origin.at("batch row of the first operand"))
-    yield RowBelow(result.batch, two.batch, origin.at("batch row of the second operand"))
-    yield RowBelow(result.input, two.input, origin.at("input row of the second operand"))
-    yield RowBelow(result.output, one.output, origin.at("output row of the first operand"))
+    return [
+        RowBelow(one.input, two.output, origin.at(meeting)),
+        RowBelow(result.batch, one.batch, origin.at("batch row of the first operand")),
+        RowBelow(result.batch, two.batch, origin.at("batch row of the second operand")),
+        RowBelow(result.input, two.input, origin.at("input row of the second operand")),
+        RowBelow(result.output, one.output, origin.at("output row of the first operand")),
+    ]
 
 
-def _transpose(result: Shape, operand: Shape, origin: Origin) -> Iterator[Constraint]:
-    yield RowBelow(result.batch, operand.batch, origin.at("batch row of the operand"))
-    yield RowBelow(result.input, operand.output, origin.at("output row of the operand"))
-    yield RowBelow(result.output, operand.input, origin.at("input row of the operand"))
+def _transpose(result: Shape, operand: Shape, origin: Origin) -> list[Constraint]:
+    return [
+        RowBelow(result.batch, operand.batch, origin.at("batch row of the operand")),
+        RowBelow(result.input, operand.output, origin.at("output row of the operand")),
+        RowBelow(result.output, operand.input, origin.at("input row of the operand")),
+    ]
 
 
 def _select(

@@ -157,11 +157,10 @@ def result_precision(
     if all(operands[i].rests_on_default for i in deciding):
         # where no format is stated, formats decided by uses count too
         deciding = [i for i in heard if i in deciding or operands[i].why is Why.USE]
-    stored = [i for i in heard if operands[i].why is Why.STORED]
-    moves_cells |= op in _MOVING and not is_reduction
-    if not deciding and stored and moves_cells:
-        return replace(_promotion(operands, stored), why=Why.STORED)
     if not deciding:
+        stored = [i for i in heard if operands[i].why is Why.STORED]
+        if stored and (moves_cells or (op in _MOVING and not is_reduction)):
+            return replace(_promotion(operands, stored), why=Why.STORED)
         followers = [operands[i].dtype for i in heard if operands[i].follows]
         dtype = promote(*followers) if followers else default
         found = Precision(dtype, Why.OPERANDS, rests_on_default=True)
