@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.context_state import ContextState, Recipe
 from ocannl_core.compile.recipes import definitions_of, indices_of
@@ -16,6 +17,9 @@ from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.loops.nodes import Block, LoopProgram
 from ocannl_core.ir.loops.usage import Usage, usage_of
 from ocannl_core.ir.node import NodeInfo, TensorNode
+
+_SETTINGS = ("check_positions", "half_constant_cutoff")
+"""The settings that lowering reads: those in force when the code is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,14 @@ class LoweredCode:
             loops: Their loops; None to lower them when they are first read.
         """
         nodes = {node: program.nodes[node] for node in facts.nodes}
-        code = cls(facts, lambda: lowered(program), nodes, facts.indices)
+        chosen = settings.current()
+        in_force = {name: getattr(chosen, name) for name in _SETTINGS}
+
+        def lower() -> LoopProgram:
+            with settings.overrides(**in_force):
+                return lowered(program)
+
+        code = cls(facts, lower, nodes, facts.indices)
         code._program = loops
         return code
 

@@ -150,10 +150,15 @@ def _unify_shape(shape: Shape, stated: StatedShape) -> Shape:
                 fix=f"leave out {kind.value}=, or give an array of that shape",
             )
         shape = shape.with_row(kind, row)
-    if shape.batch.trailing:
+    layers = stated.shape.batch.trailing
+    if shape.batch.trailing not in ((), layers):
         raise UsageError(
-            "A parameter has no batch axes.",
-            found=f"an initial value of shape {shape}",
+            "A parameter has no batch axes."
+            if not layers
+            else "A parameter of repeated layers has the layers as its batch axis.",
+            found=f"an initial value of shape {shape}, in {layers[0]} layers"
+            if layers
+            else f"an initial value of shape {shape}",
             where=str(stated.origin),
             fix="write lists and tuples, or an array without batch_axes",
         )

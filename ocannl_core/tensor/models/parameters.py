@@ -58,7 +58,8 @@ def param(
             the shape (the trailing axes of an array are input axes as far as `input` states sizes);
             `oc.reshape(...)`, which fixes the number of cells; a tensor expression; or a function
             without arguments, or of the parameter's shape, that returns one of these. No gradient
-            flows into it. By default uniform, centred, scaled by fan-in.
+            flows into it. By default uniform, centred, scaled by fan-in. In `oc.nn.repeat_layers`,
+            `oc.tensor(array, batch_axes=1)` has a value for each layer.
         dtype: The number format. Without it the parameter is stored in the session's `param_dtype`;
             without that, in the format of its uses, or else in the session's default float.
         requires_grad: False for parameters that are initialised but not trained by gradients, which

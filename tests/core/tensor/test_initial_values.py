@@ -70,6 +70,22 @@ def test_a_parameter_has_no_batch_axes() -> None:
         oc.param("w", init=oc.batch(1, 2))
 
 
+def test_a_parameter_of_repeated_layers_starts_as_an_array_of_all_layers() -> None:
+    cells = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+
+    def layer(x: oc.Tensor) -> oc.Tensor:
+        return oc.param("w", init=oc.tensor(cells, batch_axes=1, input_axes=1)) @ x
+
+    x = oc.tensor(np.ones(2, np.float32))
+    y = oc.nn.repeat_layers(layer, x, layers=3)
+    context = oc.Context("interp")
+    context.init_params(y)
+    context.compile(oc.train.forward(y))()
+    np.testing.assert_array_equal(context[y], cells[2] @ cells[1] @ cells[0] @ np.ones(2))
+    with pytest.raises(oc.UsageError, match="has the layers as its batch axis"):
+        oc.nn.repeat_layers(layer, x, layers=4)
+
+
 def test_a_number_fills_any_shape_and_a_number_in_brackets_is_an_axis() -> None:
     a, b = oc.param("a", init=-4), oc.param("b", init=[-4])
     x = oc.tensor(np.zeros((2, 3)))

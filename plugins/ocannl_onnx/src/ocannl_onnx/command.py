@@ -45,6 +45,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     save.add_argument("--ir-version", type=int, metavar="VERSION", help="of the file format")
     save.add_argument("--weights", choices=("inside", "beside"), help="their place")
     save.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    for each in (info, run):
+        each.add_argument("--reroll", action="store_true", help="load repeated layers as one loop")
     for each in (run, check):
         each.add_argument("--backend", help="the backend; the settings choose without it")
     run.add_argument("inputs", help="an .npz file with an array for each input")
@@ -61,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _save(arguments)
     from ocannl_onnx.model import load
 
-    model = load(arguments.file, extents=_extents(arguments.extents))
+    reroll = getattr(arguments, "reroll", False)
+    model = load(arguments.file, extents=_extents(arguments.extents), reroll=reroll)
     match arguments.action:
         case "info":
             return _info(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -196,6 +196,8 @@ class Importer:
         random: True to take random numbers of the session, which no other implementation gives.
         bounds: The greatest sizes of results whose sizes follow from data, by names of nodes or of
             their first outputs.
+        weight_of_layer: Returns the entry of a stacked weight, by its name, for the layer of
+            `oc.nn.repeat_layers` that is being traced.
     """
 
     def __init__(
@@ -205,7 +207,9 @@ class Importer:
         observer: Any = None,
         random: bool = False,
         bounds: Mapping[str, int] | None = None,
+        weight_of_layer: Callable[[str], Value] | None = None,
     ) -> None:
+        self.weight_of_layer = weight_of_layer
         self.random = random
         self.bounds = dict(bounds or {})
         self.has_extents = False

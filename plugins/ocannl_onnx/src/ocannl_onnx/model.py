@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from ocannl_onnx.file_names import note_file_name
 from ocannl_onnx.formats import Format, format_numbered
 from ocannl_onnx.graphs import Importer, identifier
 from ocannl_onnx.reading import ModelFile, array_of, read_model
-from ocannl_onnx.values import Item, Optional, Sequence, Value
+from ocannl_onnx.rerolling import rerolled
+from ocannl_onnx.values import Array, Item, Optional, Sequence, Value
 
 Extents = Mapping[str, int | StaticExtent | Collection[int | StaticExtent]]
 """The size of each named axis, or all sizes of an input by its name."""
@@ -87,11 +88,7 @@ class Model:
         self.extents = dict(extents or {})
         self.trainable = trainable
         self.observer = observer
-        self.weights = file.weights()
-        for name in (each.name for each in proto.graph.initializer):
-            value = self.weights[name]
-            value.is_weight = value.format.is_float and value.rank > 0 and 0 not in value.shape
-        self.weights |= _constants(proto.graph)
+        self.weights = _weights(file)
         self.inputs = tuple(
             _port(each) for each in proto.graph.input if each.name not in self.weights
         )
@@ -227,30 +224,54 @@ class Model:
                 arguments[name] = self._argument(ports[name], value, bound)
             elif ports[name].is_optional:
                 arguments[name] = Optional(None)
-        importer = Importer(self.proto, self._weights(), self.observer, self.random, self.bounds)
+        importer = Importer(
+            self.proto,
+            self._weights(),
+            self.observer,
+            self.random,
+            self.bounds,
+            self._weight_of_layer,
+        )
         self.results = importer.run(arguments)
 
     def _weights(self) -> dict[str, Value]:
-        """Return the initializers, with parameters for weights."""
-        result: dict[str, Value] = {}
-        for name, value in self.weights.items():
-            if not value.is_weight:
-                result[name] = value
-                continue
-            carrier, cells = value.format.carrier, value.array
-            assert cells is not None
-            parameter = oc.param(
-                self._parameter_names[name],
-                init=cells.astype(carrier) if value.format.is_carried else cells,
-                dtype=carrier,
-                requires_grad=self.trainable,
-            )
-            self.parameters[name] = parameter
-            note_file_name(parameter, name)
-            result[name] = Value(
-                value.format, value.shape, array=cells, tensor=parameter, is_weight=True
-            )
-        return result
+        """Return the initializers, with parameters for weights; stacked ones become parameters
+        inside of their layers.
+        """
+        stacked = self.file.stacked
+        return {
+            name: self._weight(name) if value.is_weight and name not in stacked else value
+            for name, value in self.weights.items()
+        }
+
+    def _weight(self, name: str) -> Value:
+        """Return an initializer as a parameter."""
+        value = self.weights[name]
+        parameter = self._parameter(name, self._cells_of(value))
+        self._note(name, parameter)
+        return Value(value.format, value.shape, array=value.array, tensor=parameter, is_weight=True)
+
+    def _weight_of_layer(self, name: str) -> Value:
+        """Return the entry of a stacked weight for the layer that is being traced."""
+        value = self.weights[name]
+        dtype = value.format.carrier
+        entry = self._parameter(name, oc.tensor(self._cells_of(value), batch_axes=1, dtype=dtype))
+        (parameter,) = entry.parameters()
+        self._note(name, parameter)
+        return Value.of_tensor(entry, value.format, shape=value.shape[1:])
+
+    def _parameter(self, name: str, init: Any) -> Tensor:
+        dtype = self.weights[name].format.carrier
+        called = self._parameter_names[name]
+        return oc.param(called, init=init, dtype=dtype, requires_grad=self.trainable)
+
+    def _cells_of(self, value: Value) -> Array:
+        assert value.array is not None
+        return value.array.astype(value.format.carrier) if value.format.is_carried else value.array
+
+    def _note(self, name: str, parameter: Tensor) -> None:
+        self.parameters[name] = parameter
+        note_file_name(parameter, name)
 
     def _argument(self, port: Port, value: Any, bound: dict[str, int]) -> Item:
         if isinstance(value, Value | Sequence | Optional):
@@ -298,9 +319,8 @@ class Model:
 
     def of_graph(self, proto: onnx.ModelProto) -> Model:
         """Return another graph with the weights of this model."""
-        file = ModelFile(proto, self.file.folder, self.file.mapped)
         return Model(
-            file,
+            replace(self.file, proto=proto),
             extents=self.extents,
             trainable=self.trainable,
             random=self.random,
@@ -340,6 +360,7 @@ def load(
     trainable: bool = False,
     random: bool = False,
     bounds: Mapping[str, int] | None = None,
+    reroll: bool = False,
 ) -> Model:
     """Return the model in a file as a block.
 
@@ -356,12 +377,17 @@ def load(
         bounds: The greatest sizes that data may give to results of `NonZero`, `Compress`, `Unique`
             and `NonMaxSuppression`, by the names of these nodes or of their first outputs. An
             output of such a size is a `Bounded`.
+        reroll: True to load repeated layers as one loop over stacked weights, as
+            `oc.nn.repeat_layers` makes one. Reading and compiling take the time of one layer, and
+            the weights of all layers are one parameter.
 
     Raises:
-        OnnxError: if the file is no valid model.
+        OnnxError: if the file is no valid model, or no layers repeat each other with `reroll`.
         UnsupportedOperatorError: when the model is applied, if an operator has no counterpart.
     """
     file = ModelFile(path) if isinstance(path, onnx.ModelProto) else read_model(Path(path))
+    if reroll:
+        file = rerolled(file, _weights(file))
     return Model(file, extents=extents, trainable=trainable, random=random, bounds=bounds)
 
 
@@ -398,6 +424,15 @@ def _as_result(item: Item) -> Any:
             return [_as_result(each) for each in item.items]
         case Optional():
             return None if item.item is None else _as_result(item.item)
+
+
+def _weights(file: ModelFile) -> dict[str, Value]:
+    """Return the initializers and the weights among the constants."""
+    found = file.weights()
+    for each in file.proto.graph.initializer:
+        value = found[each.name]
+        value.is_weight = value.format.is_float and value.rank > 0 and 0 not in value.shape
+    return found | _constants(file.proto.graph)
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, Value]:

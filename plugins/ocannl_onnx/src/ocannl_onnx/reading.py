@@ -200,11 +200,13 @@ class ModelFile:
         proto: The message, without the data of large initializers.
         folder: The place of external data; None for a model that was not read from a file.
         mapped: The data cut out of the message, as maps of the file, by the names of initializers.
+        stacked: The initializers that have the weights of several layers along their first axis.
     """
 
     proto: onnx.ModelProto
     folder: Path | None = None
     mapped: Mapping[str, Array] = field(default_factory=dict)
+    stacked: frozenset[str] = frozenset()
 
     def weights(self) -> dict[str, Value]:
         """Return the initializers."""

@@ -16,6 +16,7 @@ from ocannl_core import Tensor
 from ocannl_onnx.errors import UnknownValueError
 from ocannl_onnx.operators.movement import axis_of, moved, section
 from ocannl_onnx.registry import operator
+from ocannl_onnx.rerolling import REROLLED
 from ocannl_onnx.values import Item, Sequence, Value
 
 if TYPE_CHECKING:
@@ -43,13 +44,19 @@ Step = Callable[[list[Value], list[Value]], list[Item]]
 
 
 def repeated(
-    node: Node, steps: int, state: list[Any], entries: list[Value], step: Step
+    node: Node,
+    steps: int,
+    state: list[Any],
+    entries: list[Value],
+    step: Step,
+    run: Callable[..., Any] = oc.scan,
 ) -> list[Item] | None:
     """Return the last state and the stacked outputs of a loop whose body is compiled once; None if
     it has to be unrolled.
 
     Args:
         entries: The numbers that each step reads, with the steps in front.
+        run: Runs the loop, as `oc.scan` does.
     """
     every = [*state, *entries]
     is_numeric = all(isinstance(each, Value) and each.format.carrier for each in every)
@@ -85,7 +92,7 @@ def repeated(
         for each in entries
     )
     try:
-        rows, last = oc.scan(body, tuple(each.tensor for each in state), xs, length=steps)
+        rows, last = run(body, tuple(each.tensor for each in state), xs, length=steps)
     except (StepsDifferError, UnknownValueError):
         return None
     stacked = [
@@ -106,6 +113,32 @@ def repeated(
             strict=True,
         )
     ]
+
+
+def repeated_layers(node: Node, values: tuple[Value, ...]) -> list[Item]:
+    """Run the layers of a rerolled graph, each with its own weights and its entries of inputs."""
+    body, number = node.attr("body"), node.attr("num_scan_inputs")
+    state, stacked = list(values[:-number]), values[-number:]
+    names = node.proto.input[-number:]
+
+    def layer(values: list[Value], parts: list[Value]) -> list[Item]:
+        of_layer, given = node.importer.weight_of_layer, iter(parts)
+        assert of_layer is not None
+        entries = [
+            of_layer(name) if each.is_weight else each if each.is_known else next(given)
+            for name, each in zip(names, stacked, strict=True)
+        ]
+        return node.run_graph(body, (*values, *entries), "a layer")
+
+    def run(step: Any, init: Any, xs: Any, length: int) -> Any:
+        last, rows = oc.nn.repeat_layers(step, init, xs, layers=length)
+        return rows, last
+
+    inputs = [each for each in stacked if not each.is_known]
+    found = repeated(node, stacked[0].shape[0], state, inputs, layer, run)
+    if found is None:
+        node.refuse("its layers pass on values of other shapes", "load the model without reroll")
+    return found
 
 
 def _of_step(like: Value, tensor: Tensor, shape: tuple[int, ...], mark: frozenset[str]) -> Value:
@@ -172,6 +205,8 @@ def stack(node: Node, rows: list[Any], axis: int = 0) -> Item:
 @operator("Scan", since=9)
 def scan(node: Node, *values: Value) -> list[Item]:
     """Run a scan over a known number of steps."""
+    if node.proto.doc_string == REROLLED:
+        return repeated_layers(node, values)
     body, number = node.attr("body"), node.attr("num_scan_inputs")
     state: list[Any] = list(values[: len(values) - number])
     entries = values[len(values) - number :]

@@ -1,0 +1,462 @@
+"""Repeated layers of a graph as a loop, which is imported and compiled once.
+
+    a1 = Add(x, w1)                 y = Scan(x, w*)
+    y1 = Relu(a1)         -->           a* = Add(y*, w*)
+    a2 = Add(y1, w2)                    y* = Relu(a*)
+    y2 = Relu(a2)
+
+Programs that write models unroll their loops over layers. A *run* is a part of a graph in which the
+same operators follow each other several times. It is a loop if all iterations read, in the same
+places, what the same node of this iteration or of the one before computes (the state of the loop),
+what they all read from outside, and weights or inputs of the graph of one shape, which are stacked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ocannl_onnx.errors import OnnxError
+from ocannl_onnx.formats import Format, format_of
+from ocannl_onnx.reading import ModelFile
+from ocannl_onnx.values import Array, Value
+
+REROLLED = "repeated layers"
+"""The description of the loops that are made here."""
+
+_LEAST_COUNT = 3
+_LEAST_SAVED = 8
+"""Nodes that a loop saves, at least."""
+_LEAST_VERSION = 11
+"""The operator set with loops over stacked weights, and sequences."""
+_STANDARD = ("", "ai.onnx")
+_DRAWING = frozenset(
+    {
+        "Bernoulli",
+        "Dropout",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
+"""Operators that draw numbers: one node of a loop would draw others than those of all layers."""
+
+_Source = tuple[int, int]
+"""An output of an iteration: the position of its node, and of the output among the node's."""
+
+
+def rerolled(file: ModelFile, weights: Mapping[str, Value]) -> ModelFile:
+    """Return a model with loops in place of its repeated layers.
+
+    Args:
+        weights: The initializers and large constants by name; those with `is_weight` are stacked.
+
+    Raises:
+        OnnxError: if no layers repeat each other.
+    """
+    graph = _Graph(file.proto.graph, weights)
+    version = min((e.version for e in file.proto.opset_import if e.domain in _STANDARD), default=0)
+    while version >= _LEAST_VERSION and (loop := graph.best_loop()) is not None:
+        graph.replace(loop)
+    if not graph.loops:
+        raise OnnxError(
+            "A graph is rerolled if some of its layers repeat each other.",
+            found=f"none with {_LEAST_COUNT} equal iterations"
+            if version >= _LEAST_VERSION
+            else f"operator set {version}, of {_LEAST_VERSION} at least",
+            where=f"graph {file.proto.graph.name!r}",
+            fix="leave reroll=True out",
+        )
+    return graph.as_file(file)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Nodes that repeat each other: `count` times `period` from `start`; `rest` more nodes follow
+    that go on with the repetition.
+    """
+
+    start: int
+    period: int
+    count: int
+    rest: int
+
+    @property
+    def saved(self) -> int:
+        """The nodes that a loop saves."""
+        return self.period * (self.count - 1)
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.period * self.count
+
+    def parts(self) -> Iterator[_Run]:
+        """Yield this run and runs inside of it with other first nodes, the longest ones first: not
+        all of its iterations need have one flow of values.
+        """
+        counts = [self.count, self.count - 1]
+        while counts[-1] > _LEAST_COUNT:
+            counts.append(max(counts[-1] // 2, _LEAST_COUNT))
+        for count in counts:
+            if count >= _LEAST_COUNT and self.period * (count - 1) >= _LEAST_SAVED:
+                for shift in range(self.rest + self.period * (self.count - count) + 1):
+                    yield _Run(self.start + shift, self.period, count, 0)
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A run as a loop.
+
+    Attributes:
+        initial: The values before the first iteration of the outputs that are its state.
+        stacked: The weights or inputs of all iterations, by the one of the first iteration.
+        inputs: For each node and input of an iteration: an output of the iteration before, or the
+            name of a value from outside; None for an output of the same iteration.
+    """
+
+    run: _Run
+    initial: Mapping[_Source, str]
+    stacked: Mapping[str, tuple[str, ...]]
+    inputs: tuple[tuple[_Source | str | None, ...], ...]
+
+
+class _NoLoopError(Exception):
+    """The iterations of a run exchange values in another way than those of a loop."""
+
+
+@dataclass
+class _Graph:
+    """A graph, of which one run after the other becomes a loop.
+
+    Attributes:
+        added: New initializers: stacked weights, and numbers of iterations.
+        loops: The number of loops so far.
+    """
+
+    proto: onnx.GraphProto
+    weights: Mapping[str, Value]
+    added: dict[str, Array] = field(default_factory=dict)
+    loops: int = 0
+
+    def __post_init__(self) -> None:
+        every = list(self.proto.node)
+        is_constant = [e.op_type == "Constant" and e.domain in _STANDARD for e in every]
+        constants = [e for e, found in zip(every, is_constant, strict=True) if found]
+        self._constants = {name: each for each in constants for name in each.output}
+        self._nodes = [e for e, found in zip(every, is_constant, strict=True) if not found]
+        self._names = {name for each in every for name in (*each.input, *each.output)}
+        self._names |= {each.name for each in (*self.proto.input, *self.proto.initializer)}
+        self._formats: dict[str, Format] = {}
+        self._inputs = {
+            each.name: each.type.SerializeToString()
+            for each in self.proto.input
+            if each.name not in self.weights
+        }
+        self._index()
+
+    def _index(self) -> None:
+        """Note which node computes each value, and which nodes are alike."""
+        self._makers = {
+            name: (at, output)
+            for at, node in enumerate(self._nodes)
+            for output, name in enumerate(node.output)
+            if name
+        }
+        numbers: dict[object, int] = {}
+        forms = [_form(each, at) for at, each in enumerate(self._nodes)]
+        self._forms = np.array([numbers.setdefault(each, len(numbers)) for each in forms])
+
+    def best_loop(self) -> _Loop | None:
+        """Return the loop that saves the most nodes; None if there is none."""
+        for run in self._runs():
+            best: _Loop | None = None
+            for each in run.parts():
+                if best is not None and each.count < best.run.count:
+                    break
+                try:
+                    loop = self._loop(each)
+                except _NoLoopError:
+                    continue
+                if best is None or len(loop.initial) < len(best.initial):
+                    best = loop
+            if best is not None:
+                return best
+        return None
+
+    def _runs(self) -> list[_Run]:
+        """Return the runs of every period, those that save the most nodes first."""
+        found: list[_Run] = []
+        forms = self._forms
+        for period in range(1, len(forms) // _LEAST_COUNT + 1):
+            same = np.r_[False, forms[:-period] == forms[period:], False]
+            for start, stop in np.flatnonzero(np.diff(same)).reshape(-1, 2).tolist():
+                more, rest = divmod(stop - start, period)
+                found.append(_Run(start, period, more + 1, rest))
+        found = [e for e in found if e.count >= _LEAST_COUNT and e.saved >= _LEAST_SAVED]
+        return sorted(found, key=lambda each: (-each.saved, each.period))
+
+    def _loop(self, run: _Run) -> _Loop:
+        """Return a run as a loop.
+
+        Raises:
+            _NoLoopError: if it is none.
+        """
+        initial: dict[_Source, str] = {}
+        stacked: dict[str, tuple[str, ...]] = {}
+        inputs: list[tuple[_Source | str | None, ...]] = []
+        for at in range(run.period):
+            alike = self._nodes[run.start + at : run.stop : run.period]
+            every = zip(*(each.input for each in alike), strict=True)
+            inputs.append(tuple(self._input(run, names, initial, stacked) for names in every))
+        return _Loop(run, initial, stacked, tuple(inputs))
+
+    def _input(
+        self,
+        run: _Run,
+        names: tuple[str, ...],
+        initial: dict[_Source, str],
+        stacked: dict[str, tuple[str, ...]],
+    ) -> _Source | str | None:
+        """Return what an input is in a loop, given its names in all iterations; add to the state
+        and to the weights of the loop.
+        """
+        places = [self._place(run, name) for name in names]
+        steps = {None if p is None else (p[0] - k, *p[1:]) for k, p in enumerate(places)}
+        if len(steps) == 1 and (step := steps.pop()) is not None and step[0] == 0:
+            return None
+        if places[0] is None and places[1] is not None:
+            source = places[1][1:]
+            carried = [(k, *source) for k in range(run.count - 1)]
+            if places[1:] != carried or initial.setdefault(source, names[0]) != names[0]:
+                raise _NoLoopError
+            return source
+        if any(each is not None for each in places):
+            raise _NoLoopError
+        is_stack = len(set(names)) > 1 and (self._are_inputs(names) or self._is_stack(names))
+        if is_stack and stacked.setdefault(names[0], names) != names:
+            raise _NoLoopError
+        return names[0]
+
+    def _are_inputs(self, names: tuple[str, ...]) -> bool:
+        """Return True for inputs of the graph of one shape, such as caches of all layers."""
+        kinds = {self._inputs.get(name) for name in names}
+        return len(kinds) == 1 and None not in kinds
+
+    def _is_stack(self, names: tuple[str, ...]) -> bool:
+        """Return True for weights of one shape, False for equal constants.
+
+        Raises:
+            _NoLoopError: for other values.
+        """
+        found = [self.weights.get(name) for name in names]
+        weights = [each for each in found if each is not None and each.is_weight]
+        if len(weights) == len(names):
+            if len({(each.format, each.shape) for each in weights}) > 1:
+                raise _NoLoopError
+            if weights[0].format.bits >= 8:
+                return True
+        if len({self._constant(name) for name in names}) > 1:
+            raise _NoLoopError
+        return False
+
+    def _constant(self, name: str) -> object:
+        """Return what tells a constant from others."""
+        value = self.weights.get(name)
+        if value is not None and value.array is not None:
+            return value.format, value.shape, value.array.tobytes()
+        if name in self._constants:
+            return tuple(each.SerializeToString() for each in self._constants[name].attribute)
+        raise _NoLoopError
+
+    def _place(self, run: _Run, name: str) -> tuple[int, int, int] | None:
+        """Return the iteration, the node and the output that compute a value; None outside."""
+        at, output = self._makers.get(name, (-1, 0))
+        if not run.start <= at < run.stop:
+            return None
+        iteration, node = divmod(at - run.start, run.period)
+        return iteration, node, output
+
+    def replace(self, loop: _Loop) -> None:
+        """Put a loop in the place of its run."""
+        run = loop.run
+        others = [*self._nodes[: run.start], *self._nodes[run.stop :]]
+        read = {name for node in others for name in _read(node)}
+        read |= {each.name for each in self.proto.output}
+        places = [p for p in (self._place(run, name) for name in sorted(read)) if p is not None]
+        last = [p[1:] for p in places if p[0] == run.count - 1 and p[1:] in loop.initial]
+        single = [p for p in places if p[0] != run.count - 1 or p[1:] not in loop.initial]
+        rows = sorted({place[1:] for place in single})
+        joins: list[onnx.NodeProto] = []
+        entries = {
+            first: self._joined(every, joins) if first in self._inputs else self._stacked(every)
+            for first, every in loop.stacked.items()
+        }
+        if not entries:  # a loop over nothing would have no length
+            steps = self._added("steps", np.arange(run.count, dtype=np.int64))
+            entries[steps] = steps
+        called = _alike([each.name for each in self._nodes[run.start : run.stop : run.period]])
+        scan = helper.make_node(
+            "Scan",
+            [*loop.initial.values(), *entries.values()],
+            [],
+            self._fresh(f"{called}_loop"),
+            REROLLED,
+            body=self._body(loop, rows, entries),
+            num_scan_inputs=len(entries),
+        )
+        for source in loop.initial:
+            name = self._name(run, run.count - 1, source)
+            scan.output.append(name if source in last else self._fresh(f"{name}_unused"))
+        parts: list[onnx.NodeProto] = []
+        for source in rows:
+            stacked = self._fresh(f"{self._called(run, source)}_rows")
+            scan.output.append(stacked)
+            for iteration, *found in single:
+                if tuple(found) == source:
+                    at = self._added(f"{stacked}_{iteration}", np.array(iteration, np.int64))
+                    name = self._name(run, iteration, source)
+                    parts.append(helper.make_node("Gather", [stacked, at], [name], axis=0))
+        self._nodes[run.start : run.stop] = [*joins, scan, *parts]
+        self.loops += 1
+        self._index()
+
+    def _body(
+        self, loop: _Loop, rows: Sequence[_Source], entries: Mapping[str, str]
+    ) -> onnx.GraphProto:
+        """Return an iteration as a graph."""
+        run = loop.run
+        renamed: dict[str, str] = {}
+        for at, node in enumerate(self._nodes[run.start : run.start + run.period]):
+            for output, name in enumerate(node.output):
+                if name:
+                    renamed[name] = self._fresh(self._called(run, (at, output)))
+        states = {s: self._fresh(f"{renamed[self._name(run, 0, s)]}_before") for s in loop.initial}
+        inner = {first: self._fresh(f"{name}_entry") for first, name in entries.items()}
+        nodes: list[onnx.NodeProto] = []
+        for at, inputs in enumerate(loop.inputs):
+            node = onnx.NodeProto()
+            node.CopyFrom(self._nodes[run.start + at])
+            alike = self._nodes[run.start + at : run.stop : run.period]
+            node.name = _alike([each.name for each in alike])
+            node.output[:] = [renamed.get(name, "") for name in node.output]
+            node.input[:] = [
+                (renamed[name] if name else "")
+                if each is None
+                else inner.get(each, each)
+                if isinstance(each, str)
+                else states[each]
+                for name, each in zip(node.input, inputs, strict=True)
+            ]
+            nodes.append(node)
+        outputs = [renamed[self._name(run, 0, source)] for source in states]
+        for source in rows:
+            name = self._fresh("row")
+            nodes.append(
+                helper.make_node("Identity", [renamed[self._name(run, 0, source)]], [name])
+            )
+            outputs.append(name)
+        given = [*states.values(), *inner.values()]
+        ports = [[onnx.ValueInfoProto(name=each) for each in names] for names in (given, outputs)]
+        return helper.make_graph(nodes, "iteration", *ports)
+
+    def _stacked(self, every: tuple[str, ...]) -> str:
+        """Return the name of the weights of all iterations as one initializer."""
+        found = [self.weights[name].array for name in every]
+        name = self._added(_alike(every), np.stack([each for each in found if each is not None]))
+        self._formats[name] = self.weights[every[0]].format
+        return name
+
+    def _joined(self, every: tuple[str, ...], joins: list[onnx.NodeProto]) -> str:
+        """Return the name of the inputs of all iterations as one value; add the nodes that join
+        them.
+        """
+        sequence, joined = (self._fresh(f"{_alike(every)}_{what}") for what in ("each", "all"))
+        joins.append(helper.make_node("SequenceConstruct", every, [sequence]))
+        axes = {"axis": 0, "new_axis": 1}
+        joins.append(helper.make_node("ConcatFromSequence", [sequence], [joined], **axes))
+        return joined
+
+    def _added(self, name: str, cells: Array) -> str:
+        """Add an initializer, and return its name."""
+        name = self._fresh(name)
+        self.added[name] = cells
+        return name
+
+    def _name(self, run: _Run, iteration: int, source: _Source) -> str:
+        """Return the name of an output in the unrolled graph."""
+        node, output = source
+        name: str = self._nodes[run.start + run.period * iteration + node].output[output]
+        return name
+
+    def _called(self, run: _Run, source: _Source) -> str:
+        """Return a name for an output in all iterations."""
+        return _alike([self._name(run, iteration, source) for iteration in range(run.count)])
+
+    def _fresh(self, name: str) -> str:
+        """Return a name that the graph does not have, and note it."""
+        candidate, number = name, 1
+        while candidate in self._names:
+            number += 1
+            candidate = f"{name}_{number}"
+        self._names.add(candidate)
+        return candidate
+
+    def as_file(self, file: ModelFile) -> ModelFile:
+        """Return the graph as a model, without the initializers that nothing reads any more."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(file.proto)
+        graph = proto.graph
+        read = {name for node in self._nodes for name in _read(node)}
+        read |= {each.name for each in (*graph.output, *graph.input)}
+        del graph.node[:]
+        constants = [each for each in self._constants.values() if read.intersection(each.output)]
+        graph.node.extend([*constants, *self._nodes])
+        kept = [each for each in graph.initializer if each.name in read]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+        mapped = dict(file.mapped)
+        for name, cells in self.added.items():
+            found = self._formats.get(name) or format_of(cells)
+            assert found is not None
+            graph.initializer.add(name=name, dims=cells.shape, data_type=found.number)
+            mapped[name] = cells.reshape(-1).view(np.uint8)
+        return ModelFile(proto, file.folder, mapped, frozenset(self._formats))
+
+
+def _form(node: onnx.NodeProto, position: int) -> object:
+    """Return what nodes that repeat each other have in common; the position of a node that none
+    repeats.
+    """
+    graphs = [each for each in node.attribute if each.HasField("g") or each.graphs]
+    if graphs or (node.op_type in _DRAWING and node.domain in _STANDARD):
+        return position
+    attributes = sorted(each.SerializeToString() for each in node.attribute)
+    ends = tuple(map(bool, node.input)), tuple(map(bool, node.output))
+    return node.op_type, node.domain, node.overload, tuple(attributes), ends
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that a node and the graphs in it read."""
+    pending = [node]
+    while pending:
+        each = pending.pop()
+        yield from each.input
+        for attribute in each.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from (output.name for output in graph.output)
+                pending += graph.node
+
+
+def _alike(names: Sequence[str]) -> str:
+    """Return a name for all iterations: `layers.*.w` for `layers.0.w`, `layers.1.w`, ..."""
+    parts = [re.split(r"(\d+)", name) for name in names]
+    if len({len(each) for each in parts}) > 1 or len({tuple(each[::2]) for each in parts}) > 1:
+        return f"{names[0]}_*"
+    return "".join(each[0] if len(set(each)) == 1 else "*" for each in zip(*parts, strict=True))
