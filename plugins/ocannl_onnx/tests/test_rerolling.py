@@ -134,6 +134,21 @@ def test_values_that_are_read_after_the_loop_are_kept_for_all_layers() -> None:
     assert any(e.op_type == "Scan" for e in check(proto, cells(2, WIDTH)).proto.graph.node)
 
 
+def test_weights_that_layers_share_by_copies_are_read_by_all() -> None:
+    proto, copies = residual_layers(4), []
+    for k in range(1, 4):
+        copies.append(helper.make_node("Identity", ["layers.0.b"], [f"layers.{k}.b"]))
+    kept = [each for each in proto.graph.initializer if not each.name.endswith(".b")]
+    kept += [each for each in proto.graph.initializer if each.name == "layers.0.b"]
+    nodes = [*copies, *proto.graph.node]
+    del proto.graph.initializer[:], proto.graph.node[:]
+    proto.graph.initializer.extend(kept)
+    proto.graph.node.extend(nodes)
+    loaded = check(proto, cells(2, WIDTH))
+    assert list(loaded.parameters) == ["layers.0.b", "layers.*.w"]
+    assert len(loaded.proto.graph.node) == 1
+
+
 def test_inputs_and_outputs_of_all_layers_are_entries_of_the_loop() -> None:
     nodes, ports, x = [], {"x": [2, WIDTH]}, "x"
     weights = {"axis": np.array([0], np.int64)}

@@ -32,8 +32,8 @@ REROLLED = "repeated layers"
 _LEAST_COUNT = 3
 _LEAST_SAVED = 8
 """Nodes that a loop saves, at least."""
-_LEAST_VERSION = 11
-"""The operator set with loops over stacked weights, and sequences."""
+_SCAN, _SEQUENCES = 9, 11
+"""The operator sets with loops over stacked values, and with sequences, which join inputs."""
 _STANDARD = ("", "ai.onnx")
 _DRAWING = frozenset(
     {
@@ -61,16 +61,16 @@ def rerolled(file: ModelFile, weights: Mapping[str, Value]) -> ModelFile:
     Raises:
         OnnxError: if no layers repeat each other.
     """
-    graph = _Graph(file.proto.graph, weights)
     version = min((e.version for e in file.proto.opset_import if e.domain in _STANDARD), default=0)
-    while version >= _LEAST_VERSION and (loop := graph.best_loop()) is not None:
+    graph = _Graph(file.proto.graph, weights, joins_inputs=version >= _SEQUENCES)
+    while version >= _SCAN and (loop := graph.best_loop()) is not None:
         graph.replace(loop)
     if not graph.loops:
         raise OnnxError(
             "A graph is rerolled if some of its layers repeat each other.",
             found=f"none with {_LEAST_COUNT} equal iterations"
-            if version >= _LEAST_VERSION
-            else f"operator set {version}, of {_LEAST_VERSION} at least",
+            if version >= _SCAN
+            else f"operator set {version}, of {_SCAN} at least",
             where=f"graph {file.proto.graph.name!r}",
             fix="leave reroll=True out",
         )
@@ -119,12 +119,16 @@ class _Loop:
         stacked: The weights or inputs of all iterations, by the one of the first iteration.
         inputs: For each node and input of an iteration: an output of the iteration before, or the
             name of a value from outside; None for an output of the same iteration.
+        last: The state after the last iteration, as far as it is read.
+        single: Other values that are read outside of the loop, with their iterations.
     """
 
     run: _Run
     initial: Mapping[_Source, str]
     stacked: Mapping[str, tuple[str, ...]]
     inputs: tuple[tuple[_Source | str | None, ...], ...]
+    last: frozenset[_Source]
+    single: tuple[tuple[int, _Source], ...]
 
 
 class _NoLoopError(Exception):
@@ -142,22 +146,35 @@ class _Graph:
 
     proto: onnx.GraphProto
     weights: Mapping[str, Value]
+    joins_inputs: bool
     added: dict[str, Array] = field(default_factory=dict)
     loops: int = 0
 
     def __post_init__(self) -> None:
         every = list(self.proto.node)
-        is_constant = [e.op_type == "Constant" and e.domain in _STANDARD for e in every]
-        constants = [e for e, found in zip(every, is_constant, strict=True) if found]
-        self._constants = {name: each for each in constants for name in each.output}
-        self._nodes = [e for e, found in zip(every, is_constant, strict=True) if not found]
+        self._constants: dict[str, onnx.NodeProto] = {}
+        self._nodes: list[onnx.NodeProto] = []
+        known: dict[str, str] = {name: name for name in self.weights}
+        for proto in every:
+            node = onnx.NodeProto()
+            node.CopyFrom(proto)
+            node.input[:] = [known.get(name, name) for name in node.input]
+            # some programs share equal weights by Identity
+            is_copy = node.op_type == "Identity" and all(name in known for name in node.input)
+            is_known = node.op_type == "Constant" or is_copy
+            if not is_known or node.domain not in _STANDARD or len(node.output) != 1:
+                self._nodes.append(node)
+                continue
+            (name,) = node.output
+            known[name] = node.input[0] if node.input else name
+            self._constants[name] = node
         self._names = {name for each in every for name in (*each.input, *each.output)}
         self._names |= {each.name for each in (*self.proto.input, *self.proto.initializer)}
         self._formats: dict[str, Format] = {}
         self._inputs = {
             each.name: each.type.SerializeToString()
             for each in self.proto.input
-            if each.name not in self.weights
+            if self.joins_inputs and each.name not in self.weights
         }
         self._index()
 
@@ -169,6 +186,10 @@ class _Graph:
             for output, name in enumerate(node.output)
             if name
         }
+        self._readers: dict[str, list[int]] = {each.name: [-1] for each in self.proto.output}
+        for at, node in enumerate(self._nodes):
+            for name in _read(node):
+                self._readers.setdefault(name, []).append(at)
         numbers: dict[object, int] = {}
         forms = [_form(each, at) for at, each in enumerate(self._nodes)]
         self._forms = np.array([numbers.setdefault(each, len(numbers)) for each in forms])
@@ -215,7 +236,29 @@ class _Graph:
             alike = self._nodes[run.start + at : run.stop : run.period]
             every = zip(*(each.input for each in alike), strict=True)
             inputs.append(tuple(self._input(run, names, initial, stacked) for names in every))
-        return _Loop(run, initial, stacked, tuple(inputs))
+        last, single = self._results(run, initial)
+        if run.saved - len(single) < _LEAST_SAVED:
+            raise _NoLoopError
+        return _Loop(run, initial, stacked, tuple(inputs), last, single)
+
+    def _results(
+        self, run: _Run, initial: Mapping[_Source, str]
+    ) -> tuple[frozenset[_Source], tuple[tuple[int, _Source], ...]]:
+        """Return the values of a run that are read outside of it: those of the last state, and the
+        others with their iterations.
+        """
+        last: set[_Source] = set()
+        single: list[tuple[int, _Source]] = []
+        for at in range(run.start, run.stop):
+            iteration, node = divmod(at - run.start, run.period)
+            for output, name in enumerate(self._nodes[at].output):
+                if all(run.start <= reader < run.stop for reader in self._readers.get(name, ())):
+                    continue
+                if iteration == run.count - 1 and (node, output) in initial:
+                    last.add((node, output))
+                else:
+                    single.append((iteration, (node, output)))
+        return frozenset(last), tuple(single)
 
     def _input(
         self,
@@ -286,13 +329,7 @@ class _Graph:
     def replace(self, loop: _Loop) -> None:
         """Put a loop in the place of its run."""
         run = loop.run
-        others = [*self._nodes[: run.start], *self._nodes[run.stop :]]
-        read = {name for node in others for name in _read(node)}
-        read |= {each.name for each in self.proto.output}
-        places = [p for p in (self._place(run, name) for name in sorted(read)) if p is not None]
-        last = [p[1:] for p in places if p[0] == run.count - 1 and p[1:] in loop.initial]
-        single = [p for p in places if p[0] != run.count - 1 or p[1:] not in loop.initial]
-        rows = sorted({place[1:] for place in single})
+        rows = sorted({source for _, source in loop.single})
         joins: list[onnx.NodeProto] = []
         entries = {
             first: self._joined(every, joins) if first in self._inputs else self._stacked(every)
@@ -313,13 +350,13 @@ class _Graph:
         )
         for source in loop.initial:
             name = self._name(run, run.count - 1, source)
-            scan.output.append(name if source in last else self._fresh(f"{name}_unused"))
+            scan.output.append(name if source in loop.last else self._fresh(f"{name}_unused"))
         parts: list[onnx.NodeProto] = []
         for source in rows:
             stacked = self._fresh(f"{self._called(run, source)}_rows")
             scan.output.append(stacked)
-            for iteration, *found in single:
-                if tuple(found) == source:
+            for iteration, found in loop.single:
+                if found == source:
                     at = self._added(f"{stacked}_{iteration}", np.array(iteration, np.int64))
                     name = self._name(run, iteration, source)
                     parts.append(helper.make_node("Gather", [stacked, at], [name], axis=0))
@@ -346,14 +383,14 @@ class _Graph:
             alike = self._nodes[run.start + at : run.stop : run.period]
             node.name = _alike([each.name for each in alike])
             node.output[:] = [renamed.get(name, "") for name in node.output]
-            node.input[:] = [
-                (renamed[name] if name else "")
-                if each is None
-                else inner.get(each, each)
-                if isinstance(each, str)
-                else states[each]
-                for name, each in zip(node.input, inputs, strict=True)
-            ]
+            for position, found in enumerate(inputs):
+                match found:
+                    case None:
+                        node.input[position] = renamed[node.input[position]]
+                    case str():
+                        node.input[position] = inner.get(found, found)
+                    case _:
+                        node.input[position] = states[found]
             nodes.append(node)
         outputs = [renamed[self._name(run, 0, source)] for source in states]
         for source in rows:
