@@ -8,7 +8,13 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 
 from ocannl_core.base.graphs import reachable
-from ocannl_core.shape.language.constraints import Constraint, RowBelow, Subscript
+from ocannl_core.shape.language.constraints import (
+    Constraint,
+    RowBelow,
+    RowJoin,
+    Selection,
+    Subscript,
+)
 from ocannl_core.shape.language.shape_terms import Row, RowVar
 from ocannl_core.shape.solving.messages import rank_cycle
 from ocannl_core.shape.solving.state import LeafTensor, SolverState, preferred_leaf
@@ -114,7 +120,7 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
             entered.add(var)
             if var in state.row_leaves or equally_long(state, var):
                 return None
-            if _is_subscript(state, var):
+            if _is_derived(state, var):
                 return None
         elif missing:
             return None  # each is at least as long as the other
@@ -136,13 +142,22 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
     return known + found[flat.tail]
 
 
-def _is_subscript(state: SolverState, var: RowVar) -> bool:
-    """Return True if a row belongs to a subscript that waits for its operand."""
-    return any(
-        isinstance(each, Subscript)
-        and any(state.flat(row).tail == var for _, row in each.result.rows())
-        for each in state.suspended.get(var, ())
-    )
+def _is_derived(state: SolverState, var: RowVar) -> bool:
+    """Return True if a row is the result of a constraint that waits for its operand."""
+    for constraint in state.suspended.get(var, ()):
+        rows: Iterable[Row] = ()
+        match constraint:
+            case Subscript(result):
+                rows = [row for _, row in result.rows()]
+            case Selection():
+                rows = constraint.source if constraint.is_inserted else constraint.result
+            case RowJoin(whole):
+                rows = [whole]
+            case _:
+                pass
+        if any(state.flat(row).tail == var for row in rows):
+            return True
+    return False
 
 
 def bounds(state: SolverState, var: RowVar) -> list[RowBelow]:
