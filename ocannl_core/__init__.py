@@ -164,6 +164,7 @@ from ocannl_core.tensor.operations.repetition import (
 )
 from ocannl_core.tensor.operations.required_shapes import require_shape, require_shapes
 from ocannl_core.tensor.operations.scan import scan
+from ocannl_core.tensor.operations.scan_while import scan_while
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.dimension import Dimension, dim
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
@@ -250,12 +251,12 @@ __all__ = [
     "ones_like", "op", "pad", "param", "permute", "placeholder", "pow", "precision_report",
     "primitives", "prod", "put", "put_along", "random", "reciprocal", "relu6", "remainder",
     "repeat", "require_shape", "require_shapes", "reset", "reshape", "roll", "rsqrt", "save",
-    "scan", "scatter", "searchsorted", "section", "selu", "settings", "show", "sigmoid", "silu",
-    "softmax", "softplus", "softsign", "sort", "square", "squeeze", "stack", "static_extent",
-    "static_index", "std", "subtract", "sum", "summary", "swapaxes", "table", "take", "take_along",
-    "tensor", "testing", "tile", "topk", "train", "transpose", "tree", "tril", "triu", "uint4",
-    "uint8", "uint16", "uint32", "uint64", "uniform", "var", "where", "xavier", "zeros",
-    "zeros_like",
+    "scan", "scan_while", "scatter", "searchsorted", "section", "selu", "settings", "show",
+    "sigmoid", "silu", "softmax", "softplus", "softsign", "sort", "square", "squeeze", "stack",
+    "static_extent", "static_index", "std", "subtract", "sum", "summary", "swapaxes", "table",
+    "take", "take_along", "tensor", "testing", "tile", "topk", "train", "transpose", "tree", "tril",
+    "triu", "uint4", "uint8", "uint16", "uint32", "uint64", "uniform", "var", "where", "xavier",
+    "zeros", "zeros_like",
 ]
 # fmt: on
 __all__ += pointwise_operations.__all__

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -93,6 +94,12 @@ class Dialect:
         dtypes.int64: "LL",
         dtypes.uint64: "ULL",
     }
+
+    def varied(self, **attributes: object) -> Self:
+        """Return a copy with other values of some attributes, such as `index_type`."""
+        found = copy(self)
+        vars(found).update(attributes)
+        return found
 
     def storage_type(self, dtype: dtypes.DType) -> str:
         """Return the type of a cell in memory; of packed cells, the type of the bytes."""
@@ -421,7 +428,7 @@ class BlockDialect(Dialect):
     def for_limits(self, limits: LaunchLimits | None) -> Self:
         """Return the dialect for a device with some limits of launches."""
         most = None if limits is None else limits.grid[0]
-        return self if most == self.max_blocks else type(self)(most)
+        return self if most == self.max_blocks else self.varied(max_blocks=most)
 
     def fold_grid(self, blocks: int) -> tuple[int, ...]:
         if self.max_blocks is None or blocks <= self.max_blocks:

@@ -26,10 +26,11 @@ from typing import NamedTuple
 
 from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range
+from ocannl_core.ir.loops.conversions import unconverted
+from ocannl_core.ir.loops.ranges import Range, include_loop
 from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children, fold, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.primitives import COMPARISONS, UnaryOp
+from ocannl_core.ir.numbers.primitives import COMPARISONS
 from ocannl_core.schedule.machine_model import (
     AUTOVECTORIZED_LANES,
     MAX_RECOMPUTED_OPERATIONS,
@@ -119,12 +120,12 @@ def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None
         case ir.Binary(_, ir.Load(loaded), _) if loaded is own:
             return CostClass(reads, computes, loads)
         case ir.Binary(op, left, right) if op in COMPARISONS and (
-            isinstance(_unconverted(left), ir.IndexValue)
-            or isinstance(_unconverted(right), ir.IndexValue)
+            isinstance(unconverted(left), ir.IndexValue)
+            or isinstance(unconverted(right), ir.IndexValue)
         ):
             # a flag costs no more than a load, and a known flag turns a reduction into a selection
             is_plain = all(
-                isinstance(_unconverted(each), ir.Load | ir.IndexValue) for each in (left, right)
+                isinstance(unconverted(each), ir.Load | ir.IndexValue) for each in (left, right)
             )
             return CostClass(reads, computes and not is_plain, loads)
         case ir.Unary() | ir.Binary() | ir.Ternary():
@@ -157,13 +158,6 @@ def is_access(node: Node, own: TensorNode | None) -> bool:
             return True
         case _:
             return False
-
-
-def _unconverted(expr: ir.Expr) -> ir.Expr:
-    """Return an expression without the conversions around it."""
-    while isinstance(expr, ir.Unary) and expr.op is UnaryOp.IDENTITY:
-        expr = expr.arg
-    return expr
 
 
 def estimated_cycles(stmt: ir.Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int:
@@ -212,9 +206,8 @@ class _Counter:
             case ir.Block(stmts):
                 inside = [self.count(each) for each in stmts]
                 return sum(each for each, _ in inside), any(has for _, has in inside)
-            case ir.For(var, start, stop, body):
-                known = self.ranges.get(var, Range(start, stop - 1))
-                self.ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
+            case ir.For(body=body):
+                include_loop(self.ranges, stmt)
                 counted, has_loops = self.count(body)
                 return _times(stmt, has_loops) * counted, True
             case ir.Allocate(target, scope):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.kernels.nest import KernelNest
@@ -16,7 +17,19 @@ from ocannl_core.ir.kernels.transforms import (
     StreamStores,
     schedule_text,
 )
-from ocannl_core.passes.kernels.rows.apply import FusedLoops, FusedNests
+from ocannl_core.ir.loops.nodes import Block
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.passes.kernels.rows.apply import FusedLoops
+
+
+@dataclass(frozen=True)
+class FusedNests:
+    """The loops of fused nests, and the nests that combine their partial results."""
+
+    body: Block
+    sums: tuple[KernelNest, ...]
+    partial: tuple[TensorNode, ...]
+    nodes: NodeInfos
 
 
 def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos) -> FusedNests:
@@ -29,7 +42,9 @@ def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos)
         UsageError: for a schedule that does not fit the nests, or not their dependences.
     """
     plan, schedules = row_fusion_of(nests, schedule)
-    return FusedLoops(plan, nodes).build(schedules)
+    loops = FusedLoops(plan, nodes)
+    body = loops.build(schedules)
+    return FusedNests(body, loops.sums(), loops.partial, loops.new_nodes)
 
 
 def row_fusion_of(

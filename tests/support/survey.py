@@ -78,7 +78,7 @@ def plan_of_workload(work: Function | TrainingStep, monkeypatch: pytest.MonkeyPa
 
 def plan_of(compiles: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Return the plan of the first routine that a function compiles, without code for it."""
-    monkeypatch.setattr(driver, "find_saved", lambda _: SavedCode())
+    monkeypatch.setattr(driver, "find_saved", lambda *_: SavedCode())
     monkeypatch.setattr(driver, "generate", _plan_alone)
     with pytest.raises(_PlannedError) as planned:
         compiles()

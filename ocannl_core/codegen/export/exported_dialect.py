@@ -64,30 +64,11 @@ _WITHOUT_LIBRARY = "\n".join(
 )
 
 
-class UnfusedExportedC(ExportedC):
-    """C of `ExportedC` for processors without fused multiply-add."""
-
-    required_helpers = frozenset({UNFUSED})
-
-
-class SharedExportedC(ExportedC):
-    """C of `ExportedC` whose large kernels several threads share."""
-
-    partitions_loops = True
-
-
-class SharedUnfusedExportedC(UnfusedExportedC):
-    """Both."""
-
-    partitions_loops = True
-
-
 def exported_dialect(target: Target, *, threads: bool) -> Dialect:
     """Return the dialect for a device.
 
     Args:
         threads: True if several threads may share the work of a call.
     """
-    if threads:
-        return SharedExportedC() if target.has_fma else SharedUnfusedExportedC()
-    return ExportedC() if target.has_fma else UnfusedExportedC()
+    required = frozenset[str]() if target.has_fma else frozenset({UNFUSED})
+    return ExportedC().varied(partitions_loops=threads, required_helpers=required)

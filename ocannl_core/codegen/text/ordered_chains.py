@@ -12,9 +12,9 @@ long sums that matter for speed are vectors of the schedule.
 
 from __future__ import annotations
 
-from ocannl_core.ir.indexing import AxisIndex, LoopVar, variables
+from ocannl_core.ir.indexing import AxisIndex, variables
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import Node, children, walk
+from ocannl_core.ir.loops.traverse import walk, walk_in_loops
 from ocannl_core.ir.node import TensorNode
 
 _Target = ir.Local | tuple[TensorNode, tuple[AxisIndex, ...]]
@@ -26,9 +26,8 @@ def has_ordered_chain(loop: ir.For) -> bool:
     """
     private: set[ir.Local | TensorNode] = set()
     updated: set[_Target] = set()
-    pending: list[tuple[Node, frozenset[LoopVar]]] = [(loop.body, frozenset())]
-    while pending:
-        node, inner = pending.pop()
+    for node, loops in walk_in_loops(loop.body):
+        inner = {each.var for each in loops if each.stop - each.start > 1}
         match node:
             case ir.DeclareLocal(local) | ir.Scoped(local):
                 private.add(local)
@@ -46,11 +45,8 @@ def has_ordered_chain(loop: ir.For) -> bool:
                     if inner - used or (array, indices) in updated or not _is_single(value, cell):
                         return True
                     updated.add((array, indices))
-            case ir.For(var) if node.stop - node.start > 1:
-                inner |= {var}
             case _:
                 pass
-        pending += [(child, inner) for child in reversed(children(node))]
     return False
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range, index_range
+from ocannl_core.ir.loops.ranges import Range, include_loop, index_range
 from ocannl_core.ir.loops.traverse import accesses_at, walk
 from ocannl_core.ir.node import TensorNode
 
@@ -67,11 +67,10 @@ def access_set(stmt: ir.Stmt, constants: Collection[ir.Local] = ()) -> AccessSet
                 | ir.CheckPositions()
             ):
                 return None
-            case ir.For(var, start, stop, _, kind):
+            case ir.For(kind=kind):
                 if kind.resource is ir.Resource.DEVICE:
                     return None
-                known = ranges.get(var, Range(start, stop - 1))
-                ranges[var] = Range(min(known.low, start), max(known.high, stop - 1))
+                include_loop(ranges, node)
             case ir.Allocate(target):
                 own.add(target)
             case ir.Scoped(local) | ir.DeclareLocal(local):

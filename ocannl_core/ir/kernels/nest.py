@@ -16,7 +16,7 @@ reduction is all epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -43,9 +43,11 @@ from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import (
     Access,
     accesses,
+    flattened,
     free_variables,
     map_expr,
     nodes_of,
+    substitute_in_expr,
     substitute_in_stmt,
     walk,
 )
@@ -375,15 +377,7 @@ def perfect_loops(block: ir.Block) -> tuple[list[ir.For], tuple[ir.Stmt, ...]]:
 
 def flat_statements(block: ir.Block) -> tuple[ir.Stmt, ...]:
     """Return the statements of a block and of blocks inside it, without remarks."""
-    found: list[ir.Stmt] = []
-    pending = list(reversed(block.stmts))
-    while pending:
-        stmt = pending.pop()
-        if isinstance(stmt, ir.Block):
-            pending.extend(reversed(stmt.stmts))
-        elif not isinstance(stmt, ir.Remark):
-            found.append(stmt)
-    return tuple(found)
+    return tuple(stmt for stmt in flattened(block) if not isinstance(stmt, ir.Remark))
 
 
 def _accumulation(loops: list[ir.For], stmts: tuple[ir.Stmt, ...]) -> _Found | None:
@@ -593,6 +587,28 @@ def nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
     return frozenset(node for root in roots for node in nodes_of(root))
 
 
+def map_parts(
+    nest: KernelNest,
+    on_expr: Callable[[ir.Expr], ir.Expr],
+    on_store: Callable[[ir.Store], ir.Store],
+) -> KernelNest:
+    """Return a nest with functions applied to its term and its initial value, and to its stores."""
+    reduction = nest.reduction
+    if reduction is not None:
+        term, initial = on_expr(reduction.term), on_expr(reduction.initial)
+        reduction = replace(reduction, term=term, initial=initial)
+    return replace(nest, reduction=reduction, epilogue=tuple(map(on_store, nest.epilogue)))
+
+
+def substitute_in_nest(nest: KernelNest, values: Mapping[IndexVar, AxisIndex]) -> KernelNest:
+    """Return a nest with positions in place of variables; its axes stay."""
+    return map_parts(
+        nest,
+        lambda expr: substitute_in_expr(expr, values),
+        lambda store: substitute_in_store(store, values),
+    )
+
+
 def with_nodes(nest: KernelNest, nodes: Mapping[TensorNode, TensorNode]) -> KernelNest:
     """Return a nest that accesses other nodes in the place of some."""
 
@@ -603,12 +619,8 @@ def with_nodes(nest: KernelNest, nodes: Mapping[TensorNode, TensorNode]) -> Kern
             case _:
                 return expr
 
-    reduction = nest.reduction
-    if reduction is not None:
-        term, initial = map_expr(reduction.term, redirect), map_expr(reduction.initial, redirect)
-        reduction = replace(reduction, term=term, initial=initial)
-    epilogue = tuple(
-        replace(each, node=nodes.get(each.node, each.node), value=map_expr(each.value, redirect))
-        for each in nest.epilogue
-    )
-    return replace(nest, reduction=reduction, epilogue=epilogue)
+    def on_store(store: ir.Store) -> ir.Store:
+        node = nodes.get(store.node, store.node)
+        return replace(store, node=node, value=map_expr(store.value, redirect))
+
+    return map_parts(nest, lambda expr: map_expr(expr, redirect), on_store)

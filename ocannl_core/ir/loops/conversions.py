@@ -143,6 +143,13 @@ def as_format(expr: Expr, dtype: dtypes.DType) -> Expr:
     return expr if expr.dtype is dtype else Unary(primitives.UnaryOp.IDENTITY, expr, dtype)
 
 
+def unconverted(expr: Expr) -> Expr:
+    """Return an expression without the conversions around it."""
+    while isinstance(expr, Unary) and expr.op is primitives.UnaryOp.IDENTITY:
+        expr = expr.arg
+    return expr
+
+
 def unwidened(expr: Expr) -> Expr:
     """Return a narrow float, or a byte, before it is widened to a format of the same kind of
     numbers; other expressions as they are.

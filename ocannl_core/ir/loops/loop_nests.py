@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
@@ -61,6 +62,14 @@ def condition(bound: ir.LoopBound) -> ir.Expr:
     counter = int32 if bound.maximum < 2**30 else int64
     index, end = (ir.IndexValue(each, counter) for each in (bound.index, bound.end))
     return ir.Binary(BinaryOp.LT, index, end, counter)
+
+
+def conjunction(conditions: Iterable[ir.Expr | None]) -> ir.Expr | None:
+    """Return the condition that all of some conditions hold; None stands for one that always
+    holds.
+    """
+    known = [each for each in conditions if each is not None]
+    return reduce(lambda a, b: ir.Binary(BinaryOp.AND, a, b, a.dtype), known) if known else None
 
 
 def with_fresh_variables(

@@ -120,6 +120,18 @@ def walk(root: Node) -> Iterator[Node]:
             pending += inside(node)[::-1]
 
 
+def walk_in_loops(root: Node) -> Iterator[tuple[Node, tuple[ir.For, ...]]]:
+    """Yield a node and its descendants in preorder, each with the loops inside of the root that are
+    around it, outermost first.
+    """
+    pending: list[tuple[Node, tuple[ir.For, ...]]] = [(root, ())]
+    while pending:
+        node, loops = pending.pop()
+        yield node, loops
+        inside = (*loops, node) if isinstance(node, ir.For) else loops
+        pending += [(child, inside) for child in reversed(children(node))]
+
+
 def statements(root: ir.Stmt) -> Iterator[ir.Stmt]:
     """Yield a statement and the statements nested in it in preorder, none inside expressions."""
     pending = [root]
@@ -573,6 +585,22 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
 def allocated_nodes(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes allocated inside a statement, in order."""
     return _distinct(node.node for node in walk(root) if isinstance(node, ir.Allocate))
+
+
+def flattened(body: ir.Block, *, keeps_scopes: bool = False) -> Iterator[ir.Stmt]:
+    """Yield the statements of a block, and of the blocks in it.
+
+    Args:
+        keeps_scopes: True to yield inner blocks with declarations, which end with them, as they
+            are.
+    """
+    pending: list[ir.Stmt] = list(reversed(body.stmts))
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, ir.Block) and not (keeps_scopes and declares(stmt.stmts)):
+            pending.extend(reversed(stmt.stmts))
+        else:
+            yield stmt
 
 
 def declares(stmts: Iterable[ir.Stmt]) -> bool:

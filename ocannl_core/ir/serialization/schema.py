@@ -96,16 +96,6 @@ def form_of(annotation: Any) -> Form | None:
     return None
 
 
-def form_like(value: Any) -> Form | None:
-    """Return the form of values like this one: of its class, and tuples of the same length."""
-    if not isinstance(value, tuple):
-        kind: Any = type(value)
-        return form_of(kind)
-    forms = [form_like(each) for each in value]
-    known = [form for form in forms if form is not None]
-    return TupleForm(known) if len(known) == len(forms) else None
-
-
 def _plain(kind: Any) -> Form | None:
     if kind in _LEAVES:
         return _LEAVES[kind]

@@ -15,6 +15,7 @@ among accumulators. The order depends on extents alone, so that all targets have
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, fresh_var, substitute, variables
@@ -118,18 +119,13 @@ def _additions(loop: ir.For) -> dict[_Target, int]:
         each.node for each in traverse.accesses(loop.body)
     )
     own: set[ir.Local | TensorNode] = set()
-    pending: list[tuple[traverse.Node, int, frozenset[IndexVar]]] = [
-        (loop.body, 1, frozenset({loop.var}))
-    ]
-    while pending:
-        node, count, inside = pending.pop()
+    for node, loops in traverse.walk_in_loops(loop.body):
+        count = prod(max(0, each.stop - each.start) for each in loops)
         match node:
             case ir.DeclareLocal(local) | ir.Scoped(local):
                 own.add(local)
             case ir.Allocate(array):
                 own.add(array)
-            case ir.For(var, start, stop):
-                count, inside = count * max(0, stop - start), inside | {var}
             case ir.LocalRead(local):
                 touched[local] += 1
             case ir.SetLocal(local, value):
@@ -140,12 +136,12 @@ def _additions(loop: ir.For) -> dict[_Target, int]:
             case ir.Store(array, indices, value):
                 cell = ir.Load(array, indices, float32)
                 used = {var for index in indices for var in variables(index)}
-                if used.isdisjoint(inside) and _is_addition(value, cell):
+                inside = (loop, *loops)
+                if used.isdisjoint(each.var for each in inside) and _is_addition(value, cell):
                     terms[cell] += count
                     statements[cell] += 1
             case _:
                 pass
-        pending += [(child, count, inside) for child in traverse.children(node)]
 
     def is_only_added_to(target: _Target) -> bool:
         held = target.local if isinstance(target, ir.LocalRead) else target.node

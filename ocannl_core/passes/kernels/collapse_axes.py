@@ -21,10 +21,16 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, is_independent, with_letters
+from ocannl_core.ir.kernels.nest import (
+    KernelNest,
+    LoopAxis,
+    is_independent,
+    map_parts,
+    with_letters,
+)
 from ocannl_core.ir.kernels.nest_plan import NestPlan, map_nests
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.nodes import Expr, IndexValue, Load, LoadMerge
+from ocannl_core.ir.loops.nodes import Expr, IndexValue, Load, LoadMerge, Store
 from ocannl_core.ir.loops.traverse import free_variables, map_expr
 
 
@@ -87,20 +93,13 @@ class _Pair:
 
     def apply(self, nest: KernelNest, nodes: NodeInfos) -> KernelNest | None:
         """Return a nest with one axis in place of both; None if an index keeps them apart."""
+
+        def on_store(store: Store) -> Store:
+            indices = self._indices(store.indices, nodes[store.node].buffer_dims)
+            return replace(store, indices=indices, value=self._in_expr(store.value, nodes))
+
         try:
-            reduction = nest.reduction
-            if reduction is not None:
-                term = self._in_expr(reduction.term, nodes)
-                initial = self._in_expr(reduction.initial, nodes)
-                reduction = replace(reduction, term=term, initial=initial)
-            epilogue = tuple(
-                replace(
-                    store,
-                    indices=self._indices(store.indices, nodes[store.node].buffer_dims),
-                    value=self._in_expr(store.value, nodes),
-                )
-                for store in nest.epilogue
-            )
+            found = map_parts(nest, lambda expr: self._in_expr(expr, nodes), on_store)
         except _ApartError:
             return None
         extent = self.outer.extent * self.inner.extent
@@ -109,7 +108,7 @@ class _Pair:
             for axis in nest.axes
             if axis is not self.outer
         ]
-        return KernelNest(with_letters(axes), reduction, epilogue)
+        return replace(found, axes=with_letters(axes))
 
     def _in_expr(self, expr: Expr, nodes: NodeInfos) -> Expr:
         def on_expr(each: Expr) -> Expr:

@@ -33,7 +33,7 @@ from ocannl_core.ir.kernels.nest import (
     LoopAxis,
     Reduction,
     is_independent,
-    substitute_in_store,
+    substitute_in_nest,
     with_letters,
 )
 from ocannl_core.ir.kernels.nest_plan import (
@@ -46,6 +46,7 @@ from ocannl_core.ir.kernels.nest_plan import (
     written,
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.loops.loop_nests import conjunction
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, IndexValue, Load, Ternary
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.node import TensorNode
@@ -138,9 +139,8 @@ def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> Kerne
     values: dict[indexing.IndexVar, indexing.AxisIndex] = {
         window.moved.var: window.iteration for window in found
     }
-    condition, *others = [each for window in found for each in window.conditions]
-    for each in others:
-        condition = Binary(BinaryOp.AND, condition, each, int32)
+    condition = conjunction(each for window in found for each in window.conditions)
+    assert condition is not None
     term = _guarded(reduction, condition, substitute_in_expr(reduction.term, values))
     initial = Load(store.node, indices, reduction.dtype)
     axes = (
@@ -217,8 +217,7 @@ def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
     """Yield the nests of all positions, in order; none without shifting axes, or for too many."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     count = prod(axis.extent for axis in shifting)
-    reduction = nest.reduction
-    if not shifting or reduction is None or count > machine_model.MAX_UNROLLED_SHIFTS:
+    if not shifting or count > machine_model.MAX_UNROLLED_SHIFTS:
         return
     if any(axis.bound is not None for axis in shifting):
         return
@@ -228,7 +227,4 @@ def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
         values: dict[indexing.IndexVar, indexing.AxisIndex] = {
             axis.var: indexing.FixedIndex(at) for axis, at in zip(shifting, positions, strict=True)
         }
-        term = substitute_in_expr(reduction.term, values)
-        initial = substitute_in_expr(reduction.initial, values)
-        epilogue = tuple(substitute_in_store(store, values) for store in nest.epilogue)
-        yield KernelNest(kept, replace(reduction, term=term, initial=initial), epilogue)
+        yield replace(substitute_in_nest(nest, values), axes=kept)

@@ -21,11 +21,11 @@ from ocannl_core.ir.kernels.library_product import (
     ProductOperand,
     ProductPosition,
 )
-from ocannl_core.ir.kernels.nest import KernelNest, Reduction
+from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_value
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, with_steps
 from ocannl_core.ir.kernels.nodes import HostCall, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import map_expr, reads
+from ocannl_core.ir.loops.traverse import reads
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 
@@ -156,7 +156,7 @@ def _with_start(epilogue: Iterable[ir.Store], reduction: Reduction) -> tuple[ir.
         return tuple(epilogue)
     read = ir.LocalRead(reduction.result)
     total = ir.Binary(BinaryOp.ADD, reduction.initial, read, reduction.dtype)
-    return tuple(_replaced(store, read, total) for store in epilogue)
+    return tuple(with_value(store, read, total) for store in epilogue)
 
 
 def _epilogue(nest: KernelNest, sums: TensorNode) -> KernelNest:
@@ -165,9 +165,5 @@ def _epilogue(nest: KernelNest, sums: TensorNode) -> KernelNest:
     at = tuple(VarIndex(axis.var) for axis in nest.cells)
     read = ir.LocalRead(reduction.result)
     load = ir.Load(sums, at, reduction.dtype)
-    stores = tuple(_replaced(store, read, load) for store in _with_start(nest.epilogue, reduction))
+    stores = tuple(with_value(store, read, load) for store in _with_start(nest.epilogue, reduction))
     return replace(nest, axes=nest.cells, reduction=None, epilogue=stores)
-
-
-def _replaced(store: ir.Store, old: ir.Expr, new: ir.Expr) -> ir.Store:
-    return replace(store, value=map_expr(store.value, lambda expr: new if expr == old else expr))

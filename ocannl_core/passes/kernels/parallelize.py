@@ -43,6 +43,8 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     Replacement,
     allocated_nodes,
+    declares,
+    flattened,
     free_locals,
     map_stmts,
     reads,
@@ -115,19 +117,7 @@ def _flat(body: ir.Block) -> list[ir.Stmt]:
     """Return the statements of a block, and of blocks in it that declare nothing or are alone."""
     while len(body.stmts) == 1 and isinstance(body.stmts[0], ir.Block):
         body = body.stmts[0]
-    found: list[ir.Stmt] = []
-    pending = list(reversed(body.stmts))
-    while pending:
-        stmt = pending.pop()
-        if isinstance(stmt, ir.Block) and not _declares(stmt):
-            pending.extend(reversed(stmt.stmts))
-        else:
-            found.append(stmt)
-    return found
-
-
-def _declares(block: ir.Block) -> bool:
-    return any(isinstance(stmt, ir.Allocate | ir.DeclareLocal) for stmt in block.stmts)
+    return list(flattened(body, keeps_scopes=True))
 
 
 def top_pieces(body: ir.Block, nodes: NodeInfos) -> list[ir.Stmt] | None:
@@ -295,7 +285,7 @@ def _inner_marked(
     """Return a loop with marked loops inside; None unless what is before them is cheap."""
     loop = _as_loop(stmt)
     before, after = _divided(_flat(loop.body))
-    if _declares(ir.Block(tuple(after))) or len(after) > _MOST_PIECES:
+    if declares(after) or len(after) > _MOST_PIECES:
         return None
     groups = group_independent(after, constants)
     if groups is None or len(groups) != 1:

@@ -14,7 +14,14 @@ from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import allocated_nodes, locals_of, nodes_of, walk, writes
+from ocannl_core.ir.loops.traverse import (
+    allocated_nodes,
+    flattened,
+    locals_of,
+    nodes_of,
+    walk,
+    writes,
+)
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.text import PrintedNames
 from ocannl_core.schedule.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
@@ -31,7 +38,7 @@ def split_kernels(program: ir.LoopProgram) -> kernel_ir.Plan:
         VerifyError: if an external call lies between the declaration of a variable and its use.
     """
     cutter = _KernelSplitter(program)
-    for group in _groups(tuple(_flat(program.body.stmts))):
+    for group in _groups(tuple(_flat(program.body))):
         cutter.add(group)
     return kernel_ir.Plan(
         program.name,
@@ -125,17 +132,15 @@ class _KernelSplitter:
         return f"{text} (writes {written})" if text else f"writes {written}"
 
 
-def _flat(stmts: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
+def _flat(body: ir.Block) -> Iterator[ir.Stmt]:
     """Yield statements, also of inner blocks; memory of several blocks is allocated once."""
-    pending, seen = list(reversed(stmts)), set()
-    while pending:
-        stmt = pending.pop()
-        if isinstance(stmt, ir.Block):
-            pending.extend(reversed(stmt.stmts))
-        elif not isinstance(stmt, ir.Allocate) or stmt.node not in seen:
-            if isinstance(stmt, ir.Allocate):
-                seen.add(stmt.node)
-            yield stmt
+    seen: set[TensorNode] = set()
+    for stmt in flattened(body):
+        if isinstance(stmt, ir.Allocate):
+            if stmt.node in seen:
+                continue
+            seen.add(stmt.node)
+        yield stmt
 
 
 def _groups(stmts: tuple[ir.Stmt, ...]) -> Iterator[tuple[ir.Stmt, ...]]:

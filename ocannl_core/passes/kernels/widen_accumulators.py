@@ -26,10 +26,18 @@ from ocannl_core.ir.kernels.nest import (
     with_letters,
     with_value,
 )
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, map_nests, with_steps
+from ocannl_core.ir.kernels.nest_plan import (
+    NestKernel,
+    NestPlan,
+    NestReplacement,
+    NestStep,
+    map_nests,
+    replace_nests,
+    with_steps,
+)
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import Node, children, rewrite, walk
+from ocannl_core.ir.loops.traverse import rewrite, walk, walk_in_loops
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, bool_, float32, round_to
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
@@ -48,34 +56,29 @@ def widen_accumulators(
         is_fast: True if all matrix units may compute products, as `Reduction.is_fast` says.
         in_pieces: False if registers hold a long sum from its first term to the last one.
     """
-    result: list[NestStep] = []
-    made: dict[TensorNode, NodeInfo] = {}
-    for step in plan.steps:
-        if not isinstance(step, NestKernel):
-            result.append(step)
-            continue
-        kernel = _allow_fast(step) if is_fast else step
-        nest = kernel.nest
+
+    def widened(nest: KernelNest) -> NestReplacement | None:
         if nest.reduction is None or not nest.reduction.dtype.is_narrow:
-            result.append(kernel)
-            continue
+            return None
         wide = _in_registers(nest, nest.reduction)
         if not _needs_memory(nest, wide, in_pieces=in_pieces):
-            result.append(kernel.with_nest(wide))
-            continue
+            return NestReplacement((wide,), {})
         (store,) = nest.epilogue
         node = TensorNode(store.node.id, (*store.node.label, "wide"))
-        made[node] = NodeInfo(float32, plan.nodes[store.node].buffer_dims)
-        result += map(kernel.with_nest, _in_memory(nest, wide, node, plan.nodes))
-    return with_steps(plan, result, made)
+        info = NodeInfo(float32, plan.nodes[store.node].buffer_dims)
+        return NestReplacement(_in_memory(nest, wide, node, plan.nodes), {node: info})
+
+    if is_fast:
+        plan = with_steps(plan, list(map(_allow_fast, plan.steps)))
+    return replace_nests(plan, widened)
 
 
-def _allow_fast(kernel: NestKernel) -> NestKernel:
-    """Return a kernel whose sum may use all matrix units; its statements stay the same."""
-    reduction = kernel.nest.reduction
-    if reduction is None or reduction.op is not BinaryOp.ADD:
-        return kernel
-    return replace(kernel, nest=replace(kernel.nest, reduction=replace(reduction, is_fast=True)))
+def _allow_fast(step: NestStep) -> NestStep:
+    """Return a step whose sum may use all matrix units; its statements stay the same."""
+    reduction = step.nest.reduction if isinstance(step, NestKernel) else None
+    if not isinstance(step, NestKernel) or reduction is None or reduction.op is not BinaryOp.ADD:
+        return step
+    return replace(step, nest=replace(step.nest, reduction=replace(reduction, is_fast=True)))
 
 
 def _needs_memory(nest: KernelNest, wide: KernelNest, *, in_pieces: bool) -> bool:
@@ -234,9 +237,8 @@ def _accumulated_locals(body: ir.Block) -> dict[ir.Local, frozenset[BinaryOp]]:
     """Return the variables of narrow formats that loops accumulate into, with the operations."""
     found: dict[ir.Local, frozenset[BinaryOp]] = {}
     declared: dict[ir.Local, int] = {}
-    pending: list[tuple[Node, int]] = [(body, 0)]
-    while pending:
-        node, loops = pending.pop()
+    for node, around in walk_in_loops(body):
+        loops = len(around)
         match node:
             case ir.Scoped(local) | ir.DeclareLocal(local):
                 declared[local] = loops
@@ -247,6 +249,4 @@ def _accumulated_locals(body: ir.Block) -> dict[ir.Local, frozenset[BinaryOp]]:
                     found[local] = found.get(local, frozenset()) | {step[0]}
             case _:
                 pass
-        inside = loops + isinstance(node, ir.For)
-        pending += [(child, inside) for child in reversed(children(node))]
     return found

@@ -14,6 +14,7 @@ from ocannl_core.ir.indexing import LoopVar, VarIndex, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.computed_positions import with_index
+from ocannl_core.ir.loops.loop_nests import conjunction
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
@@ -210,16 +211,17 @@ def _match_nest(body: ir.Block) -> tuple[list[ir.For], ir.Store | ir.SetLocal | 
 
 def _match_accumulation(update: ir.Store | ir.SetLocal) -> tuple[ir.Expr, ir.Expr] | None:
     """Return an accumulator and the term that a statement adds to it."""
+    own: ir.Expr
     match update:
-        case ir.Store(node, indices, ir.Binary(BinaryOp.ADD, left, right)):
-            for own, term in ((left, right), (right, left)):
-                if isinstance(own, ir.Load) and own.node is node and own.indices == indices:
-                    return own, term
-        case ir.SetLocal(local, ir.Binary(BinaryOp.ADD, left, right)):
-            for own, term in ((left, right), (right, left)):
-                if own == ir.LocalRead(local):
-                    return own, term
-    return None
+        case ir.Store(node, indices, value):
+            own = ir.Load(node, indices, value.dtype)
+        case ir.SetLocal(local):
+            own = ir.LocalRead(local)
+    match update.value:
+        case ir.Binary(BinaryOp.ADD, left, right) if own in (left, right):
+            return own, right if left == own else left
+        case _:
+            return None
 
 
 def _is_independent(selection: _Selection, update: ir.Store | ir.SetLocal, var: LoopVar) -> bool:
@@ -270,16 +272,14 @@ def _replace_load(expr: ir.Expr, var: LoopVar, position: ir.Expr) -> ir.Expr:
 def _build_bounds_check(position: ir.Expr, loop: ir.For) -> ir.Expr:
     """Build the test that a number is one of the values of a loop variable."""
     dtype = position.dtype
-
-    def both(left: ir.Expr, right: ir.Expr) -> ir.Expr:
-        return ir.Binary(BinaryOp.AND, left, right, dtype)
-
     lowest, highest = ir.Const(loop.start, dtype), ir.Const(loop.stop - 1, dtype)
-    inside = both(
+    tests = [
         ir.Binary(BinaryOp.LE, lowest, position, dtype),
         ir.Binary(BinaryOp.LE, position, highest, dtype),
-    )
-    if not dtype.is_float:
-        return inside
-    whole = ir.Binary(BinaryOp.EQ, position, ir.Unary(UnaryOp.TRUNC, position, dtype), dtype)
-    return both(inside, whole)
+    ]
+    if dtype.is_float:
+        whole = ir.Unary(UnaryOp.TRUNC, position, dtype)
+        tests.append(ir.Binary(BinaryOp.EQ, position, whole, dtype))
+    found = conjunction(tests)
+    assert found is not None
+    return found

@@ -12,7 +12,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, IndexVar
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, include_loop, static_ranges
-from ocannl_core.ir.loops.traverse import Node, accesses_at, children, declares
+from ocannl_core.ir.loops.traverse import Node, accesses_at, children, flattened
 from ocannl_core.ir.node import TensorNode
 
 Accessing = (
@@ -84,19 +84,8 @@ def analyze_statements(program: ir.LoopProgram) -> tuple[AnalyzedStatement, ...]
     statics = static_ranges(program.indices)
     return tuple(
         analyze_statement(stmt, position, statics)
-        for position, stmt in enumerate(flatten_statements(program.body))
+        for position, stmt in enumerate(flattened(program.body, keeps_scopes=True))
     )
-
-
-def flatten_statements(body: ir.Block) -> Iterator[ir.Stmt]:
-    """Yield the statements of a block; flatten inner blocks without declarations."""
-    pending: list[ir.Stmt] = list(reversed(body.stmts))
-    while pending:
-        stmt = pending.pop()
-        if isinstance(stmt, ir.Block) and not declares(stmt.stmts):
-            pending.extend(reversed(stmt.stmts))
-        else:
-            yield stmt
 
 
 def analyze_statement(

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import partial
 
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine
 from ocannl_core.ir.kernels.transforms import Pack
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
-from ocannl_core.ir.loops.loop_nests import condition, guarded_by
+from ocannl_core.ir.loops.loop_nests import condition, conjunction, guarded_by
 from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
+from ocannl_core.ir.numbers.primitives import TernaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.emission import Emission
 from ocannl_core.schedule.apply.nest_state import NestState
@@ -188,12 +188,9 @@ class SharedBuffer(FilledBuffer):
         roots = self.tree.axes_of(factor)
         value = substitute_in_expr(factor, region.values(roots))
         padded = [root for root in roots if self._has_padding(root)]
-        if not padded:
+        joint = conjunction(map(condition, map(region.end, padded)))
+        if joint is None:
             return value
-        joint = reduce(
-            lambda first, second: ir.Binary(BinaryOp.AND, first, second, second.dtype),
-            map(condition, map(region.end, padded)),
-        )
         return ir.Ternary(TernaryOp.WHERE, joint, value, ir.Const(0.0, value.dtype), value.dtype)
 
     def _has_padding(self, root: str) -> bool:

@@ -20,7 +20,7 @@ from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Split, Transform, set_kinds
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Binary, Load, Store, Unary
-from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.traverse import Node, walk
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import HASHES, UnaryOp
 from ocannl_core.ir.target import Target
@@ -103,46 +103,24 @@ def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) 
 
 def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
     """Return True if a nest has operations that C compilers do not vectorise."""
-    is_streamed = any(store.is_streamed for store in nest.epilogue)
-    is_known = is_streamed or _calls_functions(nest) or _has_narrow_formats(nest, nodes)
-    return is_known or _hashes(nest) or _truncates(nest)
-
-
-def _truncates(nest: KernelNest) -> bool:
-    """Return True if a nest converts floats to integers, modulo their width."""
-    return any(
-        isinstance(each, Unary)
-        and each.op is UnaryOp.IDENTITY
-        and truncates_lanes(each.arg.dtype, each.dtype)
-        for store in nest.epilogue
-        for each in walk(store)
+    return (
+        any(nodes[node].dtype.is_narrow for node in nest.mentioned)
+        or any(store.is_streamed for store in nest.epilogue)
+        or any(_is_beyond_compilers(each) for store in nest.epilogue for each in walk(store))
     )
 
 
-def _hashes(nest: KernelNest) -> bool:
-    """Return True if a nest hashes words, which take too many operations for the compiler to find
-    the lanes of.
-    """
-    return any(
-        isinstance(each, Binary) and each.op in HASHES
-        for store in nest.epilogue
-        for each in walk(store)
-    )
-
-
-def _calls_functions(nest: KernelNest) -> bool:
-    return any(
-        isinstance(each, Unary | Binary)
-        and each.op.value.has_vector_code
-        and each.dtype is float32
-        and not is_simple_power(each)
-        for store in nest.epilogue
-        for each in walk(store)
-    )
-
-
-def _has_narrow_formats(nest: KernelNest, nodes: NodeInfos) -> bool:
-    return any(nodes[node].dtype.is_narrow for node in nest.mentioned)
+def _is_beyond_compilers(node: Node) -> bool:
+    """Return True for an operation of which C compilers find no vector code."""
+    match node:
+        case Binary(op) if op in HASHES:
+            return True  # too many operations to find the lanes of
+        case Unary(UnaryOp.IDENTITY, arg, dtype):
+            return truncates_lanes(arg.dtype, dtype)
+        case Unary(op, dtype=dtype) | Binary(op, dtype=dtype):
+            return op.value.has_vector_code and dtype is float32 and not is_simple_power(node)
+        case _:
+            return False
 
 
 def _find_vector_axis(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:

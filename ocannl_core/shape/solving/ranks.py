@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 
@@ -120,7 +120,7 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
             entered.add(var)
             if var in state.row_leaves or equally_long(state, var):
                 return None
-            if _is_derived(state, var):
+            if _is_made_later(state, var):
                 return None
         elif missing:
             return None  # each is at least as long as the other
@@ -142,22 +142,26 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
     return known + found[flat.tail]
 
 
-def _is_derived(state: SolverState, var: RowVar) -> bool:
-    """Return True if a row is the result of a constraint that waits for its operand."""
-    for constraint in state.suspended.get(var, ()):
-        rows: Iterable[Row] = ()
-        match constraint:
-            case Subscript(result):
-                rows = [row for _, row in result.rows()]
-            case Selection():
-                rows = constraint.source if constraint.is_inserted else constraint.result
-            case RowJoin(whole):
-                rows = [whole]
-            case _:
-                pass
-        if any(state.flat(row).tail == var for row in rows):
-            return True
-    return False
+def _is_made_later(state: SolverState, var: RowVar) -> bool:
+    """Return True if a row belongs to a subscript or a selection that waits for its operand."""
+    return any(
+        state.flat(row).tail == var
+        for each in state.suspended.get(var, ())
+        for row in made_rows(each)
+    )
+
+
+def made_rows(constraint: Constraint) -> Sequence[Row]:
+    """Return the rows that a constraint makes of others."""
+    match constraint:
+        case Subscript(result=result):
+            return [row for _, row in result.rows()]
+        case Selection():
+            return constraint.source if constraint.is_inserted else constraint.result
+        case RowJoin(whole):
+            return [whole]
+        case _:
+            return ()
 
 
 def bounds(state: SolverState, var: RowVar) -> list[RowBelow]:

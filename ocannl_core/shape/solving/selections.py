@@ -27,6 +27,7 @@ from ocannl_core.shape.language.constraints import (
     Selection,
 )
 from ocannl_core.shape.language.shape_terms import BUFFER_ORDER, Dim, Row, RowVar, Shape
+from ocannl_core.shape.solving.ranks import made_rows
 from ocannl_core.shape.solving.state import SolverState
 
 _OUTPUT = 1
@@ -234,14 +235,9 @@ def solve_join(state: SolverState, constraint: RowJoin) -> None:
 
 def selected_rows(state: SolverState, among: Iterable[RowVar]) -> list[RowVar]:
     """Return the open rows that suspended constraints derive from other open rows."""
-    derived: list[Row] = []
     waiting = [each for var in among for each in state.suspended.get(var, ())]
-    for constraint in dict.fromkeys(c for c in waiting if isinstance(c, RowJoin | Selection)):
-        if isinstance(constraint, RowJoin):
-            derived.append(constraint.whole)
-        else:
-            derived += constraint.source if constraint.is_inserted else constraint.result
-    flat = [state.flat(row) for row in derived]
+    selections = dict.fromkeys(c for c in waiting if isinstance(c, RowJoin | Selection))
+    flat = [state.flat(row) for each in selections for row in made_rows(each)]
     return [row.tail for row in flat if row.tail is not None]
 
 

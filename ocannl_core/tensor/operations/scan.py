@@ -102,7 +102,7 @@ def run_steps(
             fix=f"one of {', '.join(map(repr, KEPT))}",
         )
     over, initial = leaves_of(xs), leaves_of(init)
-    _check_arguments(body, over, initial, length)
+    check_arguments(body, over, initial, length)
     tensors = [each.value for each in (*over, *initial) if isinstance(each.value, Tensor)]
     session = tensors[0].session if tensors else sessions.current()
     title = name or str(getattr(body, "__name__", "step"))
@@ -129,13 +129,14 @@ def _trace(loop: Loop, body: Callable[..., Any], session: Session, init: Any, xs
         )
         loop.entries = tuple(subscript(each, loop.index) for each in loop.over)
         returned = body(with_leaves(init, loop.before), with_leaves(xs, loop.entries))
-        after, items = _checked_result(loop, init, returned)
+        after, items = checked_result(loop, init, returned)
         loop.after = tuple(as_tensor(each, session) for each in after)
         loop.items = tuple(as_tensor(each.value, session) for each in leaves_of(items))
         check_recorded_here(
             (*loop.after, *loop.items), None if recorder is None else recorder.recording
         )
-        _relate_carry(loop, session)
+        for before, own in zip(loop.before, loop.after, strict=True):
+            relate_carry(loop, before, own)
     _sort_tensors(loop, recorder)
     _fix_formats(loop)
     _add_results(loop, session)
@@ -145,9 +146,10 @@ def _trace(loop: Loop, body: Callable[..., Any], session: Session, init: Any, xs
     return with_leaves(items, loop.stacked), with_leaves(init, loop.final)
 
 
-def _check_arguments(
+def check_arguments(
     body: object, over: Sequence[Leaf], initial: Sequence[Leaf], length: object
 ) -> None:
+    """Check the arguments of a loop."""
     if not callable(body):
         raise UsageError.at_caller(
             "A loop runs a function of the carry and of one entry of xs.",
@@ -178,7 +180,7 @@ def _check_arguments(
         )
 
 
-def _checked_result(loop: Loop, init: Any, returned: Any) -> tuple[list[Any], Any]:
+def checked_result(loop: Loop, init: Any, returned: Any) -> tuple[list[Any], Any]:
     """Return the leaves of the carry that a step returns, and its value."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         kind = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else f"{returned!r}"
@@ -264,15 +266,13 @@ def _equate(loop: Loop, terms: Shape, other: Tensor, name: str) -> None:
     other.session.environment.derive([terms], [other.terms], lambda _: constraints)
 
 
-def _relate_carry(loop: Loop, session: Session) -> None:
-    """Add the constraint that a step keeps the shapes of its carry."""
-    for before, after in zip(loop.before, loop.after, strict=True):
-        if isinstance(after.definition, Filled):
-            session.environment.relate(Pointwise(), before.terms, [after.terms], loop.origin)
-            continue
-        with describe_operands([before]):
-            name = f"{before.label[0]}, against the value after a step"
-            _equate(loop, before.terms, after, name)
+def relate_carry(loop: Loop, before: Tensor, after: Tensor) -> None:
+    """Add the constraint that a step keeps the shape of a carry."""
+    if isinstance(after.definition, Filled):
+        after.session.environment.relate(Pointwise(), before.terms, [after.terms], loop.origin)
+        return
+    with describe_operands([before]):
+        _equate(loop, before.terms, after, f"{before.label[0]}, against the value after a step")
 
 
 def _fix_formats(loop: Loop) -> None:

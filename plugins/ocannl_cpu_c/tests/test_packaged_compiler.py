@@ -234,8 +234,8 @@ def test_code_that_needs_more_libraries_is_linked_again(
         assert found.linking[Libraries.DEFAULT] == ("-lm", "-pthread")  # with libgcc, by default
         cache = open_cache(replace(found, linking=(("-nostdlib",), *found.linking[1:])))
         (entry,) = loader._compile(cache, [unit]).values()
-        assert entry.object.path.is_relative_to(tmp_path)
-        kernel = loader._open(entry)
+        assert entry.path.is_relative_to(tmp_path)
+        kernel = loader._open(unit.keys[0], entry)
     cells = [np.array(each, np.int64) for each in ([0, 4], [8, 0])]  # 4 * 2 ** 64 / 8
     kernel.address(ffi.new("void *[]", [ffi.from_buffer(each) for each in cells]))
     assert cells[0].tolist() == [-(1 << 63), 0]  # 2 ** 63 without sign

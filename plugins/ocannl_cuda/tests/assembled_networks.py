@@ -18,12 +18,12 @@ from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_cuda import targets
-from ocannl_cuda.assembly import Assembly, assemble
 from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.driver_probe import DeviceFacts, Found
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
 from ocannl_cuda.source import generate
+from plugins.ocannl_cuda.tests.assembly import Assembly, assemble
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 

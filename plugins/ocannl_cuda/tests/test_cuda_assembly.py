@@ -15,9 +15,9 @@ import pytest
 from inline_snapshot import external_file
 
 from ocannl_cuda import compilers
-from ocannl_cuda.assembly import assemble, find_disassembler, sections
 from ocannl_cuda.compilers import Missing
 from plugins.ocannl_cuda.tests.assembled_networks import ALL, DEVICES, FEW, HEAD, Network
+from plugins.ocannl_cuda.tests.assembly import assemble, find_disassembler, sections
 
 COMPILER = compilers.search()
 DISASSEMBLER = find_disassembler()

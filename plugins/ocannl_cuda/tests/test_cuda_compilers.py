@@ -17,9 +17,9 @@ from ocannl_cuda import compilers, nvcc, nvrtc
 from ocannl_cuda.building import build
 from ocannl_cuda.compiler import RejectedError, architecture_of
 from ocannl_cuda.compilers import Missing
-from ocannl_cuda.resources import Resources, parse
 from ocannl_cuda_emulator import host_compiler
 from ocannl_cuda_emulator.host_compiler import HostCompiler
+from plugins.ocannl_cuda.tests.resources import Resources, parse
 
 
 @pytest.fixture(autouse=True)

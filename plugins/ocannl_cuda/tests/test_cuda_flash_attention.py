@@ -14,7 +14,6 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.settings import overrides
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.kernels.transforms import WalkTiles
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import AxisKind, For
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.target import Target
@@ -32,6 +31,7 @@ from tests.support.attention import (
     gradient_program,
     random_operands,
 )
+from tests.support.verify_plans import verify
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

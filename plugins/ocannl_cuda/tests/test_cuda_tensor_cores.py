@@ -46,10 +46,10 @@ from ocannl_cuda.matrix_instructions import (
 )
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
-from ocannl_cuda.resources import resources_of
 from ocannl_cuda.source import generate
 from plugins.ocannl_cuda.tests.emulated_kernels import Array, launcher
 from plugins.ocannl_cuda.tests.matrix_products import REGISTERS, Product, device, run
+from plugins.ocannl_cuda.tests.resources import resources_of
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_120")
 COMPILER = compilers.search()

@@ -24,8 +24,8 @@ from ocannl_cuda.compilers import Missing
 from ocannl_cuda.dialect import DIALECT
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
-from ocannl_cuda.resources import resources_of
 from ocannl_cuda.source import generate
+from plugins.ocannl_cuda.tests.resources import resources_of
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_120")
 REGISTERS = 128

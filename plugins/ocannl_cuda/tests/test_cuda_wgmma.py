@@ -49,12 +49,12 @@ from ocannl_cuda.matrix_descriptors import matrix_descriptor, place_of
 from ocannl_cuda.matrix_instructions import ASYNCHRONOUS, INSTRUCTIONS, UNITS, units_of
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
-from ocannl_cuda.resources import resources_of
 from ocannl_cuda.source import generate
 from ocannl_cuda.tensor_maps import numbers_of
 from plugins.ocannl_cuda.tests.emulated import NOTHING_LEFT, left_of, needs_emulation
 from plugins.ocannl_cuda.tests.emulated import run as run_program
 from plugins.ocannl_cuda.tests.emulated_kernels import Array, launcher
+from plugins.ocannl_cuda.tests.resources import resources_of
 from plugins.ocannl_cuda.tests.test_cuda_tensor_cores import (
     COMPILER,
     Product,

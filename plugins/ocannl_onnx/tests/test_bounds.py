@@ -310,6 +310,110 @@ def test_without_a_bound_the_error_names_it() -> None:
     assert 'load(..., bounds={"found": 100})' in str(caught.value)
 
 
+@pytest.mark.parametrize("is_sorted", [1, 0])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [([3, 4], None), ([5, 2], 0), ([4, 3, 2], 1), ([2, 6], -1), ([6], 0)]
+)
+def test_distinct_parts_along_an_axis(shape: list[int], axis: int | None, is_sorted: int) -> None:
+    attributes = {} if axis is None else {"axis": axis}
+    names = ("parts", "first", "back", "counts")
+    node = helper.make_node("Unique", ["x"], list(names), sorted=is_sorted, **attributes)
+    with oc.Session():
+        x = oc.placeholder("x", output=shape)
+        made = model([node], {"x": shape}, dict.fromkeys(names))
+        parts, first, back, counts = ocannl_onnx.load(made, bounds={"parts": 12})(x)
+        assert parts.axis == (axis or 0) % len(shape)
+        results = [parts.cells, first.cells, back, counts.cells, parts.count]
+        ctx = oc.Context("interp")
+        routine = ctx.compile(code_of(results), keep=results)
+        rng = np.random.default_rng(0)
+        for _ in range(3):
+            ctx[x] = data = rng.integers(0, 2, shape).astype(np.float32)
+            routine()
+            cells, places, inverse, numbers = np.unique(data, True, True, True, axis=axis)
+            order = np.arange(len(places)) if is_sorted else np.argsort(places)
+            rank = np.argsort(order)
+            assert ctx.item(parts.count) == len(places)
+            found = np.take(ctx[parts.cells], range(len(places)), axis=axis or 0)
+            np.testing.assert_array_equal(found, np.take(cells, order, axis=axis or 0))
+            assert ctx[first.cells][: len(places)].tolist() == places[order].tolist()
+            assert ctx[counts.cells][: len(places)].tolist() == numbers[order].tolist()
+            assert ctx[back].tolist() == rank[inverse.reshape(-1)].tolist()
+
+
+def test_all_nan_of_rows_are_one() -> None:
+    node = helper.make_node("Unique", ["x"], ["rows"], axis=0)
+    with oc.Session():
+        x = oc.placeholder("x", output=[5, 2])
+        made = model([node], {"x": [5, 2]}, {"rows": None})
+        rows = ocannl_onnx.load(made, bounds={"rows": 5})(x)
+        ctx = oc.Context("interp")
+        routine = ctx.compile(code_of([rows.cells]), keep=[rows.cells, rows.count])
+        with oc.settings.overrides(allow_nan=True):
+            nan = float("nan")
+            ctx[x] = np.array([[1, nan], [nan, 2], [1, nan], [nan, 1], [nan, 2]], np.float32)
+        routine()
+        assert ctx.item(rows.count) == 3
+        expected = np.array([[1, nan], [nan, 1], [nan, 2], [0, 0], [0, 0]])
+        np.testing.assert_array_equal(ctx[rows.cells], expected)
+
+
+def in_body(nodes: list[Any], output: str) -> onnx.GraphProto:
+    """Return the body of a scan that adds up a number of each row."""
+    nodes = [*nodes, helper.make_node("Add", ["sum", output], ["after"])]
+    nodes.append(helper.make_node("Identity", [output], ["row_of_all"]))
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("sum", "row")]
+    results = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("after", "row_of_all")
+    ]
+    return helper.make_graph(nodes, "body", ports, results)
+
+
+@pytest.mark.parametrize("backend", ["interp", pytest.param("cpu_c", marks=pytest.mark.slow)])
+def test_bodies_of_loops_have_bounds(backend: str) -> None:
+    body = in_body(
+        [
+            helper.make_node("NonZero", ["row"], ["at"], name="found"),
+            helper.make_node("Transpose", ["at"], ["places"]),
+            helper.make_node("GatherND", ["row", "places"], ["cells"]),
+            helper.make_node("ReduceProd", ["cells"], ["product"], keepdims=0),
+        ],
+        "product",
+    )
+    nodes = [
+        helper.make_node("Identity", ["start"], ["zero_sum"]),
+        helper.make_node("Scan", ["zero_sum", "x"], ["sum", "rows"], body=body, num_scan_inputs=1),
+    ]
+    made = model(nodes, {"x": [3, 4], "start": []}, {"sum": None, "rows": None})
+    with oc.Session():
+        x, start = oc.placeholder("x", output=[3, 4]), oc.placeholder("start", output=[])
+        results = list(ocannl_onnx.load(made, bounds={"found": 3})(x, start))
+        ctx = oc.Context(backend)
+        routine = ctx.compile(code_of(results), keep=results)
+        ctx[x] = np.array([[0, 2, 0, 3], [0, 0, 0, 0], [5, 7, 2, 0]])
+        ctx[start] = np.array(1)
+        routine()
+        assert ctx[results[1]].tolist() == [6, 1, 70]
+        assert ctx.item(results[0]) == 78
+        ctx[x] = np.ones((3, 4))
+        with pytest.raises(oc.UsageError, match="count_of_found = 4"):
+            routine()
+
+
+def test_rows_of_sizes_that_data_decides_are_refused() -> None:
+    body = in_body([helper.make_node("NonZero", ["row"], ["at"], name="found")], "row")
+    body.node[-1].input[0] = "at"
+    node = helper.make_node(
+        "Scan", ["first_cell", "x"], ["sum", "rows"], body=body, num_scan_inputs=1
+    )
+    start = helper.make_node("ReduceSum", ["x"], ["first_cell"], keepdims=0)
+    made = model([start, node], {"x": [3, 4]}, {"sum": None, "rows": None})
+    with oc.Session():
+        loaded = ocannl_onnx.load(made, bounds={"found": 3})
+        with pytest.raises(ocannl_onnx.UnsupportedOperatorError, match="rows of a stacked output"):
+            loaded(oc.placeholder("x", output=[3, 4]))
+
+
 def test_files_of_pictures_are_read_or_are_an_error() -> None:
     pytest.importorskip("PIL", reason="the package pillow is not installed")
     port = helper.make_tensor_value_info("data", TensorProto.UINT8, None)

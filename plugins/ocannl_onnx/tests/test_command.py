@@ -43,6 +43,20 @@ def test_info_names_refused_operators(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "Own   refused: the standard has no such operator" in capsys.readouterr().out
 
 
+def test_info_takes_bounds_of_sizes_that_data_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "places.onnx")
+    node = helper.make_node("NonZero", ["x"], ["y"], name="places")
+    onnx.save(model([node], {"x": [4]}, {"y": None}), file)
+    assert main(["onnx", "info", file]) == 0
+    assert 'bounds={"places": 100}' in capsys.readouterr().out
+    assert main(["onnx", "info", file, "--bounds", "places=3"]) == 0
+    assert "applies to placeholders" in capsys.readouterr().out
+    assert main(["onnx", "info", file, "--bounds", "places"]) != 0
+    assert "--bounds NonZero_12=100" in capsys.readouterr().err
+
+
 def test_run_takes_arrays_and_saves_results(file: str, tmp_path: Path) -> None:
     x = np.ones((2, 3), np.float32)
     np.savez(tmp_path / "in.npz", x=x)

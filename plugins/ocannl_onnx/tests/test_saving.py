@@ -130,6 +130,15 @@ def scan() -> Any:
     return oc.scan(oc.nn.gru_cell(width=3), 0.0, _x(3, batch=[4, 2]))[0]
 
 
+def scan_while() -> Any:
+    x, w = _x(2, batch=[3]), oc.param("w", output=[2], input=[2])
+
+    def step(c: Any, _: None) -> Any:
+        return c * 1.5 + w @ c, c
+
+    return oc.scan_while(lambda c: oc.sum(c * c, axis=-1) < 50, step, x, length=6)
+
+
 def embedding() -> Any:
     ids = _x(3, name="ids", dtype="int64")
     return oc.nn.embedding(ids, entries=7, width=4), oc.one_hot(ids, 5)
@@ -201,6 +210,7 @@ MODELS: dict[Callable[[], Any], bool] = {
     lstm: True,
     lengths: True,
     scan: True,
+    scan_while: True,
     embedding: True,
     movement: True,
     reductions: True,

@@ -43,12 +43,22 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.serialization.columns import DecodingError
 from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import encode
-from ocannl_core.ir.serialization.forms import NotDataError, Numbering
-from ocannl_core.ir.serialization.schema import form_like, form_of, record_of
+from ocannl_core.ir.serialization.forms import Form, NotDataError, Numbering, TupleForm
+from ocannl_core.ir.serialization.schema import form_of, record_of
 from ocannl_core.ir.target import Target
 from ocannl_core.ir.templates import canonical_form
 from ocannl_core.testing.programs import HAND_MADE, Example
 from ocannl_core.testing.strategies import loop_programs
+
+
+def form_like(value: Any) -> Form | None:
+    """Return the form of values like this one: of its class, and tuples of the same length."""
+    if not isinstance(value, tuple):
+        kind: Any = type(value)
+        return form_of(kind)
+    forms = [form_like(each) for each in value]
+    known = [form for form in forms if form is not None]
+    return TupleForm(known) if len(known) == len(forms) else None
 
 
 def written(value: object, annotation: Any = None, things: tuple[object, ...] = ()) -> bytes:

@@ -13,7 +13,6 @@ from inline_snapshot import snapshot
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import AxisKind, For
 from ocannl_core.ir.numbers.dtypes import float32, int32, uint32
 from ocannl_core.ir.target import Target, ThreadBlocks
@@ -28,6 +27,7 @@ from ocannl_core.testing.subject import subject_named
 from tests.support.reductions import random_reductions
 from tests.support.rows import random_row_programs
 from tests.support.schedules import schedule_by_rule
+from tests.support.verify_plans import verify
 
 DEVICES = {
     "tiny": ThreadBlocks(max_threads=8, threads=4, local_bytes=1 << 12),

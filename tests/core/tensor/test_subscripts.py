@@ -242,3 +242,15 @@ def test_keys_that_need_a_size_given_at_run_time_are_refused(key: object) -> Non
             oc.Context("interp").compile(code, bindings=[n])
         with pytest.raises(oc.UsageError, match="A key is a position"):
             x[n]
+
+
+def test_positions_taken_from_a_row_that_is_open_have_its_axes() -> None:
+    """The size of the reshaped tensor is known once its shape is read."""
+    x = oc.reshape(oc.moveaxis(oc.placeholder("x", output=[5, 2]), 0, 0), output=[5, 2])
+    columns = oc.einsum("nc => c | n", x)
+
+    def follow(order: oc.Tensor, column: oc.Tensor) -> tuple[oc.Tensor, None]:
+        return oc.take(order, oc.cast(oc.take(column, order), "int64")), None
+
+    _, order = oc.scan(follow, oc.tensor(np.arange(5)), columns)
+    assert order.shape.dims == (5,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -23,6 +24,7 @@ from ocannl_core.ir.kernels.nest import (
     KernelNest,
     LoopAxis,
     Reduction,
+    map_parts,
     nodes_read,
     substitute_in_store,
     with_letters,
@@ -55,21 +57,6 @@ from ocannl_core.schedule.rules.decision import Rule, ScheduleDecision, products
 
 
 @dataclass(frozen=True, slots=True)
-class FusedNests:
-    """The result of fusing nests.
-
-    Attributes:
-        sums: Nests that combine partial results of sums over rows, to run afterwards.
-        partial: The nodes of those results, which outlive the body.
-    """
-
-    body: ir.Block
-    sums: tuple[KernelNest, ...]
-    partial: tuple[TensorNode, ...]
-    nodes: Mapping[TensorNode, NodeInfo]
-
-
-@dataclass(frozen=True, slots=True)
 class FusedKernel:
     """A row group with schedules.
 
@@ -89,18 +76,18 @@ def fuse_group(group: RowGroup, rule: Rule, nodes: Mapping[TensorNode, NodeInfo]
     loops = FusedLoops(group.fusion, nodes)
     decisions = list(loops.decide(rule))
     schedules = [each.schedule or () for each in decisions]
-    result = loops.build(schedules)
+    body = loops.build(schedules)
     members = zip(group.titles, group.fusion.members, strict=True)
     sums = [title for title, each in members if each.reduces_rows and not each.reduces_inner_rows]
     return FusedKernel(
         replace(
-            kernel_of(result.body, group.title),
+            kernel_of(body, group.title),
             schedule=group.fusion.schedule(schedules),
             products=products_of_rows(group.fusion, decisions),
         ),
-        tuple(map(NestKernel, result.sums, sums)),
-        result.partial,
-        result.nodes,
+        tuple(map(NestKernel, loops.sums(), sums)),
+        loops.partial,
+        loops.new_nodes,
     )
 
 
@@ -318,15 +305,10 @@ class FusedLoops:
 
     def inner_nest(self, member: Member) -> KernelNest:
         """Return a nest as it is inside of the shared loops."""
-        nest, reduction = member.nest, member.nest.reduction
-        if reduction is not None:
-            reduction = replace(
-                reduction,
-                term=self._rewrite_expr(member, reduction.term),
-                initial=self._rewrite_expr(member, reduction.initial),
-            )
-        epilogue = tuple(self._rewrite_store(member, store) for store in nest.epilogue)
-        return KernelNest(self._inner_axes(member), reduction, epilogue)
+        nest = map_parts(
+            member.nest, partial(self._rewrite_expr, member), partial(self._rewrite_store, member)
+        )
+        return replace(nest, axes=self._inner_axes(member))
 
     def _inner_axes(self, member: Member) -> tuple[LoopAxis, ...]:
         kept = member.rows[-1] if self.plan.size > 1 else ""
@@ -495,8 +477,8 @@ class FusedLoops:
             if at in self._skipped.sums and nest is not None
         )
 
-    def build(self, schedules: Sequence[Schedule]) -> FusedNests:
-        """Build the fused loops, each nest by its own schedule.
+    def build(self, schedules: Sequence[Schedule]) -> ir.Block:
+        """Build the fused loops, each nest by its own schedule; add the nodes that they need.
 
         Raises:
             UsageError: if a schedule does not fit its nest, or a row depends on another one.
@@ -531,9 +513,7 @@ class FusedLoops:
             before = after = ()
         if self.plan.groups > 1 or self.partial:
             whole = ir.Block((*self._clear_partial(inner=False), *body.stmts))
-            body = (
-                ir.Block((ir.For(self._group, 0, self.plan.groups, whole),))
-                if self.plan.groups > 1
-                else whole
-            )
-        return FusedNests(body, self.sums(), self.partial, self.new_nodes)
+            body = whole
+            if self.plan.groups > 1:
+                body = ir.Block((ir.For(self._group, 0, self.plan.groups, whole),))
+        return body

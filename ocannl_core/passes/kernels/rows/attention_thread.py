@@ -23,6 +23,7 @@ from ocannl_core.ir.indexing import (
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format
+from ocannl_core.ir.loops.loop_nests import conjunction
 from ocannl_core.ir.loops.traverse import map_expr, walk
 from ocannl_core.ir.loops.unit_products import product_nest
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -30,7 +31,7 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.passes.kernels.rows.attention_tiles import AttentionTile
 from ocannl_core.passes.kernels.rows.flash_attention import FusedAttention
-from ocannl_core.passes.kernels.rows.tile_copies import Side, both
+from ocannl_core.passes.kernels.rows.tile_copies import Side
 from ocannl_core.schedule.machine_model import WALK_TERMS
 
 
@@ -183,7 +184,7 @@ class AttentionThread:
         found = columns.is_inside(self.own_column(y, lane))
         known = self.arrays.known
         loads = any(isinstance(each, ir.Load) and each.node in known for each in walk(needed))
-        return both(found, self.rows.is_inside(self.own_row(x))) if loads else found
+        return conjunction([found, self.rows.is_inside(self.own_row(x)) if loads else None])
 
 
 _Factors = tuple[ir.Load, ir.Load, ir.Load]

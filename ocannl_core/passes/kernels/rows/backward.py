@@ -26,13 +26,13 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, substitute
 from ocannl_core.ir.kernels.nest import KernelNest, with_letters, with_value
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, mentioned, nest_of, written
-from ocannl_core.ir.loops.conversions import as_format
+from ocannl_core.ir.loops.conversions import as_format, unconverted
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Store, Unary
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_in_expr
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
-from ocannl_core.passes.kernels.rows.flash_attention import Product, factors_of, joined, unconverted
+from ocannl_core.passes.kernels.rows.flash_attention import Product, factors_of, joined
 from ocannl_core.passes.kernels.rows.recognize_attention import TracedAttention, attentions_at
 from ocannl_core.passes.kernels.rows.trace import NoAttentionError, Sides, Trace, is_sum, sides_of
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels.nest import LoopAxis
-from ocannl_core.ir.loops.conversions import as_format, unwidened
+from ocannl_core.ir.loops.conversions import as_format, unconverted, unwidened
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Local, Store, Ternary, Unary
 from ocannl_core.ir.loops.traverse import map_expr, nodes_of
 from ocannl_core.ir.node import TensorNode
@@ -173,13 +173,6 @@ def exponential_of(op: Expr, difference: Expr) -> Expr:
     op = unconverted(op)
     assert isinstance(op, Unary)
     return Unary(op.op, difference, difference.dtype)
-
-
-def unconverted(expr: Expr) -> Expr:
-    """Return an expression without conversions around it."""
-    while isinstance(expr, Unary) and expr.op is UnaryOp.IDENTITY:
-        expr = expr.arg
-    return expr
 
 
 def replaced(expr: Expr, old: Expr | None, new: Expr) -> Expr:

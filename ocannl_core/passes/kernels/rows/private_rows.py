@@ -13,7 +13,7 @@ shared, and needs no barrier.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -21,7 +21,7 @@ from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range, static_ranges
-from ocannl_core.ir.loops.traverse import Node, accesses_at, children, rewrite
+from ocannl_core.ir.loops.traverse import Node, accesses, accesses_at, rewrite, walk, walk_in_loops
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import MOST_PRIVATE_BYTES
@@ -102,7 +102,8 @@ def find_private_rows(
     ranges = {**rows_around, thread: Range(0, threads - 1)}
     found: dict[TensorNode, list[tuple[int, bool, _Form | None, _Around]]] = {}
     for number, stmts in enumerate(nests):
-        for access, around in _accesses(ir.Block(stmts), {}):
+        for access, loops in walk_in_loops(ir.Block(stmts)):
+            around = {loop.var: loop for loop in loops}
             for each in accesses_at(access):
                 form = _form(access, around, thread, threads)
                 entry = number, each.writes, form, around
@@ -131,14 +132,6 @@ def find_private_rows(
         )
         rows[node] = PrivateRow(form, TensorNode(0, node.label), node not in shared, is_vector)
     return rows
-
-
-def _accesses(root: Node, around: _Around) -> Iterator[tuple[Node, _Around]]:
-    if isinstance(root, ir.For):
-        around = {**around, root.var: root}
-    yield root, around
-    for child in children(root):
-        yield from _accesses(child, around)
 
 
 def _form(access: Node, around: _Around, thread: indexing.LoopVar, threads: int) -> _Form | None:
@@ -214,7 +207,7 @@ def with_private_rows(
     """Return statements of a thread that access its own arrays in place of rows."""
     if not rows:
         return stmts
-    loops = {each.var for each, _ in _accesses(ir.Block(stmts), {}) if isinstance(each, ir.For)}
+    loops = {each.var for each in walk(ir.Block(stmts)) if isinstance(each, ir.For)}
     copies = {row.copy for row in rows.values()}
     used: set[indexing.LoopVar] = set()
 
@@ -249,8 +242,4 @@ def with_private_rows(
 
 
 def _moves(loop: ir.For, copies: set[TensorNode]) -> bool:
-    return any(
-        access.node in copies
-        for each, _ in _accesses(loop.body, {})
-        for access in accesses_at(each)
-    )
+    return any(access.node in copies for access in accesses(loop.body))

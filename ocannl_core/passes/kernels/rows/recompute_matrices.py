@@ -20,7 +20,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, nodes_read, substitute_in_store, with_nodes
+from ocannl_core.ir.kernels.nest import KernelNest, nodes_read, substitute_in_nest, with_nodes
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -268,15 +268,8 @@ def _nest_of_stores(plan: NestPlan, at: int, needed: frozenset[TensorNode]) -> K
         own = fresh_var(axis.var.hint)
         values[axis.var] = VarIndex(own)
         axes.append(replace(axis, var=own))
-    reduction = nest.reduction
-    if reduction is not None:
-        term = traverse.substitute_in_expr(reduction.term, values)
-        initial = traverse.substitute_in_expr(reduction.initial, values)
-        reduction = replace(reduction, term=term, initial=initial)
-    stores = (store for store in nest.epilogue if store.node in needed)
-    return KernelNest(
-        tuple(axes), reduction, tuple(substitute_in_store(each, values) for each in stores)
-    )
+    stores = tuple(store for store in nest.epilogue if store.node in needed)
+    return substitute_in_nest(replace(nest, axes=tuple(axes), epilogue=stores), values)
 
 
 def _best(found: _Recomputation, group_at: GroupAt) -> tuple[int, NestPlan] | None:

@@ -14,7 +14,7 @@ from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.loop_nests import condition, guarded_by
+from ocannl_core.ir.loops.loop_nests import condition, conjunction, guarded_by
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
@@ -56,13 +56,6 @@ class Side:
         return None if end is None else condition(end)
 
 
-def both(first: ir.Expr | None, second: ir.Expr | None) -> ir.Expr | None:
-    """Return the conjunction of two conditions; None stands for one that always holds."""
-    if first is None or second is None:
-        return first if second is None else second
-    return ir.Binary(BinaryOp.AND, first, second, first.dtype)
-
-
 @dataclass(frozen=True, slots=True)
 class TileCopies:
     """The copies of one kernel.
@@ -91,7 +84,7 @@ class TileCopies:
         }
         value = substitute_in_expr(factor, values)
         if lanes == 1:
-            inside = both(rows.is_inside(row), columns.is_inside(column))
+            inside = conjunction([rows.is_inside(row), columns.is_inside(column)])
             return cells.around((ir.Store(node, indices, inside_or(inside, value)),))
         terms = [each for each in indexing.as_affine(column)[0] if each[1] is not cells.lane]
         end = columns.end(indexing.affine(terms))

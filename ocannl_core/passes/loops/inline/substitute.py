@@ -13,6 +13,7 @@ from ocannl_core.ir.indexing import IndexMap
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.conversions import constant
+from ocannl_core.ir.loops.loop_nests import conjunction
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int64, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
@@ -97,12 +98,11 @@ class _CopyWriter:
 
     def guard(self, value: ir.Expr) -> ir.Expr:
         """Select the value where the conditions hold, and the scalar's previous value elsewhere."""
-        conditions = [part for each in self.solution.conditions for part in _build_tests(each)]
-        if not conditions:
+        holds = conjunction(
+            part for each in self.solution.conditions for part in _build_tests(each)
+        )
+        if holds is None:
             return value
-        holds = conditions[0]
-        for condition in conditions[1:]:
-            holds = ir.Binary(BinaryOp.AND, holds, condition, int64)
         return ir.Ternary(TernaryOp.WHERE, holds, value, ir.LocalRead(self.local), value.dtype)
 
 

@@ -42,19 +42,6 @@ class TranslationUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class CachedKernel:
-    """A compiled kernel.
-
-    Attributes:
-        key: The kernel's key.
-        object: The object that has it.
-    """
-
-    key: str
-    object: CachedObject
-
-
-@dataclass(frozen=True, slots=True)
 class Building:
     """A translation unit in compilation.
 
@@ -89,11 +76,11 @@ class DiskCache:
         self._compiler = compiler
         self._spare: DiskCache | None = None
 
-    def find(self, key: str) -> CachedKernel | None:
-        """Return the location of a kernel; None if it is not cached, or its digest differs."""
+    def find(self, key: str) -> CachedObject | None:
+        """Return the object that has a kernel; None if it is not cached, or its digest differs."""
         found = self.compiled.find(key)
         if found is not None:
-            return CachedKernel(key, found)
+            return found
         return None if self._spare is None else self._spare.find(key)
 
     def start(self, unit: TranslationUnit) -> Building:
@@ -124,8 +111,8 @@ class DiskCache:
 
     def build(
         self, units: Sequence[TranslationUnit], early: Sequence[Building] = ()
-    ) -> dict[str, CachedKernel]:
-        """Compile files in parallel; return the locations of their kernels by key.
+    ) -> dict[str, CachedObject]:
+        """Compile files in parallel; return the objects of their kernels by key.
 
         Args:
             units: The files.
@@ -137,7 +124,7 @@ class DiskCache:
             OSError: if something cannot be written.
         """
         started = list(early)
-        entries: dict[str, CachedKernel] = {}
+        entries: dict[str, CachedObject] = {}
         try:
             for unit in units:
                 started.append(self.start(unit))
@@ -161,8 +148,8 @@ class DiskCache:
         """
         self._spare = DiskCache(self.compiled.replacement(error), self._compiler)
 
-    def _finished(self, building: Building) -> dict[str, CachedKernel]:
-        """Return the locations of the kernels of a compiled file, after recording them on disk."""
+    def _finished(self, building: Building) -> dict[str, CachedObject]:
+        """Return the object of the kernels of a compiled file, after recording it on disk."""
         directory, source = building.directory, f"{_name(building.unit)}.c"
         objects = self.compiled.objects
         try:
@@ -178,7 +165,7 @@ class DiskCache:
                 building.compilation.command, f"it wrote no whole shared object: {missing}"
             )
         found = self.compiled.add(building.unit.keys, content)
-        return {key: CachedKernel(key, found) for key in building.unit.keys}
+        return dict.fromkeys(building.unit.keys, found)
 
 
 def _name(unit: TranslationUnit) -> str:

@@ -21,15 +21,9 @@ class ThreadedC(Dialect):
         return AmxLoops(self, state)
 
 
-class UnfusedC(ThreadedC):
-    """C of `ThreadedC` for processors without fused multiply-add."""
-
-    required_helpers = frozenset({UNFUSED})
-
-
 DIALECT = ThreadedC()
 
 
 def dialect_of(target: Target) -> Dialect:
     """Return the dialect for a device."""
-    return DIALECT if target.has_fma else UnfusedC()
+    return DIALECT if target.has_fma else DIALECT.varied(required_helpers=frozenset({UNFUSED}))

@@ -18,11 +18,12 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ocannl_core.backend_api import CompileError, replace
+from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorization, KernelText
 from ocannl_cpu_c import background_compilation, devices, object_files, own_settings
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
-from ocannl_cpu_c.cache import Building, CachedKernel, DiskCache, TranslationUnit, open_cache
+from ocannl_cpu_c.cache import Building, DiskCache, TranslationUnit, open_cache
 from ocannl_cpu_c.calling import set_python_functions
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
 from ocannl_cpu_c.linking import Libraries
@@ -70,7 +71,7 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
             except CompileError as error:
                 raise _with_authors(error, missing) from None
             for kernel in missing:
-                made = found[kernel.symbol] = _open(entries[key(kernel)])
+                made = found[kernel.symbol] = _open(key(kernel), entries[key(kernel)])
                 _loaded[compiler, kernel.symbol] = made
         loaded = {symbol: each for symbol, each in found.items() if each is not None}
         for each in loaded.values():
@@ -161,14 +162,14 @@ def _runtime() -> Any:
         cache, file = _cache(find()), _runtime_unit()
         entry = cache.find(file.keys[0])
         try:
-            library = None if entry is None else _library(entry)
+            library = None if entry is None else _library(file.keys[0], entry)
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
             _check_compiler(cache)
             early = background_compilation.take_running(cache, file.keys)
             entries = _compile(cache, [] if early else [file], early)
-            library = _library(entries[file.keys[0]])
+            library = _library(file.keys[0], entries[file.keys[0]])
         set_python_functions(library.code)
         _found_runtime.append(library)
     return _found_runtime[0].code
@@ -192,7 +193,7 @@ def _check_compiler(cache: DiskCache) -> None:
     entries = _compile(cache, [each for each in files if each.keys not in begun], early)
     wrong: list[str] = []
     for file in files:
-        found = failures(file, [_open(entries[each]) for each in file.keys])
+        found = failures(file, [_open(each, entries[each]) for each in file.keys])
         wrong += [f"{each} ({file.loops.name.lower()} loops)" for each in found]
     if not wrong:
         return
@@ -248,7 +249,7 @@ def _runtime_file(*, is_checked: bool) -> TranslationUnit:
 
 def _build(
     cache: DiskCache, kernels: Sequence[KernelText], *, and_runtime: bool
-) -> dict[str, CachedKernel]:
+) -> dict[str, CachedObject]:
     """Return the locations of kernels, after compiling all that are not in compilation."""
     keys = {key(each) for each in kernels}
     files = _missing_runtime(cache) if and_runtime else []
@@ -267,7 +268,7 @@ def _build(
 
 def _compile(
     cache: DiskCache, files: Sequence[TranslationUnit], early: Sequence[Building] = ()
-) -> dict[str, CachedKernel]:
+) -> dict[str, CachedObject]:
     """Compile files, and return the locations of their kernels, which can be loaded.
 
     A file whose compiler was killed or wrote an incomplete object is compiled again, and one that
@@ -282,8 +283,8 @@ def _compile(
     for _ in range(_ATTEMPTS):
         try:
             entries = cache.build(files, early)
-            for entry in entries.values():
-                _library(entry)
+            for each, entry in entries.items():
+                _library(each, entry)
             return entries
         except (UnfinishedError, ForeignObjectError) as error:
             problem = str(error)
@@ -321,31 +322,30 @@ def _load_cached(cache: DiskCache, compiler: Compiler, kernel: KernelText) -> Lo
     if entry is None:
         return None
     try:
-        loaded = _loaded[compiler, kernel.symbol] = _open(entry)
+        loaded = _loaded[compiler, kernel.symbol] = _open(key(kernel), entry)
     except OSError:  # intact, and still not loadable here: built again
         return None
     return loaded
 
 
-def _open(entry: CachedKernel) -> LoadedKernel:
-    library = _library(entry)
-    return LoadedKernel(library.code.ocannl_kernels[library.positions[entry.key]], library)
+def _open(kernel_key: str, entry: CachedObject) -> LoadedKernel:
+    library = _library(kernel_key, entry)
+    return LoadedKernel(library.code.ocannl_kernels[library.positions[kernel_key]], library)
 
 
-def _library(entry: CachedKernel) -> LoadedObject:
-    """Return an object, mapped once.
+def _library(kernel_key: str, entry: CachedObject) -> LoadedObject:
+    """Return the object of a kernel, mapped once.
 
     Raises:
         OSError: if it cannot be loaded, or does not have the kernel.
     """
-    found = entry.object
-    library = _libraries.get(found.name)
+    library = _libraries.get(entry.name)
     if library is None:
-        code = object_files.load(found.path, found.content)
-        library = _libraries[found.name] = LoadedObject(code, _positions(code))
+        code = object_files.load(entry.path, entry.content)
+        library = _libraries[entry.name] = LoadedObject(code, _positions(code))
         _recent.use(library)
-    if entry.key not in library.positions:
-        raise ForeignObjectError(f"{found.name} does not have the kernel {entry.key}")
+    if kernel_key not in library.positions:
+        raise ForeignObjectError(f"{entry.name} does not have the kernel {kernel_key}")
     return library
 
 

@@ -7,6 +7,7 @@ compiler.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--generate-line-info")
@@ -45,6 +46,24 @@ class CudaCompiler(Protocol):
             RejectedError: with the messages of the compiler.
         """
         ...
+
+
+class NvidiaCompiler(ABC):
+    """A compiler of NVIDIA, which reports on the code that it writes."""
+
+    __slots__ = ()
+    is_emulator = False
+
+    @abstractmethod
+    def compile_and_report(
+        self, text: str, architecture: str, name: str, *more_options: str
+    ) -> tuple[bytes, str]:
+        """Return a cubin and the messages of the compiler; arguments and errors as `compile`."""
+
+    def compile(self, text: str, architecture: str, name: str) -> bytes:
+        """Return a cubin, as compilers do."""
+        cubin, _ = self.compile_and_report(text, architecture, name)
+        return cubin
 
 
 class RejectedError(Exception):

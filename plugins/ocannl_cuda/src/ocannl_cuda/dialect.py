@@ -95,7 +95,8 @@ class Cuda(BlockDialect):
         return f"{text}\n{ptx.definitions(own)}" if own else text
 
     def for_positions(self, most: int) -> Cuda:
-        return (Cuda if most < self.far else WideCuda)(self.max_blocks)
+        # each operation on a position of 64 bits is several instructions
+        return self if most < self.far else self.varied(index_type="int64_t")
 
     @property
     def folded_block_number(self) -> str:
@@ -126,7 +127,8 @@ class Cuda(BlockDialect):
         )
 
     def device_loops(self, kernel: Kernel, state: RenderState) -> CudaLoops:
-        persistent = _PERSISTENT_WIDE if self.index_type == "int64_t" else _PERSISTENT
+        # blocks that run some of a grid each: grids have any number of blocks
+        persistent = self.varied(block_number="block", max_blocks=None)
         return CudaLoops(
             kernel, state, self, persistent, self.matrix_units, self.asynchronous_copies
         )
@@ -164,22 +166,6 @@ class Cuda(BlockDialect):
         return f"{shared}__align__(16) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
 
 
-class WideCuda(Cuda):
-    """The same with positions of 64 bits, each operation on which is several instructions."""
-
-    index_type: ClassVar[str] = "int64_t"
-
-
-class _Persistent(Cuda):
-    """The same for blocks that run some of a grid each: grids have any number of blocks."""
-
-    block_number: ClassVar[str] = "block"
-
-
-class _PersistentWide(WideCuda):
-    block_number: ClassVar[str] = "block"
-
-
 def _own_helpers(helpers: Iterable[str]) -> tuple[list[str], list[str]]:
     """Divide helpers into this backend's and the core's."""
     names = list(helpers)
@@ -188,5 +174,3 @@ def _own_helpers(helpers: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 DIALECT = Cuda()
-_PERSISTENT = _Persistent()
-_PERSISTENT_WIDE = _PersistentWide()

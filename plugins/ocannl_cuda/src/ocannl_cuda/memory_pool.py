@@ -9,10 +9,12 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ocannl_cuda.driver_calls import LEGACY_STREAM
+
+if TYPE_CHECKING:
+    from ocannl_cuda.device import CudaDevice
 
 _SMALL = 1 << 20
 _SMALL_STEP = 512
@@ -22,24 +24,6 @@ _KEPT_SHARE = 4
 """Free blocks take at most one part in so many of a device: other programs and libraries use it,
 too.
 """
-
-
-class PooledDevice(Protocol):
-    """A device whose memory a pool keeps; as a context manager it makes its context current."""
-
-    driver: Any
-    ordinal: int
-
-    def take_back(self, stream: int) -> None: ...
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
 
 class PooledAllocation:
@@ -81,7 +65,7 @@ class MemoryPool:
         kept: The bytes of free blocks.
     """
 
-    def __init__(self, device: PooledDevice, *, is_exact: bool) -> None:
+    def __init__(self, device: CudaDevice, *, is_exact: bool) -> None:
         self._device = device
         self.is_exact = is_exact
         self._free: dict[int, list[Any]] = {}

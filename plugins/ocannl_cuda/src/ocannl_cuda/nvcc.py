@@ -9,13 +9,13 @@ from functools import cache
 
 from ocannl_core.backend_api import dataclass, settings
 from ocannl_core.backend_api.files import unfinished_directory
-from ocannl_cuda.compiler import OPTIONS, RejectedError
+from ocannl_cuda.compiler import OPTIONS, NvidiaCompiler, RejectedError
 
 _RELEASE = re.compile(r"release (\d+)\.(\d+), (V[\d.]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Nvcc:
+class Nvcc(NvidiaCompiler):
     """A program that works.
 
     Attributes:
@@ -35,19 +35,6 @@ class Nvcc:
     @property
     def identity(self) -> str:
         return f"nvcc {self.release} {OPTIONS}"
-
-    @property
-    def is_emulator(self) -> bool:
-        return False
-
-    def compile(self, text: str, architecture: str, name: str) -> bytes:
-        """Return a cubin.
-
-        Raises:
-            RejectedError: with the messages of the compiler.
-        """
-        cubin, _ = self.compile_and_report(text, architecture, name)
-        return cubin
 
     def compile_and_report(
         self, text: str, architecture: str, name: str, *more_options: str

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from ocannl_core.backend_api import dataclass
-from ocannl_cuda.compiler import OPTIONS, RejectedError
+from ocannl_cuda.compiler import OPTIONS, NvidiaCompiler, RejectedError
 
 _NAME = re.compile(r"libnvrtc\.so\.(\d+)(?:\.(\d+))?")
 _MAJORS = (13, 12)
@@ -24,7 +24,7 @@ _MAJORS = (13, 12)
 
 
 @dataclass(frozen=True, slots=True)
-class Nvrtc:
+class Nvrtc(NvidiaCompiler):
     """A loaded library.
 
     Attributes:
@@ -46,19 +46,6 @@ class Nvrtc:
     def identity(self) -> str:
         size = os.path.getsize(self.path) if os.path.isfile(self.path) else 0
         return f"nvrtc {self.version} {size} {OPTIONS}"
-
-    @property
-    def is_emulator(self) -> bool:
-        return False
-
-    def compile(self, text: str, architecture: str, name: str) -> bytes:
-        """Return a cubin.
-
-        Raises:
-            RejectedError: with the messages of the compiler.
-        """
-        cubin, _ = self.compile_and_report(text, architecture, name)
-        return cubin
 
     def compile_and_report(
         self, text: str, architecture: str, name: str, *more_options: str

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ocannl_cuda.events import DeviceEvent
+
+if TYPE_CHECKING:
+    from ocannl_cuda.device import CudaDevice
 
 Bytes = np.ndarray[Any, Any]
 _SMALLEST = 1 << 16
@@ -21,31 +23,6 @@ CHUNK = 1 << 24
 """The most bytes of one copy; more are copied in several pieces."""
 _MOST = 1 << 26
 """The most bytes of blocks."""
-
-
-class HostDevice(Protocol):
-    """A device that accesses memory of the host; as a context manager it makes its context
-    current.
-    """
-
-    driver: Any
-    stream: Any
-    is_left: bool
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-    def event(self) -> DeviceEvent: ...
-
-    def reuse_event(self, event: DeviceEvent) -> None: ...
-
-    def own(self, thing: Any) -> None: ...
 
 
 class HostMemory:
@@ -62,8 +39,8 @@ class HostMemory:
 
     __slots__ = ("__weakref__", "_device", "_memory", "address", "cells")
 
-    def __init__(self, device: HostDevice, nbytes: int) -> None:
-        self._device: HostDevice | None = None
+    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+        self._device: CudaDevice | None = None
         flags = device.driver.host_alloc_flags.DEVICEMAP
         zeros = device.driver.pagelocked_zeros
         self.cells: Bytes = zeros(nbytes, np.uint8, mem_flags=flags)
@@ -89,7 +66,7 @@ class Staging:
         nbytes: The bytes of all blocks.
     """
 
-    def __init__(self, device: HostDevice) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._free: dict[int, list[HostMemory]] = {}
         self._busy: deque[tuple[HostMemory, DeviceEvent]] = deque()

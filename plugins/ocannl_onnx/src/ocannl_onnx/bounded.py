@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ocannl_onnx.graphs import Node
 
 
-OPERATORS = ("NonZero", "Compress", "Unique", "NonMaxSuppression")
+OPERATORS = ("NonZero", "Compress", "Unique", "NonMaxSuppression", "Loop")
 """Operators whose results have sizes that data decides."""
 
 
@@ -122,7 +122,7 @@ def chosen(node: Node, condition: Tensor, bound: int) -> Chosen:
     source = node.proto.name or node.proto.output[0]
     counts = oc.tensor(np.arange(bound + 1), label=node.importer.fresh(f"bound_of_{source}"))
     total = oc.primitives.identity(running[size - 1], label=f"count_of_{source}")
-    count = oc.take(counts, total)  # a position that is checked
+    count = oc.take(counts, node.valid_positions(total))  # a position that is checked
     at = oc.where(oc.logical_and(condition, oc.less_equal(running, bound)), running - 1, bound)
     numbers = oc.tensor(np.arange(size, dtype=np.int64))
     positions = oc.scatter(at, numbers, size=bound + 1)[:bound]

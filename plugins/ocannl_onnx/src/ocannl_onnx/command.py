@@ -38,6 +38,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
             metavar="NAME=SIZE,...",
             help="sizes of the axes that the file names, or of an input: batch=8,image=1x3x48x48",
         )
+        each.add_argument(
+            "--bounds",
+            default="",
+            metavar="NODE=NUMBER,...",
+            help="greatest sizes and numbers of iterations that data decide: NonZero_12=100",
+        )
     save = actions.add_parser("save", help="write the model that a function of a program returns")
     save.add_argument("program", metavar="PROGRAM:FUNCTION", help="train.py:exported")
     save.add_argument("file", metavar="FILE", help="model.onnx")
@@ -63,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _save(arguments)
     from ocannl_onnx.model import load
 
-    reroll = getattr(arguments, "reroll", False)
-    model = load(arguments.file, extents=_extents(arguments.extents), reroll=reroll)
+    bounds, reroll = _bounds(arguments.bounds), getattr(arguments, "reroll", False)
+    extents = _extents(arguments.extents)
+    model = load(arguments.file, extents=extents, bounds=bounds, reroll=reroll)
     match arguments.action:
         case "info":
             return _info(model)
@@ -87,6 +94,20 @@ def _extents(text: str) -> dict[str, int | list[int]]:
             )
         numbers = [int(each) for each in sizes]
         result[name.strip()] = numbers if len(numbers) > 1 else numbers[0]
+    return result
+
+
+def _bounds(text: str) -> dict[str, int]:
+    from ocannl_onnx.errors import OnnxError
+
+    result: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, _, number = part.rpartition("=")
+        if not name or not number.isdecimal():
+            raise OnnxError(
+                "Bounds are numbers by node.", found=part, fix="--bounds NonZero_12=100"
+            )
+        result[name.strip()] = int(number)
     return result
 
 

@@ -23,6 +23,22 @@ class UnsupportedOperatorError(OnnxError):
         super().__init__(f"{operator} cannot be imported: {reason}.", where=where, fix=fix)
 
 
+class StepName(str):
+    """The name, among the inputs of a value, of the number and the state of a step of a loop, which
+    are known where the loop is unrolled.
+    """
+
+    __slots__ = ()
+
+
+def described(inputs: frozenset[str]) -> str:
+    """Return the inputs of a value in words."""
+    names = sorted(each for each in inputs if not isinstance(each, StepName))
+    steps = sorted({str(each) for each in inputs if isinstance(each, StepName)})
+    parts = [f"the input {', '.join(names)}"] if names else []
+    return " and ".join([*parts, *steps])
+
+
 class UnknownValueError(UnsupportedOperatorError):
     """A number that decides a shape or a structure is only known at run time.
 
@@ -40,11 +56,11 @@ class UnknownValueError(UnsupportedOperatorError):
         reason: str = "",
         fix: str = "",
     ) -> None:
-        self.inputs = inputs
-        names = ", ".join(sorted(inputs))
+        self.inputs = frozenset(each for each in inputs if not isinstance(each, StepName))
+        names = ", ".join(sorted(self.inputs))
         reason = reason or (
-            f"its {role} decides a shape and depends on the input {names}"
-            if names
+            f"its {role} decides a shape and depends on {described(inputs)}"
+            if inputs
             else f"its {role} decides a shape and is not known"
         )
         constant = f"give {names} as an array, not as a tensor: its values become constants"

@@ -42,21 +42,36 @@ MOST_NODES = 200_000
 
 
 class GraphScope:
-    """The values of a graph by name; a subgraph also sees those around it."""
+    """The values of a graph by name; a subgraph also sees those around it.
 
-    def __init__(self, outer: GraphScope | None = None, path: str = "") -> None:
+    Attributes:
+        condition: The condition, known at run time only, under which results of the graph are used;
+            None if they are used in any case. Where it is false, no position of the graph is out of
+            range, and no gradient leaves the graph.
+    """
+
+    def __init__(
+        self, outer: GraphScope | None = None, path: str = "", condition: Tensor | None = None
+    ) -> None:
         self.values: dict[str, Item] = {}
         self.outer = outer
         self.path = path
         self.depth: int = 0 if outer is None else outer.depth + 1
+        around: Tensor | None = None if outer is None else outer.condition
+        self.condition: Tensor | None = around if condition is None else _both(around, condition)
+        self._has_condition = condition is not None
+        self._outside: dict[str, Item] = {}
 
     def find(self, name: str) -> Item | None:
-        scope: GraphScope | None = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            scope = scope.outer
-        return None
+        if name in self.values:
+            return self.values[name]
+        if name in self._outside:
+            return self._outside[name]
+        found = None if self.outer is None else self.outer.find(name)
+        if found is not None and self._has_condition:
+            assert self.condition is not None
+            found = self._outside[name] = with_gradient_under(self.condition, found)
+        return found
 
 
 class Node:
@@ -126,15 +141,14 @@ class Node:
             self.invalid(f"The {role} is a tensor.", f"{value!r}")
         if value.array is None:
             if value.inputs:
-                own = self.proto.name or self.proto.output[0]
-                has_bound = self.proto.op_type in bounded.OPERATORS and not self.scope.depth
-                fix = f'or state the greatest size: load(..., bounds={{"{own}": 100}})'
+                has_bound = self.proto.op_type in bounded.OPERATORS
+                usage = self.usage_of_bound
                 raise UnknownValueError(
                     self.operator,
                     role,
                     value.inputs,
                     where=self.where,
-                    fix=fix if has_bound else "",
+                    fix=f"or state the greatest size: {usage}" if has_bound else "",
                 )
             value.array = self.importer.evaluate(value)
         if value.extents is not None and not or_extents:
@@ -154,13 +168,28 @@ class Node:
         """Return the stated bound of a size that follows from values; None if they are known, or
         the caller has stated none.
         """
-        if self.scope.depth or all(each.is_known or not each.inputs for each in values):
+        if all(each.is_known or not each.inputs for each in values):
             return None
-        bounds = self.importer.bounds
-        found = bounds.get(self.proto.name) or bounds.get(self.proto.output[0])
+        found = self.stated_bound
         if found is not None and self.importer.has_extents:
             self.refuse("its cells follow from an axis with an extent at run time")
         return found
+
+    @property
+    def stated_bound(self) -> int | None:
+        """The bound that the caller states for the node."""
+        bounds = self.importer.bounds
+        return bounds.get(self.proto.name) or bounds.get(self.proto.output[0])
+
+    @property
+    def usage_of_bound(self) -> str:
+        own = self.proto.name or self.proto.output[0]
+        return f'load(..., bounds={{"{own}": 100}})'
+
+    def valid_positions(self, positions: Tensor) -> Tensor:
+        """Return positions; 0 in place of each where the graph's results are not used."""
+        condition = self.scope.condition
+        return positions if condition is None else oc.where(condition, positions, 0)
 
     def sized(self, tensor: Tensor, sizes: Iterable[int]) -> Tensor:
         """State the sizes of a tensor, which are then not inferred; return it."""
@@ -176,10 +205,19 @@ class Node:
         return len(self.proto.output) > position and bool(self.proto.output[position])
 
     def run_graph(
-        self, graph: onnx.GraphProto, arguments: Iterable[Item], name: str = ""
+        self,
+        graph: onnx.GraphProto,
+        arguments: Iterable[Item],
+        name: str = "",
+        condition: Tensor | None = None,
     ) -> list[Item]:
-        """Return the outputs of a subgraph."""
-        scope = GraphScope(self.scope, f"{name or graph.name} of {self.proto.op_type}")
+        """Return the outputs of a subgraph.
+
+        Args:
+            condition: The condition, known at run time only, under which they are used.
+        """
+        path = f"{name or graph.name} of {self.proto.op_type}"
+        scope = GraphScope(self.scope, path, condition)
         scope.values.update(
             {each.name: value for each, value in zip(graph.input, arguments, strict=False)}
         )
@@ -419,6 +457,7 @@ class Importer:
         """Return the outputs of a function."""
         scope = GraphScope(None, f"function {function.name}")
         scope.depth = node.scope.depth + 1
+        scope.condition = node.scope.condition
         if scope.depth > DEEPEST:
             node.invalid(
                 f"Functions call each other at most {DEEPEST} levels deep.",
@@ -497,6 +536,31 @@ class Importer:
 
     def fresh(self, name: str) -> str:
         return f"{name}_{next(self._fresh)}"
+
+
+def _same(v: Any, v1: Any) -> None:
+    v[:] = v1
+
+
+def _gradient_under(g: Any, g1: Any, v2: Any) -> None:
+    g1 += oc.where(v2, g, 0.0)
+
+
+_under = oc.define_operation("under", forward=_same, gradient=_gradient_under, logic=".")
+"""The first operand; a gradient flows to it where the second one, a condition, holds."""
+
+
+def with_gradient_under(condition: Tensor, item: Item) -> Item:
+    """Return a value to which a gradient flows only where a condition holds: infinite slopes of
+    results that are not used have no part in it.
+    """
+    if isinstance(item, Value) and item.has_gradient:
+        return item.with_tensor(lambda x: _under(x, condition))
+    return item
+
+
+def _both(one: Tensor | None, other: Tensor) -> Tensor:
+    return other if one is None else oc.logical_and(one, other, dtype="bool")
 
 
 def identifier(name: str) -> str:

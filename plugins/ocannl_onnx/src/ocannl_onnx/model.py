@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -375,8 +375,9 @@ def load(
         random: True to draw the random numbers of a model from the session's seed: no two
             implementations of ONNX draw the same, so they are refused without it.
         bounds: The greatest sizes that data may give to results of `NonZero`, `Compress`, `Unique`
-            and `NonMaxSuppression`, by the names of these nodes or of their first outputs. An
-            output of such a size is a `Bounded`.
+            and `NonMaxSuppression`, and the greatest numbers of iterations of a `Loop` that data
+            end, by the names of these nodes or of their first outputs. An output of such a size is
+            a `Bounded`.
         reroll: True to load repeated layers as one loop over stacked weights, as
             `oc.nn.repeat_layers` makes one. Reading and compiling take the time of one layer, and
             the weights of all layers are one parameter.
@@ -392,24 +393,34 @@ def load(
 
 
 def _checked_bounds(bounds: Mapping[str, int], proto: onnx.ModelProto) -> dict[str, int]:
-    """Return bounds of sizes that data decides, each for a node of the graph."""
+    """Return bounds of sizes and of iterations that data decides, each for a node of the model."""
+    nodes = [*_all_nodes(proto.graph.node)]
+    for function in proto.functions:
+        nodes += _all_nodes(function.node)
     names = {
-        name
-        for node in proto.graph.node
-        if node.op_type in OPERATORS
-        for name in (node.name, node.output[0])
+        name for node in nodes if node.op_type in OPERATORS for name in (node.name, node.output[0])
     }
     for name, bound in bounds.items():
         if name not in names:
             raise OnnxError(
-                f"A bound is for a node of the graph, of {', '.join(OPERATORS)}.",
+                f"A bound is for a node of the model, of {', '.join(OPERATORS)}.",
                 found=f"bounds of {name!r}, which is none of {sorted(filter(None, names))}",
             )
         if not isinstance(bound, Integral) or isinstance(bound, bool) or not 0 < bound < 2**31:
             raise OnnxError(
-                "A bound is a number of positions, at least 1.", found=f"{name!r}: {bound!r}"
+                "A bound is a number of positions or iterations, at least 1.",
+                found=f"{name!r}: {bound!r}",
             )
     return {name: int(bound) for name, bound in bounds.items()}
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes, and the nodes of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(graph.node)
 
 
 def _as_result(item: Item) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import Tensor
+from ocannl_onnx.errors import StepName
 from ocannl_onnx.file_names import note_file_name
 from ocannl_onnx.formats import Format, format_named, format_of
 
@@ -119,6 +121,23 @@ class Value:
     @property
     def is_known(self) -> bool:
         return self.array is not None
+
+    @property
+    def has_gradient(self) -> bool:
+        """True if a gradient may flow to the cells."""
+        return self._tensor is not None and self._tensor.requires_grad and self.format.is_float
+
+    def with_tensor(self, function: Callable[[Tensor], Tensor]) -> Value:
+        """Return a value with a function of the tensor in place of it, which has equal cells."""
+        assert self._tensor is not None
+        made = copy(self)
+        made._tensor = function(self._tensor)
+        return made
+
+    @property
+    def follows_from_data(self) -> bool:
+        """True if the cells depend on an input of the model, which is read at run time."""
+        return not self.is_known and any(not isinstance(each, StepName) for each in self.inputs)
 
     def has_extent(self, axis: int) -> bool:
         """True if the size of an axis is an extent at run time."""

@@ -87,7 +87,8 @@ class OpenCL(BlockDialect):
     vector_bytes: ClassVar[int] = 16
 
     def for_positions(self, most: int) -> OpenCL:
-        return (NarrowOpenCL if most < self.far else OpenCL)(self.max_blocks)
+        # devices compute addresses of 32 bits faster
+        return self.varied(index_type="int32_t") if most < self.far else self
 
     @property
     def folded_block_number(self) -> str:
@@ -129,16 +130,6 @@ class OpenCL(BlockDialect):
         return f"{cells} __attribute__((aligned({self.vector_bytes})));"
 
 
-class NarrowOpenCL(OpenCL):
-    """OpenCL C with addresses of 32 bits, which devices compute faster."""
-
-    index_type: ClassVar[str] = "int32_t"
-
-
-class UnfusedOpenCL(OpenCL):
-    """OpenCL C for devices without fused multiply-add."""
-
-    required_helpers: ClassVar[frozenset[str]] = frozenset({UNFUSED})
-
-
 DIALECT = OpenCL()
+UNFUSED_DIALECT = DIALECT.varied(required_helpers=frozenset({UNFUSED}))
+"""OpenCL C for devices without fused multiply-add."""

@@ -14,7 +14,7 @@ from ocannl_core.backend_api import (
 )
 from ocannl_core.backend_api.c_family import render_kernel, render_steps
 from ocannl_core.backend_api.launches import KernelText, RoutineSource
-from ocannl_opencl.dialect import DIALECT, UnfusedOpenCL
+from ocannl_opencl.dialect import DIALECT, UNFUSED_DIALECT
 
 _DOUBLE = re.compile(r"\b(?:as_)?double")
 
@@ -31,7 +31,7 @@ def generate(
     Raises:
         CodegenError: for a statement or number format that OpenCL C cannot express.
     """
-    dialect = (DIALECT if has_fma else UnfusedOpenCL()).for_limits(limits)
+    dialect = (DIALECT if has_fma else UNFUSED_DIALECT).for_limits(limits)
 
     def render(step: LeafStep, nodes: NodeInfos) -> KernelText | None:
         return render_kernel(step, nodes, dialect) if isinstance(step, Kernel) else None

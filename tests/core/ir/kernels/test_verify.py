@@ -16,7 +16,6 @@ from ocannl_core.ir.kernels.nest import Reduction, kernel_nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
 from ocannl_core.ir.kernels.nodes import HostCall, kernel_of
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import (
     Block,
     CallExternal,
@@ -36,6 +35,7 @@ from ocannl_core.testing.programs import Example
 from tests.support.example_count import example_count
 from tests.support.external_calls import CopyCall
 from tests.support.plans import ANY_PROGRAM, HAND_MADE, TARGETS, plans
+from tests.support.verify_plans import verify
 
 A, C, S, T, UNKNOWN = (TensorNode(n, (name,)) for n, name in enumerate("acstu"))
 NODES = {node: NodeInfo(float32, (4, 4)) for node in (A, C, S, T)}

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import finish_for, nest_plans, schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.subject import subject_named
 from tests.support.example_count import example_count
+from tests.support.verify_plans import verify
 
 
 def blocks(threads: int, **others: int | bool) -> Target:

@@ -13,7 +13,6 @@ import ocannl_core as oc
 from ocannl_core.ir.indexing import as_affine
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.transforms import FuseRows, WalkTiles, parse_schedule, schedule_text
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import AxisKind, Barrier, For, LoopProgram
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.dtypes import int32
@@ -24,6 +23,7 @@ from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.required_shapes import require_shape
 from ocannl_core.testing.subject import subject_named
 from tests.support.attention import Sizes, attention_program, expected, random_operands
+from tests.support.verify_plans import verify
 
 SMALL = ThreadBlocks(64, 16, 1 << 15, subgroup=8, processors=1, vector_bytes=16, has_shuffles=True)
 DEVICES = {

@@ -11,7 +11,6 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.gather_windows import gather_windows
 from ocannl_core.passes.kernels.pipeline import finish_for, nest_plan, schedule_for
@@ -19,6 +18,7 @@ from ocannl_core.passes.kernels.recognize_nests import recognize_nests
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.subject import subject_named
+from tests.support.verify_plans import verify
 
 BLOCKS = ThreadBlocks(max_threads=64, threads=32, local_bytes=1 << 14, processors=2)
 

@@ -18,7 +18,6 @@ from ocannl_core.ir.indexing import IndexVar, value_of, variables
 from ocannl_core.ir.kernels.nodes import Kernel, Plan, Separation
 from ocannl_core.ir.kernels.regions import accessed_regions, are_disjoint
 from ocannl_core.ir.kernels.transforms import parse_schedule
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import AxisKind, Block, CheckPositions, For, Stmt
 from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import accesses_at, walk
@@ -32,6 +31,7 @@ from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
+from tests.support.verify_plans import verify
 
 BLOCKS = ThreadBlocks(max_threads=64, threads=32, local_bytes=1 << 14, subgroup=8, processors=4)
 INTEGERS = (int32, uint32)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nodes import Kernel, Plan, parallel_loop
 from ocannl_core.ir.kernels.stream import map_steps
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import AxisKind, For
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.target import Target, ThreadBlocks
@@ -27,6 +26,7 @@ from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.subject import subject_named
+from tests.support.verify_plans import verify
 
 BLOCKS = ThreadBlocks(max_threads=64, threads=32, local_bytes=1 << 14, processors=16)
 

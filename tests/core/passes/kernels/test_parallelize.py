@@ -13,7 +13,6 @@ from inline_snapshot import snapshot
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.stream import map_steps
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import (
     Allocate,
     AxisKind,
@@ -45,6 +44,7 @@ from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import loop_programs
 from tests.support.reductions import random_reductions
+from tests.support.verify_plans import verify
 
 Interpret = Callable[..., dict[TensorNode, Any]]
 

@@ -9,7 +9,6 @@ import pytest
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import Allocate, Barrier, Load, Scope
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.target import Target, ThreadBlocks
@@ -18,6 +17,7 @@ from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
+from tests.support.verify_plans import verify
 
 BLOCKS = ThreadBlocks(256, 64, 1 << 15, subgroup=32, processors=2, vector_bytes=16)
 

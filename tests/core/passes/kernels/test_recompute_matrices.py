@@ -14,7 +14,6 @@ from ocannl_core.ir.indexing import VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, with_steps
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import Binary, Load, LoopProgram, Store
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
@@ -27,6 +26,7 @@ from ocannl_core.testing.compare import Array
 from ocannl_core.testing.subject import subject_named
 from tests.core.passes.kernels.test_skipped_columns import SMALL_CACHES, ends
 from tests.support.attention import Sizes, expected_gradients, gradient_program
+from tests.support.verify_plans import verify
 
 CACHES = replace(SMALL_CACHES, cache_bytes=(1 << 12, 1 << 14, 1 << 18))
 """A processor for which matrices of 100 rows and columns, 8 times, are beyond all caches."""

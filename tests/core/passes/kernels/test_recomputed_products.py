@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import Barrier, For, LoopProgram
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
@@ -23,6 +22,7 @@ from ocannl_core.testing.compare import Array
 from ocannl_core.testing.subject import subject_named
 from tests.core.passes.kernels.test_flash_attention import DEVICES, SMALL, device, planned
 from tests.support.attention import Sizes, expected_gradients, gradient_program
+from tests.support.verify_plans import verify
 
 
 def matrices(plan: Plan, rows: int, columns: int) -> list[TensorNode]:

@@ -12,7 +12,6 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.loops.nodes import For, LoopProgram
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
@@ -29,6 +28,7 @@ from tests.support.attention import (
     random_operands,
 )
 from tests.support.survey import CASES, plans_of
+from tests.support.verify_plans import verify
 
 SMALL_CACHES = Target(
     "small",

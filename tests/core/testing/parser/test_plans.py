@@ -12,12 +12,12 @@ from ocannl_core.base.errors import ParseError
 from ocannl_core.ir.kernels.nest_plan import NestPlan, RowGroup
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.printer import to_text
-from ocannl_core.ir.kernels.verify import verify
 from ocannl_core.ir.target import Target
 from ocannl_core.testing.parser.plans import parse
 from ocannl_core.testing.programs import Example
 from tests.support.example_count import example_count
 from tests.support.plans import ANY_PROGRAM, HAND_MADE, TARGETS, plans
+from tests.support.verify_plans import verify
 
 EVERYTHING = """\
 plan demo(a: float32[4, 6], b: float32[6, 5], c: float32[4, 5], k: float32[4, 6], static step < 10):

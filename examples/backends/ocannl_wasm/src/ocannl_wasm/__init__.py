@@ -65,13 +65,7 @@ class Wasm(Dialect):
     required_helpers: ClassVar[frozenset[str]] = frozenset({UNFUSED})
 
     def for_positions(self, most: int) -> Wasm:
-        return NarrowWasm() if most < 1 << 31 else self
-
-
-class NarrowWasm(Wasm):
-    """The same, with indices of a machine word."""
-
-    index_type: ClassVar[str] = "int32_t"
+        return self.varied(index_type="int32_t") if most < 1 << 31 else self
 
 
 @hookimpl

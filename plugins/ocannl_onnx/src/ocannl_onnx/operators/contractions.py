@@ -140,9 +140,9 @@ def einsum(node: Node, *values: Value) -> Value:
         for name, size in zip(axes(term, value), value.shape, strict=True):
             wide[name] = max(wide.get(name, 1), size)
     spec = spec_of(*(axes(t, v) for t, v in zip(terms, values, strict=True)), axes(result, None))
-    return moved(
-        values[0], summed(spec, *(each.tensor for each in values), dtype=values[0].format.carrier)
-    )
+    tensors = [each.tensor for each in values]
+    with oc.settings.overrides(warn_summed_once=False):  # the equation states the sum
+        return moved(values[0], summed(spec, *tensors, dtype=values[0].format.carrier))
 
 
 # convolutions

@@ -418,7 +418,7 @@ def _regions(
     y = oc.clip(ys, 0.0, height - 1.0)
     z = oc.clip(xs, 0.0, width - 1.0)
     count = rows * columns
-    images = oc.take(x.tensor, oc.cast(batch, "int64"), axis=0)
+    images = oc.take(x.tensor, node.valid_positions(oc.cast(batch, "int64")), axis=0)
     shape = (number, channels, height, width)
     y0, x0 = oc.floor(y), oc.floor(z)
     parts = []

@@ -434,6 +434,7 @@ def reverse_sequence(node: Node, x: Value, lengths: Value) -> Value:
     at = oc.tensor(np.arange(steps), dtype="int64")
     length = oc.reshape(lengths.tensor, output=[rows, 1])
     places = oc.where(oc.less(at, length, dtype="bool"), length - 1 - at, at)  # [batch, time]
+    places = node.valid_positions(places)
     moved_in = oc.moveaxis(x.tensor, (batch, time), (0, 1))
     rest = len(x.shape) - 2
     index = oc.broadcast_to(

@@ -194,7 +194,7 @@ def max_unpool(node: Node, x: Value, places: Value, shape: Value | None = None) 
     sizes = inner if shape is None else list(node.known_sizes(shape, "output shape"))
     number, cells = math.prod(x.shape), math.prod(inner)
     flat = oc.scatter(
-        reshaped(places.tensor, [number]),
+        node.valid_positions(reshaped(places.tensor, [number])),
         reshaped(x.tensor, [number]),
         size=max(cells, math.prod(sizes)),
         axis=0,

@@ -23,7 +23,7 @@ def wrapped_positions(node: Node, ids: Value, x: Value, axis: int) -> Tensor:
     if x.has_extent(axis):
         if ids.array is not None and np.any(np.asarray(ids.array) < 0):
             node.refuse("a position counts from the end of an axis with an extent at run time")
-        return ids.tensor  # negative ones are errors at run time
+        return node.valid_positions(ids.tensor)  # negative ones are errors at run time
     if ids.array is not None:
         cells = np.asarray(ids.array)
         if cells.size and (cells.min() < -size or cells.max() >= size):
@@ -31,7 +31,7 @@ def wrapped_positions(node: Node, ids: Value, x: Value, axis: int) -> Tensor:
                 f"Positions are from {-size} to {size - 1}.", f"{cells.min()} to {cells.max()}"
             )
         return oc.tensor(np.where(cells < 0, cells + size, cells).astype(np.int64), dtype="int64")
-    tensor = ids.tensor
+    tensor = node.valid_positions(ids.tensor)
     return oc.where(oc.less(tensor, 0, dtype="bool"), tensor + size, tensor)
 
 
@@ -69,7 +69,7 @@ def _flat_positions(node: Node, ids: Value, sizes: tuple[int, ...]) -> Tensor:
             )
         cells = np.where(cells < 0, cells + bounds, cells)
         return oc.tensor((cells * np.array(strides, np.int64)).sum(-1), dtype="int64")
-    tensor = ids.tensor
+    tensor = node.valid_positions(ids.tensor)
     wrapped = oc.where(
         oc.less(tensor, 0, dtype="bool"), tensor + oc.tensor(np.array(sizes, np.int64)), tensor
     )

@@ -11,7 +11,7 @@ import ocannl_core as oc
 from ocannl_core import Tensor
 from ocannl_onnx.bounded import along, chosen
 from ocannl_onnx.formats import format_numbered
-from ocannl_onnx.operators.movement import moved, reshaped
+from ocannl_onnx.operators.movement import axis_of, moved, reshaped
 from ocannl_onnx.operators.random import allow
 from ocannl_onnx.reading import array_of, dense
 from ocannl_onnx.registry import folded, operator
@@ -119,9 +119,9 @@ def non_zero(node: Node, x: Value) -> Any:
 @operator("Unique", since=11)
 def unique(node: Node, x: Value) -> Any:
     axis, is_sorted = node.attr("axis"), node.attr("sorted", 1)
-    bound, count = node.bound(x), math.prod(x.shape)
-    if bound is not None and axis is None and is_sorted and count:
-        return _distinct(node, x, count, bound)
+    bound = node.bound(x)
+    if bound is not None and 0 not in x.shape:
+        return _distinct(node, x, axis, bool(is_sorted), bound)
     cells = node.known(x, "input")
     found, first, back, counts = np.unique(cells, True, True, True, axis=axis)
     back = np.asarray(back).reshape(-1)
@@ -134,31 +134,57 @@ def unique(node: Node, x: Value) -> Any:
     return found, first.astype(np.int64), back.astype(np.int64), counts.astype(np.int64)
 
 
-def _distinct(node: Node, x: Value, size: int, bound: int) -> list[Value]:
-    """Return the distinct cells in order, their first positions, the place of each cell among them,
-    and their numbers.
+def _distinct(node: Node, x: Value, axis: int | None, is_sorted: bool, bound: int) -> list[Value]:
+    """Return the distinct parts along an axis, or cells, their first positions, the place of each
+    part among them, and their numbers.
     """
-    flat = reshaped(x.tensor, [size])
-    order = oc.cast(oc.argsort(flat, axis=0), "int64")
-    cells = oc.take(flat, order)
-    last = oc.take(cells, oc.tensor(np.maximum(np.arange(size) - 1, 0)))
-    is_new = oc.not_equal(cells, last, dtype="bool")
+    where = 0 if axis is None else axis_of(node, axis, x.rank)
+    parts = reshaped(x.tensor, [math.prod(x.shape)]) if axis is None else x.tensor
+    size = parts.shape.dims[where]
+    rows = reshaped(oc.moveaxis(parts, where, 0), [size, math.prod(x.shape) // size])
+    order = _lexicographic_order(rows)
+    ordered = oc.take(rows, order, axis=0)
+    last = oc.take(ordered, oc.tensor(np.maximum(np.arange(size) - 1, 0)), axis=0)
+    differs = oc.not_equal(ordered, last, dtype="bool")
     if x.format.is_float:  # all NaN are one
-        is_new = is_new & ~oc.logical_and(cells != cells, last != last, dtype="bool")
-    is_first = oc.tensor(np.arange(size) == 0)
-    is_new = oc.logical_or(is_new, is_first, dtype="bool")
-    found = chosen(node, is_new, bound)
-    group = oc.cumsum(oc.cast(is_new, "int64"), axis=0) - 1
-    place = oc.minimum(group, bound)
+        differs = differs & ~oc.logical_and(ordered != ordered, last != last, dtype="bool")
+    is_new = oc.any(differs, axis=1) | oc.tensor(np.arange(size) == 0)
+    is_new = oc.cast(is_new, "int64")
+    group = oc.cumsum(is_new, axis=0) - 1
+    if is_sorted:
+        found = chosen(node, oc.cast(is_new, "bool"), bound)
+        first = oc.take(order, found.positions)
+    else:  # in the order of the first positions
+        heads = oc.scatter(order, is_new, size=size)
+        found = chosen(node, oc.cast(heads, "bool"), bound)
+        first = found.positions
+        starts = oc.cummax(is_new * oc.tensor(np.arange(size)), axis=0)
+        group = oc.take(oc.cumsum(heads, axis=0) - 1, oc.take(order, starts))
     ones = oc.tensor(np.ones(size, np.int64))
-    numbers = oc.scatter(place, ones, size=bound + 1)[:bound]
-    first = oc.take(order, found.positions)
+    numbers = oc.scatter(oc.minimum(group, bound), ones, size=bound + 1)[:bound]
     return [
-        found.value(node, oc.take(cells, found.positions), 0, like=x),
+        found.value(node, oc.take(parts, first, axis=where), where, like=x),
         found.value(node, first, 0),
         Value.of_tensor(oc.scatter(order, group, size=size), inputs=node.dependencies),
         found.value(node, numbers, 0),
     ]
+
+
+def _lexicographic_order(rows: Tensor) -> Tensor:
+    """Return the positions of rows in lexicographic order: they are sorted by each column, from the
+    last to the first, and equal cells keep their order.
+    """
+    size, columns = rows.shape.dims
+    if columns == 1:
+        return oc.cast(oc.argsort(rows[:, 0], axis=0), "int64")
+
+    def sort(order: Tensor, column: Tensor) -> tuple[Tensor, None]:
+        ranks = oc.argsort(oc.take(column, order), axis=0)
+        return oc.take(order, oc.cast(ranks, "int64")), None
+
+    positions = oc.tensor(np.arange(size))
+    _, order = oc.scan(sort, positions, oc.einsum("nc => c | n", rows), reverse=True)
+    return order
 
 
 @operator("Compress", since=9)

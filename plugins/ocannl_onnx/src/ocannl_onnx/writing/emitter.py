@@ -69,6 +69,19 @@ class WrittenValue:
 
 
 @dataclass(frozen=True)
+class Bytes:
+    """An integer value that is a number of 8 bits minus a zero point.
+
+    Attributes:
+        zero: The zero point: a number, or the name of one in the same format.
+    """
+
+    name: str
+    format: Format
+    zero: int | str = 0
+
+
+@dataclass(frozen=True)
 class _Source:
     """A value that is read without some of its axes of size 1, or with others.
 
@@ -153,6 +166,7 @@ class Emitter:
         self._sources: dict[tuple[tuple[int, ...], str], _Source] = {}
         self._reductions: dict[tuple[tuple[int, ...], str], tuple[str, str, tuple[int, ...]]] = {}
         self._truths: dict[tuple[tuple[int, ...], str], str] = {}
+        self._bytes: dict[tuple[tuple[int, ...], str], Bytes] = {}
 
     def __call__(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Emit a node with one output, named after the current assignment; return its name."""
@@ -212,9 +226,33 @@ class Emitter:
             (found,) = self.several("Cast", [name], [hint], to=target.number, **options)
             if source == BOOL:
                 self._truths[place, found] = name
+            if source.name in ("int8", "uint8") and target == INT32:
+                self._bytes[place, found] = Bytes(name, source)
             return found
 
         return self.once(("cast", name, target.name), emit)
+
+    def bytes_of(self, name: str) -> Bytes | None:
+        """Return the numbers of 8 bits, and the zero point, of which a value is the difference."""
+        return self._bytes.get((self._place, name))
+
+    def note_zero_point(self, name: str, cells: str, zero: int | str) -> None:
+        """Note that a value is another one minus a zero point, in int32; a zero point that is no
+        number is the name of a value.
+        """
+        found = self.bytes_of(cells)
+        if found is None or found.zero != 0:
+            return
+        if isinstance(zero, str):
+            shift = self.bytes_of(zero)
+            if shift is None or shift.format != found.format or shift.zero != 0:
+                return
+            zero = shift.name
+        else:
+            low, high = found.format.range
+            if not low <= zero <= high:
+                return
+        self._bytes[self._place, name] = replace(found, zero=zero)
 
     def size(self, size: Size) -> str:
         """Return a size as an array of one int64 number."""

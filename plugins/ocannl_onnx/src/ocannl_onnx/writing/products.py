@@ -1,9 +1,11 @@
-"""Products of two tensors by their index maps: `MatMul`, `Conv`, and `Einsum` for all others."""
+"""Products of two tensors by their index maps: `MatMul`, `MatMulInteger`, `Conv`, `ConvTranspose`,
+and `Einsum` for all others.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from string import ascii_letters
@@ -12,6 +14,7 @@ from typing import Any
 from ocannl_core.assignments import (
     AxisIndex,
     ComputedIndex,
+    ConcatIndex,
     FixedIndex,
     IndexMap,
     LoopVar,
@@ -19,12 +22,17 @@ from ocannl_core.assignments import (
     VarIndex,
 )
 from ocannl_onnx.writing.emitter import Size
-from ocannl_onnx.writing.views import AffinePosition, View, Views
+from ocannl_onnx.writing.views import AffinePosition, View, Views, digits
 
 
 def product(views: Views, left: View, right: View, kept: Sequence[LoopVar]) -> View:
     """Return the sums of products over all variables that are not kept."""
-    found = _matrix_product(views, left, right, kept) or _matrix_product(views, right, left, kept)
+
+    def multiplied(one: str, other: str) -> str:
+        return views.emit("MatMul", one, other)
+
+    found = matrix_product(views, left, right, kept, multiplied)
+    found = found or matrix_product(views, right, left, kept, multiplied)
     if found is not None:
         return found
     every = dict.fromkeys((*left.axes, *right.axes))
@@ -37,8 +45,19 @@ def product(views: Views, left: View, right: View, kept: Sequence[LoopVar]) -> V
     return View(views.emit("Einsum", left.name, right.name, equation=equation), axes)
 
 
-def _matrix_product(views: Views, left: View, right: View, kept: Sequence[LoopVar]) -> View | None:
-    """Return a product as `MatMul`, whose result has its axes in order; None for other products."""
+def matrix_product(
+    views: Views,
+    left: View,
+    right: View,
+    kept: Sequence[LoopVar],
+    multiplied: Callable[[str, str], str],
+) -> View | None:
+    """Return a product of matrices or stacks of them, whose result has its axes in order; None for
+    other products.
+
+    Args:
+        multiplied: A function that emits the operator.
+    """
     inner = [v for v in left.axes if v in right.axes and v not in kept]
     batch = [v for v in kept if v in left.axes and v in right.axes]
     rows = [v for v in kept if v in left.axes and v not in right.axes]
@@ -53,11 +72,11 @@ def _matrix_product(views: Views, left: View, right: View, kept: Sequence[LoopVa
     if axes != tuple(v for v in kept if v in axes):
         return None
     orders = (*batch, *rows, *inner), (*batch, *inner, *columns)
-    operands = (
+    one, other = (
         views.emit.transpose(view.name, [view.axes.index(v) for v in order])
         for view, order in zip((left, right), orders, strict=True)
     )
-    return View(views.emit("MatMul", *operands), axes)
+    return View(multiplied(one, other), axes)
 
 
 @dataclass(frozen=True)
@@ -231,3 +250,119 @@ def maxima(views: Views, name: str, found: Windows, kept: Sequence[LoopVar]) -> 
     groups = [plain[:-1], plain[-1:]]
     x = _arranged(views, name, found, groups)
     return _result(views, views.emit("MaxPool", x, **attributes), groups, found)
+
+
+@dataclass(frozen=True)
+class OverlappingWindow:
+    """An axis of a result to which the windows of all places are added.
+
+    Attributes:
+        place: The variable of the places of the window, an axis of the first factor.
+        cell: The variable of the cells of the window, an axis of the other factor; None for windows
+            of one cell.
+        before: The cells that the windows have before the first cell of the axis.
+        after: The cells that they have behind the last one; negative where the axis is longer.
+        is_disjoint: True if each cell of the axis is in one window.
+    """
+
+    place: LoopVar
+    cell: LoopVar | None
+    stride: int
+    dilation: int
+    before: int
+    after: int
+    size: int
+    is_disjoint: bool
+
+
+def _overlapping_window(
+    views: Views, index: AxisIndex, size: Size, x: View, w: View
+) -> OverlappingWindow | None:
+    """Return the windows along an axis of a result; None for others than `ConvTranspose` has."""
+    if isinstance(index, SubAxis | ComputedIndex | ConcatIndex) or not isinstance(size, int):
+        return None
+    affine = AffinePosition.of(index)
+    places = [(c, v) for c, v in affine.terms if v in x.axes and v not in w.axes]
+    cells = [(c, v) for c, v in affine.terms if v in w.axes and v not in x.axes]
+    if affine.indices or len(places) != 1 or len(cells) > 1:
+        return None
+    if len(places) + len(cells) != len(affine.terms):
+        return None
+    ((stride, place),) = places
+    dilation, cell = cells[0] if cells else (1, None)
+    if stride < 1 or dilation < 1 or place.size is not None or affine.offset > 0:
+        return None
+    extent = 1 if cell is None else views.extents[cell]
+    reach = stride * (views.extents[place] - 1) + dilation * (extent - 1) + 1
+    before = -affine.offset
+    after = reach - before - size
+    if -after >= stride or 0 in (extent, views.extents[place]):
+        return None
+    is_disjoint = digits(affine, views.extents, size) is not None
+    return OverlappingWindow(place, cell, stride, dilation, before, after, size, is_disjoint)
+
+
+def transposed_convolution(
+    views: Views, x: View, w: View, lhs: IndexMap, sizes: Sequence[Size]
+) -> tuple[View, list[LoopVar | OverlappingWindow]] | None:
+    """Return the sums of overlapping windows as `ConvTranspose`, with the axes of the result; None
+    for other products. The view has the variables of places in place of the windows.
+
+    Args:
+        lhs: The positions in the result to which the products of `x` and `w` are added.
+        sizes: The sizes of the axes of the result.
+    """
+    axes: list[LoopVar | OverlappingWindow] = []
+    for index, size in zip(lhs, sizes, strict=True):
+        match index:
+            case VarIndex(LoopVar() as var) if views.size(var) == size:
+                axes.append(var)
+            case _:
+                window = _overlapping_window(views, index, size, x, w)
+                if window is None:
+                    return None
+                axes.append(window)
+    windows = [axis for axis in axes if isinstance(axis, OverlappingWindow)]
+    plain = [axis for axis in axes if isinstance(axis, LoopVar)]
+    places = [window.place for window in windows]
+    cells = [window.cell for window in windows if window.cell is not None]
+    batch = [v for v in plain if v in x.axes and v not in w.axes]
+    group = [v for v in plain if v in x.axes and v in w.axes]
+    features = [v for v in plain if v in w.axes and v not in x.axes]
+    channels = [v for v in x.axes if v in w.axes and v not in group]
+    is_convolution = Counter(x.axes) == Counter([*batch, *group, *channels, *places])
+    is_convolution &= Counter(w.axes) == Counter([*group, *channels, *features, *cells])
+    is_convolution &= all(v.size is None for v in (*group, *channels, *features))
+    is_product = len(windows) == 1 and windows[0].is_disjoint  # `Einsum` and `Reshape`
+    if not is_convolution or not cells or len(windows) > 3 or is_product:
+        return None
+
+    def count(variables: Sequence[LoopVar]) -> int:
+        return prod(views.extents[v] for v in variables)
+
+    emit = views.emit
+    image = emit.transpose(x.name, [x.axes.index(v) for v in (*batch, *group, *channels, *places)])
+    if len(batch) != 1 or len(group) + len(channels) != 1:
+        rows: Size = -1 if any(v.size for v in batch) else count(batch)
+        image = emit.reshape(image, [rows, count([*group, *channels]), *map(views.size, places)])
+    weights = emit.transpose(
+        w.name, [w.axes.index(v) for v in (*group, *channels, *features, *cells)]
+    )
+    kernel = [1 if window.cell is None else views.extents[window.cell] for window in windows]
+    if len(group) + len(channels) != 1 or len(features) != 1 or len(cells) < len(windows):
+        weights = emit.reshape(weights, [count([*group, *channels]), count(features), *kernel])
+    result = emit(
+        "ConvTranspose",
+        image,
+        weights,
+        group=count(group),
+        kernel_shape=kernel,
+        strides=[window.stride for window in windows],
+        dilations=[window.dilation for window in windows],
+        pads=[window.before for window in windows] + [max(window.after, 0) for window in windows],
+        output_padding=[max(-window.after, 0) for window in windows],
+    )
+    if len(batch) != 1 or len(group) + len(features) != 1:
+        own = map(views.size, (*batch, *group, *features))
+        result = emit.reshape(result, [*own, *(window.size for window in windows)])
+    return View(result, (*batch, *group, *features, *places)), axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ocannl_core.assignments import (
     Accumulate,
     BinaryOp,
     ComputedIndex,
+    FixedIndex,
     IndexMap,
     LoopVar,
     Merge,
@@ -21,13 +22,23 @@ from ocannl_core.assignments import (
     Scalar,
     TernaryOp,
     UnaryOp,
+    VarIndex,
     neutral,
     saturate,
     working_format,
 )
 from ocannl_onnx.formats import Format, format_named
 from ocannl_onnx.writing import primitives, products
-from ocannl_onnx.writing.emitter import BOOL, INT64, Emitter, computed_in
+from ocannl_onnx.writing.emitter import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    INT64,
+    Bytes,
+    Emitter,
+    WrittenValue,
+    computed_in,
+)
 from ocannl_onnx.writing.primitives import Calculation, Rule
 from ocannl_onnx.writing.values import FORMATS, Values
 from ocannl_onnx.writing.views import View, Views
@@ -59,7 +70,7 @@ class Terms:
             return self._bits()
         rule, format = self._rule_and_format()
         computed = computed_in(format)
-        view = self._accumulated_windows(computed)
+        view = self._accumulated_windows(computed) or self._product_of_bytes(computed)
         if view is None:
             fill = self._fill()
             operands = [
@@ -136,15 +147,19 @@ class Terms:
         return any(isinstance(index, ComputedIndex) for each in maps for index in each)
 
     @property
-    def _is_product(self) -> bool:
-        """True for a sum of products of two tensors."""
+    def _adds_products(self) -> bool:
+        """True if products of the cells of two tensors are added to the target."""
         return (
             self.leaf.combine is BinaryOp.ADD
             and self.leaf.op is BinaryOp.MUL
-            and bool(self._reduced_variables)
             and not self._has_computed_positions
             and all(isinstance(arg, NodeOperand) for arg in self.leaf.args)
         )
+
+    @property
+    def _is_product(self) -> bool:
+        """True for a sum of products of two tensors."""
+        return self._adds_products and bool(self._reduced_variables)
 
     def _fill(self) -> float:
         """Return the number beyond the edges of operands."""
@@ -167,6 +182,92 @@ class Terms:
         made = products.product(self.views, left, right, self.kept)
         return self._repeated(made, {*self.kept, *left.axes, *right.axes}, computed)
 
+    def _product_of_bytes(self, computed: Format) -> View | None:
+        """Return a product of matrices of 8 bits as `MatMulInteger`; None for other products."""
+        if not self._is_product or computed != INT32:
+            return None
+        left, right = (self._bytes(k) for k in range(2))
+        if left is None or right is None:
+            return None
+        for (one, a), (other, b) in ((left, right), (right, left)):
+            zeros = self._zero_points(a, b)
+            made = products.matrix_product(
+                self.views,
+                one,
+                other,
+                self.kept,
+                lambda x, y, zeros=zeros: self.emit("MatMulInteger", x, y, *zeros),  # type: ignore[misc]
+            )
+            if made is not None:
+                return self._repeated(made, {*self.kept, *one.axes, *other.axes}, computed)
+        return None
+
+    def _bytes(self, k: int) -> tuple[View, Bytes] | None:
+        """Return an operand as a view of 8 bits, with its zero point; None for other operands."""
+        arg = self.leaf.args[k]
+        assert isinstance(arg, NodeOperand)
+        source = self.graph.value(arg.node)
+        if source.is_spread:
+            return None
+        found = self.emit.bytes_of(source.name)
+        if source.format.name in ("int8", "uint8"):
+            found = Bytes(source.name, source.format)
+        if found is None:
+            return None
+        if isinstance(found.zero, str) and not all(isinstance(i, VarIndex) for i in self.rhs[k]):
+            return None  # cells beyond the edges are the zero point
+        edge = 0 if isinstance(found.zero, str) else found.zero
+        return self._view(k, replace(source, name=found.name), found.format, edge), found
+
+    def _zero_points(self, left: Bytes, right: Bytes) -> list[str]:
+        """Return the zero points of a product of matrices, as the names of values."""
+        if left.zero == right.zero == 0:
+            return []
+        return [
+            each.zero if isinstance(each.zero, str) else self.emit.constant(each.zero, each.format)
+            for each in (left, right)
+        ]
+
+    def overlapping_windows(
+        self, lhs: IndexMap, extents: dict[LoopVar, int]
+    ) -> tuple[Terms, View, IndexMap] | None:
+        """Return a product that is added to overlapping windows as `ConvTranspose`, with terms and
+        index map of its result; None for other assignments.
+
+        Args:
+            lhs: The index map of the target.
+            extents: The extents of the loop variables; variables of the result's axes are
+                added.
+        """
+        is_plain = all(isinstance(index, VarIndex | FixedIndex) for index in lhs)
+        if is_plain or not self._adds_products:
+            return None
+        if computed_in(self._rule_and_format()[1]) != FLOAT32:
+            return None
+        sizes = self.graph.sizes(self.leaf.target)
+        fill = self._fill()
+        for x, w in ((0, 1), (1, 0)):
+            image, weights = (self._operand(k, FLOAT32, fill) for k in (x, w))
+            read = {*image.axes, *weights.axes}
+            if any(v not in read for v in self._reduced_variables):
+                return None
+            found = products.transposed_convolution(self.views, image, weights, lhs, sizes)
+            if found is None:
+                continue
+            view, axes = found
+            kept: list[LoopVar] = []
+            places: dict[LoopVar, LoopVar] = {}
+            for at, axis in enumerate(axes):
+                if isinstance(axis, products.OverlappingWindow):
+                    place = places[axis.place] = LoopVar(at, "y")
+                    extents[place] = axis.size
+                    kept.append(place)
+                else:
+                    kept.append(axis)
+            view = View(view.name, tuple(places.get(v, v) for v in view.axes))
+            return replace(self, kept=kept), view, tuple(map(VarIndex, kept))
+        return None
+
     def _pointwise(
         self, rule: Rule | None, operands: Sequence[View], computed: Format, format: Format
     ) -> View:
@@ -186,8 +287,18 @@ class Terms:
         else:
             # a rule of a primitive that reads one of two operands takes the one twice
             name = rule(calculation, *(names * (len(self.leaf.args) // len(names))))
+        if self.leaf.op is BinaryOp.SUB and format == INT32:
+            self._note_zero_point(name, *names)
         view = View(self._rounded(name, computed, format), tuple(every))
         return self._reduced(view, computed) if reduced else view
+
+    def _note_zero_point(self, name: str, cells: str, shift: str) -> None:
+        """Note a difference whose right operand is one number."""
+        arg = self.leaf.args[1]
+        if isinstance(arg, Scalar) and arg.value == int(arg.value):
+            self.emit.note_zero_point(name, cells, int(arg.value))
+        elif isinstance(arg, NodeOperand) and not self.graph.sizes(arg.node):
+            self.emit.note_zero_point(name, cells, shift)
 
     def _formats(self) -> list[Any]:
         """Return the number formats of the operands that are tensors, without conditions."""
@@ -241,13 +352,16 @@ class Terms:
                 if source.is_spread:
                     return View(name, ())
                 edge = saturate(fill, self.graph.info(node).dtype) if fill else fill
+                return self._view(k, replace(source, name=name), wanted, edge)
 
-                index_map, sizes = self.rhs[k], source.sizes
-                if (axis := source.row_axis) is not None:
-                    index_map = (*index_map[:axis], *index_map[axis + 1 :])
-                    sizes = (*sizes[:axis], *sizes[axis + 1 :])
-                view = self.views.of(name, index_map, sizes, wanted, edge, self.positions)
-                return self.views.without(view, self.kept)
+    def _view(self, k: int, source: WrittenValue, format: Format, edge: float) -> View:
+        """Return an operand as a view, without single positions of variables that are not kept."""
+        index_map, sizes = self.rhs[k], source.sizes
+        if (axis := source.row_axis) is not None:
+            index_map = (*index_map[:axis], *index_map[axis + 1 :])
+            sizes = (*sizes[:axis], *sizes[axis + 1 :])
+        view = self.views.of(source.name, index_map, sizes, format, edge, self.positions)
+        return self.views.without(view, self.kept)
 
     def positions(self, index: ComputedIndex) -> View:
         """Return the positions that a computed index refers to."""

@@ -44,7 +44,7 @@ from ocannl_core.assignments import (
 )
 from ocannl_onnx.formats import Format
 from ocannl_onnx.writing import calls
-from ocannl_onnx.writing.emitter import INT64, Emitter, Size, WrittenValue
+from ocannl_onnx.writing.emitter import FLOAT32, INT64, Emitter, Size, WrittenValue
 from ocannl_onnx.writing.functions import reads as names_read
 from ocannl_onnx.writing.terms import Terms
 from ocannl_onnx.writing.values import RANDOM, TranslatedProgram, Values
@@ -133,6 +133,11 @@ class Translation(Values):
             )
         )
         terms = Terms(self, leaf, views, rhs, kept)
+        overlapping = terms.overlapping_windows(tuple(lhs), extents)
+        if overlapping is not None:
+            whole, view, index_map = overlapping
+            Writes(whole, index_map).write(view, FLOAT32)
+            return
         view, format = terms.accumulated()
         writes = Writes(terms, tuple(lhs))
         if leaf.target in self.rows:

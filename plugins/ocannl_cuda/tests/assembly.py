@@ -17,7 +17,7 @@ from ocannl_core.backend_api import dataclass, settings
 from ocannl_core.backend_api.files import unfinished_directory
 from ocannl_cuda.nvcc import Nvcc
 from ocannl_cuda.nvrtc import Nvrtc
-from ocannl_cuda.resources import OPTION, Resources, parse
+from plugins.ocannl_cuda.tests.resources import OPTION, Resources, parse
 
 PACKAGE = "nvidia-cuda-nvdisasm"
 _SECTION = re.compile(r"^\.text\.(\w+):$", re.MULTILINE)
