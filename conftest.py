@@ -18,6 +18,7 @@ from hypothesis import settings
 
 import ocannl_core as oc
 from ocannl_core.compile import saved_code
+from tests.support.combinations import mark_combinations
 from tests.support.isolation import ROOT, WrittenFiles, environment_of, take_measurements
 from tests.support.processor_times import ProcessorTimes
 
@@ -99,18 +100,22 @@ def saved_routines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `tests/slow.txt`, which `make test` leaves out, and the slow ones of
-    `tests/long.txt`, which `make test-slow` leaves out, too.
+    """Mark the tests of `tests/slow.txt`, which `make test` leaves out, the slow ones of
+    `tests/long.txt`, which `make test-slow` leaves out, too, and combinations of functions of
+    `tests/combined.txt`.
     """
-    slow, long = (
+    slow, long, combined = (
         frozenset((ROOT / "tests" / name).read_text(encoding="utf-8").splitlines())
-        for name in ("slow.txt", "long.txt")
+        for name in ("slow.txt", "long.txt", "combined.txt")
     )
     for item in items:
         name = item.nodeid.partition("[")[0]
         if name in slow:
             item.add_marker(pytest.mark.slow)
-        if name in long and item.get_closest_marker("slow") is not None:
+    mark_combinations(items, combined, long)
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if name in long - combined and item.get_closest_marker("slow") is not None:
             item.add_marker(pytest.mark.long)
 
 
@@ -152,6 +157,6 @@ def pytest_runtest_teardown(
     return result
 
 
-settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("steady", max_examples=30, derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))

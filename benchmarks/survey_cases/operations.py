@@ -326,6 +326,14 @@ def _scans_and_orders() -> Iterator[Case]:
         _decayed,
         ((128, 512), (33, 100)),
     )
+    yield _case(
+        "scan_while",
+        lambda x: oc.scan_while(
+            lambda total: total < 8.0, lambda total, row: (total + oc.abs(row), None), 0 * x[0], x
+        )[1],
+        _summed_until,
+        ((128, 512), (33, 100)),
+    )
 
 
 def _ascending(n: int) -> Any:
@@ -340,6 +348,13 @@ def _decayed(t: Any, x: Any) -> Any:
         state = 0.5 * state + row
         rows.append(state)
     return t.stack(rows)
+
+
+def _summed_until(t: Any, x: Any) -> Any:
+    total = 0 * x[0]
+    for row in x:
+        total = t.where(total < 8.0, total + row.abs(), total)
+    return total
 
 
 def _moved() -> Iterator[Case]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import dataclass
 
 _skipped: tuple[str, ...] = (f"{Path(__file__).resolve().parents[1]}{os.sep}", "<frozen")
 """Beginnings of the names of source files whose lines are not the user's."""
@@ -51,7 +51,7 @@ class Origin:
 
     def at(self, detail: str) -> Origin:
         """Return this origin with a part of the operation."""
-        return replace(self, detail=detail)
+        return Origin(self.operation, self.location, detail)
 
     def __str__(self) -> str:
         what = f"{self.detail} of {self.operation}" if self.detail else self.operation
@@ -98,8 +98,10 @@ def caller_location() -> Location | None:
     """Return the innermost line on the call stack that lies outside this package."""
     frame = sys._getframe(1)
     while frame is not None:
-        if not is_inside(frame.f_code):
-            return Location(frame.f_code.co_filename, frame.f_lineno)
+        code = frame.f_code
+        # a call of `is_inside` for each frame would be most of the time of an operation
+        if not (code.co_filename.startswith(_skipped) or is_inside(code)):
+            return Location(code.co_filename, frame.f_lineno)
         if frame.f_back is None:
             return None
         frame = frame.f_back

@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any, Final, TypeVar, cast
 
 _Key = TypeVar("_Key")
+_Inner = TypeVar("_Inner")
 _Value = TypeVar("_Value")
 _ABSENT: Final = object()
 _ALL: Final = object()
@@ -70,6 +71,17 @@ class UndoLog:
         if self.depth:
             self._log += (mapping, key, mapping.get(key, _ABSENT))
         mapping[key] = value
+
+    def put_inner(
+        self, outer: dict[_Key, dict[_Inner, _Value]], key: _Key, inner: _Inner, value: _Value
+    ) -> None:
+        """Set `outer[key][inner]`."""
+        mapping = outer.get(key)
+        if mapping is None:
+            mapping = outer[key] = {}
+        if self.depth:
+            self._log += (mapping, inner, mapping.get(inner, _ABSENT))
+        mapping[inner] = value
 
     def remove(self, mapping: dict[_Key, Any], key: _Key) -> None:
         """Remove one entry of a dictionary, if it is there; a rollback restores the order, too."""

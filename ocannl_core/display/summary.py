@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from math import prod
+from operator import attrgetter
 from typing import Any, assert_never
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.graphs import reachable
 from ocannl_core.base.identity import ById
 from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.display.cells import compile_aside
@@ -157,15 +159,12 @@ def summary(tensor: Tensor) -> Summary:
 
 def _with_bodies(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return tensors and the tensors that a step of each loop computes, oldest first."""
-    found = dict.fromkeys(tensors)
-    pending = list(tensors)
-    while pending:
-        definition = pending.pop().definition
-        if isinstance(definition, ResultOfLoop):
-            inside = [each for each in definition.loop.body if each not in found]
-            found.update(dict.fromkeys(inside))
-            pending += inside
-    return sorted(found, key=lambda each: each.id)
+
+    def inside(tensor: Tensor) -> tuple[Tensor, ...]:
+        definition = tensor.definition
+        return definition.loop.body if isinstance(definition, ResultOfLoop) else ()
+
+    return sorted(reachable(tensors, inside), key=attrgetter("id"))
 
 
 class _Count:
@@ -237,11 +236,7 @@ def _blocks(tensor: Tensor) -> Sequence[NetworkBlock[Any]]:
     """Return the blocks around a tensor, outermost first."""
     if tensor.is_parameter or tensor.is_statistic:
         return tensor.scopes
-    found, application = [], tensor.made_in
-    while application is not None:
-        found.append(application.block)
-        application = application.outer
-    return found[::-1]
+    return () if tensor.made_in is None else tensor.made_in.blocks
 
 
 def _rows(section: _Section, operations: Counter[Tensor], depth: int) -> Iterator[SummaryRow]:

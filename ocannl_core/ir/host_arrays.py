@@ -178,7 +178,7 @@ def _is_real(array: Array) -> bool:
     return array.dtype.kind == "f" or str(array.dtype).startswith(("bfloat", "float"))
 
 
-def plain_number(value: Real, where: str) -> int | float:
+def plain_number(value: Real, where: object) -> int | float:
     """Return a number of any kind as a Python number: integers exactly, others rounded.
 
     Raises:
@@ -190,14 +190,14 @@ def plain_number(value: Real, where: str) -> int | float:
         raise UsageError(
             "The numbers of a program fit some number format.",
             found="a number beyond 1.8e308, the greatest of float64",
-            where=where,
+            where=str(where),
         ) from None
     if isinstance(value, bool):
         return value
     return int(value) if isinstance(value, Integral) else rounded
 
 
-def check_number(value: float, dtype: DType, name: str) -> None:
+def check_number(value: float, dtype: DType, name: object) -> None:
     """Raise TransferError unless a number fits an integer format; float formats round any
     number.
     """
@@ -207,12 +207,12 @@ def check_number(value: float, dtype: DType, name: str) -> None:
         raise TransferError(
             f"A tensor of {dtype} takes integers: fractions would be lost.",
             found=f"{value}",
-            where=name,
+            where=str(name),
             fix="round it, or state a float format with dtype=",
         )
     least, greatest = extremes(dtype)
     if not least <= int(value) <= greatest:
-        raise _beyond(dtype, f"{value}", name)
+        raise _beyond(dtype, f"{value}", str(name))
 
 
 def convert(array: Array, dtype: DType, name: str) -> Array:

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from ocannl_core.base.errors import UsageError
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Loop
+from ocannl_core.tensor.graph.parameter_set import unique_name
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import einsum
 
@@ -19,14 +20,11 @@ class _Collection:
     def __init__(self, loop: Loop | None) -> None:
         self.loop = loop
         self.weights: dict[str, Tensor] = {}
+        self._taken: set[str] = set()
 
     def add(self, name: str, weights: Tensor) -> None:
         """Add weights under their name, numbered if it is taken."""
-        free, number = name, 1
-        while free in self.weights:
-            number += 1
-            free = f"{name}{number}"
-        self.weights[free] = weights
+        self.weights[unique_name(name, self._taken)] = weights
 
 
 _collection: ContextVar[_Collection | None] = ContextVar("ocannl_attention_weights", default=None)

@@ -9,9 +9,9 @@ from ocannl_core.nn.convolution import conv, max_pool, max_pool2d
 from ocannl_core.nn.layers import dense
 from ocannl_core.nn.normalization import batch_norm
 from ocannl_core.nn.sizes import channel_count, count_of_axes, last_size
-from ocannl_core.nn.statistics import mean
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
+from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.primitives.pointwise_operations import relu
 
 

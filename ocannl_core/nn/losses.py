@@ -12,7 +12,6 @@ from typing import Literal, get_args
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.ir.numbers.dtypes import float32
-from ocannl_core.nn.statistics import mean
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -22,6 +21,7 @@ from ocannl_core.tensor.operations.contractions import einmax, einsum, where
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.positions import checked, second
 from ocannl_core.tensor.operations.reductions import argmax
+from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations
 

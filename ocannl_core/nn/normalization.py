@@ -7,7 +7,7 @@ from numbers import Real
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.nn.sizes import count_of_axes
-from ocannl_core.nn.statistics import OVER_OUTPUTS, mean, mean_and_correction
+from ocannl_core.nn.statistics import OVER_OUTPUTS, mean_and_correction
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph.definitions import Effect
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -15,6 +15,7 @@ from ocannl_core.tensor.models.network_blocks import is_evaluating, op
 from ocannl_core.tensor.models.parameters import param, statistic
 from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.contractions import where
+from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul, recip_sqrt, sub
 

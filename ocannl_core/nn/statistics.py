@@ -6,27 +6,12 @@ from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import einsum
-from ocannl_core.tensor.operations.reductions import (
-    constant_of_count,
-    count_terms,
-    mean_along,
-    softmax_along,
-)
+from ocannl_core.tensor.operations.reductions import constant_of_count, count_terms, softmax_along
+from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.primitives.operands import as_tensor
 
 OVER_OUTPUTS = "...|... => ...|0"
 """Over all output axes, one number for each position of the batch."""
-
-
-def mean(spec: str, x: Tensor) -> Tensor:
-    """Return the mean of the cells that a specification sums up.
-
-        mean("...|... => ...|0", x)          # over the output axes: shape b|n --> b|1
-
-    The number of cells follows from the inferred shape. It is a constant of the compiled program,
-    or, for an axis whose extent is known at run time, the value of the call.
-    """
-    return mean_along(spec, x)
 
 
 def variance(spec: str, x: Tensor, center: Tensor) -> Tensor:

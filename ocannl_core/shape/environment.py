@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from numbers import Integral
 from types import EllipsisType, TracebackType
+from typing import TypeVar
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
@@ -54,6 +55,8 @@ from ocannl_core.shape.translation.unmatched import (
 
 Axes = Sequence[int | Size | StaticExtent | EllipsisType] | None
 """The axes of a row; `...` among them is a row variable, and None is an empty row."""
+
+_Noted = TypeVar("_Noted", Shape, EinsumApplication)
 
 
 class Transaction:
@@ -117,8 +120,9 @@ class Environment:
         self._state = SolverState(undo_log)
         self.undo_log = self._state.undo_log
         self._leaves = self._state.undo_log.supply()
-        self._made_from: dict[Shape | ById, dict[tuple[Shape, ...], Shape]] = {}
-        self._unchecked: dict[Shape | ById, dict[EinsumApplication, None]] = {}
+        self._made_from: dict[Hashable, list[Shape]] = {}
+        """The operands of a result, and the captured rows and sizes beside them."""
+        self._unchecked: dict[Hashable, list[EinsumApplication]] = {}
         self._reported: set[tuple[Location | None, str]] = set()
         self.previews: dict[int, Shape | None] = {}
         """Shapes as `close` would decide them, by the numbers of tensors, until a constraint is
@@ -139,6 +143,8 @@ class Environment:
             self._row(RowKind.INPUT, input, name),
             self._row(RowKind.OUTPUT, output, name),
         )
+        if batch is None is input is output:
+            return shape
         sizes = [dim.n for _, row in shape.rows() for dim in row.dims if isinstance(dim, Size)]
         if exceeds_address_space(sizes):
             raise too_many_cells(str(shape), 1, str(caller_location() or ""), name)
@@ -187,19 +193,21 @@ class Environment:
             if capture:
                 bind_captures(capture, relation.labels, state.undo_log)
             if relation.constraints:
-                # a part of a known axis is connected with no shape, and must be decided, too
-                sizes = [var for var in relation.labels.values() if isinstance(var, DimVar)]
-                own = [_shape_of(var) for var in state.undecided(tuple(sizes))]
-                # so is a captured row that is longer than the rows of the operands
-                taken = [relation.labels[name] for name in capture or ()]
-                own += [_shape_of(var) for var in taken if isinstance(var, RowVar)]
-                state.put_inner(self._made_from, _key(result), (*operands, *own), result)
+                own: list[Shape] = []
+                if labels := relation.labels:
+                    # a part of a known axis is connected with no shape, and must be decided, too
+                    sizes = [var for var in labels.values() if isinstance(var, DimVar)]
+                    own += map(_shape_of, state.undecided(sizes))
+                    # so is a captured row that is longer than the rows of the operands
+                    taken = [labels[name] for name in capture or ()]
+                    own += [_shape_of(var) for var in taken if isinstance(var, RowVar)]
+                self._note(self._made_from, result, *operands, *own)
             if isinstance(logic, Einsum):
                 values = [name for name, _ in logic.values]
                 labels = relation.labels
                 applied = application_of(logic.spec, operands, labels, values, origin)
                 if self._check(applied):
-                    state.put_inner(self._unchecked, _key(result), applied, None)
+                    self._note(self._unchecked, result, applied)
 
     def leaf(self, shape: Shape, origin: Origin, *, parameter: bool = False) -> None:
         """Mark a shape as a leaf's, which follows from the uses of the leaf.
@@ -245,7 +253,7 @@ class Environment:
             self._state.agenda.extend(constraints)
             solver.run(self._state)
             for result in results:
-                self._state.put_inner(self._made_from, _key(result), tuple(operands), result)
+                self._note(self._made_from, result, *operands)
 
     def total_elements(self, shape: Shape, n: int, origin: Origin | None = None) -> None:
         """Set the number of cells of a shape.
@@ -490,6 +498,10 @@ class Environment:
         """
         report(remark, self._reported, self._state.undo_log, of_spec=False)
 
+    def _note(self, notes: dict[Hashable, list[_Noted]], result: Shape, *noted: _Noted) -> None:
+        """Add notes about a result."""
+        self.undo_log.append(notes.setdefault(_key(result), []), *noted)
+
     def _check(self, applied: EinsumApplication) -> bool:
         """Report the doubtful parts of an application; return True if more may follow later."""
         found, is_open = find_remarks(self._state, applied)
@@ -514,10 +526,8 @@ class Environment:
             shape = pending.pop()
             found.append(shape)
             key = _key(shape)
-            for operands in self._made_from.get(key, ()):
-                pending += (
-                    each for each in operands if not (is_preview and self.view(each).is_closed)
-                )
+            operands = self._made_from.get(key, ())
+            pending += (e for e in operands if not (is_preview and self.view(e).is_closed))
             unchecked += self._unchecked.get(key, ())
             self._state.undo_log.remove_unordered(self._unchecked, key)
             self._state.undo_log.remove_unordered(self._made_from, key)
@@ -556,9 +566,11 @@ class Environment:
         return Row(sizes[: cut[0]], tail, sizes[cut[0] :])
 
 
-def _key(shape: Shape) -> Shape | ById:
+def _key(shape: Shape) -> Hashable:
     """Return the key of a shape: closed shapes of different tensors may be equal."""
-    return ById(shape) if shape.is_closed else shape
+    if shape.is_closed:
+        return ById(shape)
+    return tuple((row.leading, row.tail, row.trailing) for _, row in shape.rows())
 
 
 def _shape_of(captured: DimVar | RowVar) -> Shape:

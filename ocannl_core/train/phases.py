@@ -34,9 +34,6 @@ class Phases:
     def __init__(self) -> None:
         self.found: list[Phase] | None = None
 
-    def now(self) -> float:
-        return perf_counter()
-
     def record(self, name: str, start: float, end: float) -> None:
         """Record a phase between two times."""
         if self.found is not None:

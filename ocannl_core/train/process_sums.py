@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -194,7 +195,7 @@ class ProcessSums:
         self._context.synchronize()  # messages read memory, not results of a queue
         for window in bucket.sent:
             window.load()
-        bucket.started = self._phases.now()
+        bucket.started = perf_counter()
         bucket.scatter.start()
         bucket.progress = BucketProgress.SCATTERING
 
@@ -218,7 +219,7 @@ class ProcessSums:
 
     def _add(self, bucket: Bucket) -> None:
         """Add up rows that have arrived, and send the sums."""
-        arrived = self._phases.now()
+        arrived = perf_counter()
         self._phases.record(f"bucket {bucket.number}: rows", bucket.started, arrived)
         for window in bucket.inbox:
             window.store()
@@ -227,7 +228,7 @@ class ProcessSums:
         self._context.synchronize()
         for window in bucket.sums:
             window.load()
-        bucket.started = self._phases.now()
+        bucket.started = perf_counter()
         self._phases.record(f"bucket {bucket.number}: additions", arrived, bucket.started)
         bucket.gather.start()
         bucket.progress = BucketProgress.GATHERING
@@ -235,7 +236,7 @@ class ProcessSums:
     def _finish(self, bucket: Bucket) -> None:
         for window in bucket.sums:
             window.store()
-        self._phases.record(f"bucket {bucket.number}: sums", bucket.started, self._phases.now())
+        self._phases.record(f"bucket {bucket.number}: sums", bucket.started, perf_counter())
         bucket.progress = BucketProgress.COMPLETE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import SupportsIndex
 
 from ocannl_core.ir.host_arrays import Array
@@ -123,16 +124,16 @@ class Worker:
 
     def _compute(self, slot: int, slices: Slices, indices: Mapping[str, SupportsIndex]) -> None:
         """Compute the gradients of a slot."""
-        start = self._phases.now()
+        start = perf_counter()
         for tensor, rows in zip(self._inputs, slices, strict=True):
             self.context[tensor] = rows(slot)
-        begin = self._phases.now()
+        begin = perf_counter()
         self._phases.record(f"slot {slot}: inputs", start, begin)
         if self._has_statistics:
             self._restore(slot=slot)
         given = {} if self._slot is None else {self._slot.name: slot}
         self.gradients(**indices, **given)
-        self._phases.record(f"slot {slot}", begin, self._phases.now())
+        self._phases.record(f"slot {slot}", begin, perf_counter())
 
     def _compute_and_send(
         self, sender: ProcessSums, slices: Slices, indices: Mapping[str, SupportsIndex]

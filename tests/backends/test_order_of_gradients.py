@@ -51,7 +51,7 @@ def gradients(links: Links, seed: int) -> list[tuple[bytes, bytes]]:
         ]
 
 
-@settings(max_examples=example_count(25), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=example_count(10), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     links=st.lists(
         st.tuples(st.integers(0, len(OPERATIONS) - 1), st.integers(0, 6), st.integers(0, 6)),

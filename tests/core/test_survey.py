@@ -15,6 +15,7 @@ from inline_snapshot import snapshot
 import ocannl_core as oc
 from ocannl_core import nn
 from ocannl_core.base.renamed import value_of
+from tests.support.slow import slow
 from tests.support.survey import BENCHMARKS, CASES, arguments_of
 
 NO_WORK = {
@@ -55,7 +56,12 @@ def test_every_public_operation_and_block_is_surveyed() -> None:
     assert sorted(covered - operations - blocks - {"Tensor"}) == []
 
 
-@pytest.mark.parametrize("name", CASES)
+WHOLE_NETWORKS = ("mobilenet", "resnet", "transformer")
+
+
+@pytest.mark.parametrize(
+    "name", [*(each for each in CASES if each not in WHOLE_NETWORKS), *slow(WHOLE_NETWORKS)]
+)
 def test_a_case_calls_the_functions_that_it_covers(name: str) -> None:
     case = CASES[name]
     called: set[object] = set()

@@ -12,7 +12,6 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.backend import manager
 from ocannl_core.base import settings
-from tests.support.slow import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -62,7 +61,7 @@ def run(page: str, backend: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("backend", [*slow(["interp"]), "cpu_c"])
+@pytest.mark.parametrize("backend", ["cpu_c", "interp"])
 @pytest.mark.parametrize("page", PAGES)
 def test_the_programs_of_a_page_run(page: str, backend: str) -> None:
     for package in OPTIONAL.get(page, ()):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.slow import slow
+from tests.support.slow import long
 
 from .junk import Door, call, doors, failures
 
@@ -17,7 +17,7 @@ CALLS = 3
 """Of each callable; `make fuzz ARGS=--junk` has more."""
 
 
-@pytest.mark.parametrize("part", [0, *slow(range(1, PARTS))])
+@pytest.mark.parametrize("part", [0, *long(range(1, PARTS))])
 def test_junk_is_refused_with_a_reason(
     part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

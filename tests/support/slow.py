@@ -11,3 +11,8 @@ import pytest
 def slow(values: Iterable[Any]) -> list[Any]:
     """Return parameters whose tests run in `make test-slow` alone."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def long(values: Iterable[Any]) -> list[Any]:
+    """Return parameters whose tests run in `make test-long` alone."""
+    return [pytest.param(value, marks=(pytest.mark.slow, pytest.mark.long)) for value in values]

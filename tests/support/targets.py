@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from ocannl_core.backend import manager
+from ocannl_core.ir.target import Target
 from tests.support.slow import slow
 
 
@@ -19,15 +22,16 @@ def parametrize_targets(metafunc: pytest.Metafunc) -> None:
     if "target" not in metafunc.fixturenames:
         return
     every = metafunc.config.getoption("--all-devices")
-    found = [
-        target
-        for backend in manager.load_all()
-        for target in backend.targets().targets
-        if every or target.thread_blocks is None
-    ]
+    found = [target for target in _targets() if every or target.thread_blocks is None]
     interpreted = [str(target) for target in found if target.backend == "interp"]
     others = [str(target) for target in found if target.backend != "interp"]
     if others and "conformance" not in metafunc.module.__name__:
         metafunc.parametrize("target", [*others, *slow(interpreted)])
     else:
         metafunc.parametrize("target", [*others, *interpreted])
+
+
+@cache
+def _targets() -> tuple[Target, ...]:
+    """Return the devices of all backends: asking for them takes milliseconds."""
+    return tuple(target for backend in manager.load_all() for target in backend.targets().targets)

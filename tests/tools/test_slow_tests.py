@@ -1,11 +1,14 @@
-"""The lists of slow and of long tests name tests that exist."""
+"""The lists of slow, long and combined tests name tests that exist; combinations cover every value."""
 
 from __future__ import annotations
 
 import ast
+from itertools import product
 from pathlib import Path
 
 import pytest
+
+from tests.support.combinations import covering
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +24,7 @@ def names(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["slow.txt", "long.txt"])
+@pytest.mark.parametrize("name", ["slow.txt", "long.txt", "combined.txt"])
 def test_every_listed_test_is_there(name: str) -> None:
     listed = (ROOT / "tests" / name).read_text(encoding="utf-8").splitlines()
     modules = {each.partition("::")[0] for each in listed}
@@ -29,3 +32,17 @@ def test_every_listed_test_is_there(name: str) -> None:
     inherited = {each for each in listed if each.count("::") == 2}  # methods of a suite's class
     assert set(listed) - known - inherited == set()
     assert sorted(set(listed)) == listed
+
+
+def test_as_many_combinations_cover_all_values_as_the_longest_axis_has() -> None:
+    tests = list(product("abcde", "xyz", "uv"))
+    chosen = [tests[position] for position in sorted(covering(tests))]
+    assert len(chosen) == 5
+    assert {value for test in chosen for value in test} == {
+        value for test in tests for value in test
+    }
+
+
+def test_a_value_that_one_test_has_keeps_it() -> None:
+    assert covering([("a", 1), ("b", 1), ("a", 2)]) == {0, 1, 2}
+    assert covering([(), ()]) == {0}

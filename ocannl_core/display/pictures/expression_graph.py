@@ -116,7 +116,7 @@ def _chains(tensors: Sequence[Tensor]) -> dict[Tensor, _Chain]:
     """Return the applications around each tensor; for a parameter, the applications around the
     first use of its block here, also if another expression made the parameter.
     """
-    chains = {tensor: _chain(tensor.made_in) for tensor in tensors}
+    chains = {t: t.made_in.around if t.made_in else () for t in tensors}
     first: dict[tuple[ById, ...], _Chain] = {}
     for tensor, chain in chains.items():
         if not tensor.is_parameter:
@@ -137,15 +137,6 @@ def _common(first: _Chain, second: _Chain) -> _Chain:
     """Return the applications around both of two tensors."""
     both = takewhile(lambda pair: pair[0] is pair[1], zip(first, second, strict=False))
     return tuple(each for each, _ in both)
-
-
-def _chain(innermost: BlockApplication | None) -> _Chain:
-    """Return the applications around a tensor."""
-    found = []
-    while innermost is not None:
-        found.append(innermost)
-        innermost = innermost.outer
-    return tuple(reversed(found))
 
 
 def _number_of(tensor: Tensor) -> float | None:

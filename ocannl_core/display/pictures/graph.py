@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.display.pictures.nodes import (
     COLORS,
-    Drawing,
+    GraphEdge,
     GroupTree,
     Kind,
     PictureNode,
@@ -18,8 +18,12 @@ from ocannl_core.display.pictures.svg_graph import to_svg
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Graph(Picture, Drawing):
+class Graph(Picture):
     """A directed graph; `str` gives its nodes as text, notebooks show a picture."""
+
+    title: str
+    nodes: tuple[PictureNode, ...]
+    edges: tuple[GraphEdge, ...]
 
     def __str__(self) -> str:
         sources: dict[int, list[str]] = {}
@@ -32,15 +36,37 @@ class Graph(Picture, Drawing):
         return "\n".join(lines)
 
     def dot(self) -> str:
-        """Return the graph in the language of Graphviz."""
-        return to_dot(self)
+        """Return the graph in the language of Graphviz, with a cluster for each group."""
+        lines = [
+            f"digraph {_dot_text(self.title)} {{",
+            '  node [shape=box, style="rounded,filled", fontname="sans-serif", fontsize=11];',
+            '  edge [fontname="sans-serif", fontsize=9];',
+            *_dot_lines(self._groups, self.nodes, "  ", [0]),
+        ]
+        for edge in self.edges:
+            label = f" [label={_dot_text(edge.label)}]" if edge.label else ""
+            lines.append(f"  n{edge.source} -> n{edge.target}{label};")
+        return "\n".join([*lines, "}"])
 
     def mermaid(self) -> str:
-        """Return the graph as a flowchart of Mermaid."""
-        return to_mermaid(self)
+        """Return the graph as a flowchart of Mermaid, with a subgraph for each group."""
+        lines = ["flowchart TB", *_mermaid_lines(self._groups, self.nodes, "  ", [0])]
+        for edge in self.edges:
+            label = f"|{_mermaid_text(edge.label)}|" if edge.label else ""
+            lines.append(f"  n{edge.source} -->{label} n{edge.target}")
+        kinds = dict.fromkeys(node.kind for node in self.nodes)
+        for kind in kinds:
+            lines.append(f"  classDef {kind} fill:{COLORS[kind]},stroke:{INK},color:{INK}")
+            members = (f"n{n}" for n, node in enumerate(self.nodes) if node.kind == kind)
+            lines.append(f"  class {','.join(members)} {kind}")
+        return "\n".join(lines)
+
+    @property
+    def _groups(self) -> GroupTree:
+        return group_tree(self.title, self.nodes, range(len(self.nodes)))
 
     def svg(self) -> str:
-        return to_svg(self)
+        return to_svg(self.title, self.nodes, self.edges)
 
     def formats(self) -> Mapping[str, Callable[[], str]]:
         graphs = {".dot": self.dot, ".gv": self.dot, ".mmd": self.mermaid}
@@ -50,28 +76,16 @@ class Graph(Picture, Drawing):
 _DOT_SHAPES: dict[Kind, str] = {"input": "box", "parameter": "ellipse", "memory": "cylinder"}
 
 
-def to_dot(drawing: Drawing) -> str:
-    """Return the text of a digraph, with a cluster for each group."""
-    lines = [
-        f"digraph {_dot_text(drawing.title)} {{",
-        '  node [shape=box, style="rounded,filled", fontname="sans-serif", fontsize=11];',
-        '  edge [fontname="sans-serif", fontsize=9];',
-        *_dot_lines(group_tree(drawing), drawing, "  ", [0]),
-    ]
-    for edge in drawing.edges:
-        label = f" [label={_dot_text(edge.label)}]" if edge.label else ""
-        lines.append(f"  n{edge.source} -> n{edge.target}{label};")
-    return "\n".join([*lines, "}"])
-
-
-def _dot_lines(tree: GroupTree, drawing: Drawing, indent: str, count: list[int]) -> Iterator[str]:
+def _dot_lines(
+    tree: GroupTree, nodes: Sequence[PictureNode], indent: str, count: list[int]
+) -> Iterator[str]:
     for number in tree.nodes:
-        yield f"{indent}n{number} [{_dot_attributes(drawing.nodes[number])}];"
+        yield f"{indent}n{number} [{_dot_attributes(nodes[number])}];"
     for group in tree.groups:
         count[0] += 1
         yield f"{indent}subgraph cluster_{count[0]} {{"
         yield f'{indent}  label={_dot_text(group.title)}; color="#999999"; style=rounded;'
-        yield from _dot_lines(group, drawing, f"{indent}  ", count)
+        yield from _dot_lines(group, nodes, f"{indent}  ", count)
         yield f"{indent}}}"
 
 
@@ -96,32 +110,18 @@ _MERMAID_BRACKETS: dict[Kind, tuple[str, str]] = {
 }
 
 
-def to_mermaid(drawing: Drawing) -> str:
-    """Return the text of a flowchart, with a subgraph for each group."""
-    lines = ["flowchart TB", *_mermaid_lines(group_tree(drawing), drawing, "  ", [0])]
-    for edge in drawing.edges:
-        label = f"|{_mermaid_text(edge.label)}|" if edge.label else ""
-        lines.append(f"  n{edge.source} -->{label} n{edge.target}")
-    kinds = dict.fromkeys(node.kind for node in drawing.nodes)
-    for kind in kinds:
-        lines.append(f"  classDef {kind} fill:{COLORS[kind]},stroke:{INK},color:{INK}")
-        members = (f"n{n}" for n, node in enumerate(drawing.nodes) if node.kind == kind)
-        lines.append(f"  class {','.join(members)} {kind}")
-    return "\n".join(lines)
-
-
 def _mermaid_lines(
-    tree: GroupTree, drawing: Drawing, indent: str, count: list[int]
+    tree: GroupTree, nodes: Sequence[PictureNode], indent: str, count: list[int]
 ) -> Iterator[str]:
     for number in tree.nodes:
-        node = drawing.nodes[number]
+        node = nodes[number]
         left, right = _MERMAID_BRACKETS.get(node.kind, ("[", "]"))
         text = _mermaid_text("\n".join(node.lines))
         yield f"{indent}n{number}{left}{text}{right}"
     for group in tree.groups:
         count[0] += 1
         yield f"{indent}subgraph g{count[0]}[{_mermaid_text(group.title)}]"
-        yield from _mermaid_lines(group, drawing, f"{indent}  ", count)
+        yield from _mermaid_lines(group, nodes, f"{indent}  ", count)
         yield f"{indent}end"
 
 

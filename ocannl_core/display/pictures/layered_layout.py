@@ -16,6 +16,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.graphs import reachable
 
 GAP, LAYER_GAP = 24.0, 34.0
 _SWEEPS = 12
@@ -197,16 +198,13 @@ def _side_by_side(
     """Return the positions with the connected parts of the graph next to each other: no edge holds
     the parts together.
     """
-    placed, seen, right = list(xs), [False] * len(xs), 0.0
+    placed, right = list(xs), 0.0
+    seen: set[int] = set()
     for first in range(len(xs)):
-        if seen[first]:
+        if first in seen:
             continue
-        seen[first], part = True, [first]
-        for node in part:
-            for near in (*above[node], *below[node]):
-                if not seen[near]:
-                    seen[near] = True
-                    part.append(near)
+        part = reachable([first], lambda node: (*above[node], *below[node]))
+        seen.update(part)
         shift = right - min(xs[node] - widths[node] / 2 for node in part)
         right = max(xs[node] + widths[node] / 2 for node in part) + shift + GAP
         for node in part:

@@ -59,15 +59,6 @@ class GraphEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
-    """A directed graph."""
-
-    title: str
-    nodes: tuple[PictureNode, ...]
-    edges: tuple[GraphEdge, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class GroupTree:
     """A group with the positions of its own nodes, and the groups in it."""
 
@@ -76,14 +67,10 @@ class GroupTree:
     groups: tuple[GroupTree, ...]
 
 
-def group_tree(drawing: Drawing) -> GroupTree:
-    """Return the groups of a drawing as a tree, the root of which stands for all nodes."""
-    return _group(drawing.title, drawing.nodes, range(len(drawing.nodes)), 0)
-
-
-def _group(
-    title: str, nodes: Sequence[PictureNode], members: Sequence[int], depth: int
+def group_tree(
+    title: str, nodes: Sequence[PictureNode], members: Sequence[int], depth: int = 0
 ) -> GroupTree:
+    """Return the groups of some nodes as a tree, below groups to a depth."""
     inner: dict[tuple[str, int], list[int]] = {}
     own = []
     for number in members:
@@ -92,5 +79,5 @@ def _group(
             inner.setdefault(group[depth], []).append(number)
         else:
             own.append(number)
-    groups = (_group(key[0], nodes, inside, depth + 1) for key, inside in inner.items())
+    groups = (group_tree(key[0], nodes, inside, depth + 1) for key, inside in inner.items())
     return GroupTree(title, tuple(own), tuple(groups))

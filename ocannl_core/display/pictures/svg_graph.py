@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ocannl_core.display.pictures.layered_layout import Point, lay_out
-from ocannl_core.display.pictures.nodes import COLORS, Drawing, PictureNode
+from ocannl_core.display.pictures.nodes import COLORS, GraphEdge, PictureNode
 from ocannl_core.display.pictures.picture_formats import FAINT, INK, svg_start, xml_text
 
 _LINE, _MARGIN = 15.0, 9.0
@@ -15,17 +15,17 @@ _LETTER, _NARROW_LETTER, _WIDE_LETTER = 6.6, 4.2, 10.0
 """The widths of characters, in pixels: bounds for the fonts that browsers take, in bold."""
 
 
-def to_svg(drawing: Drawing) -> str:
+def to_svg(title: str, nodes: Sequence[PictureNode], edges: Sequence[GraphEdge]) -> str:
     """Return a picture of a graph, in which edges point down."""
-    sizes = [_size(node) for node in drawing.nodes]
-    layout = lay_out(sizes, [(edge.source, edge.target) for edge in drawing.edges])
+    sizes = [_size(node) for node in nodes]
+    layout = lay_out(sizes, [(edge.source, edge.target) for edge in edges])
     parts = [
-        *svg_start(round(layout.width), round(layout.height), drawing.title),
+        *svg_start(round(layout.width), round(layout.height), title),
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
         f'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{FAINT}"/></marker>'
         "</defs>",
     ]
-    for edge, route in zip(drawing.edges, layout.routes, strict=True):
+    for edge, route in zip(edges, layout.routes, strict=True):
         parts.append(
             f'<path d="{_curve(route)}" fill="none" stroke="{FAINT}" marker-end="url(#arrow)"/>'
         )
@@ -35,7 +35,7 @@ def to_svg(drawing: Drawing) -> str:
                 f'<text x="{(x + x2) / 2:.1f}" y="{(y + y2) / 2:.1f}" font-size="9" '
                 f'fill="{INK}">{xml_text(edge.label)}</text>'
             )
-    for node, size, center in zip(drawing.nodes, sizes, layout.centers, strict=True):
+    for node, size, center in zip(nodes, sizes, layout.centers, strict=True):
         parts += _node(node, size, center)
     return "\n".join([*parts, "</svg>"])
 

@@ -218,6 +218,9 @@ def promote(*dtypes: DType) -> DType:
     highest rank, or for integers of less than 32 bits the least that holds the numbers of all.
     A packed format counts as the wider format that it is read in.
     """
+    first = dtypes[0]
+    if dtypes.count(first) == len(dtypes) and not first.is_packed:
+        return first
     if any(dtype.is_packed for dtype in dtypes):
         dtypes = tuple([dtype.unpacked for dtype in dtypes])
     highest = max(dtypes, key=lambda dtype: dtype.rank)

@@ -9,7 +9,9 @@ operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
+from ocannl_core.base.graphs import reachable, strongly_connected_components
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.closing.close_formulas import (
     close_counted_leaf_rows,
@@ -17,7 +19,6 @@ from ocannl_core.shape.closing.close_formulas import (
     join_parts,
     refuse_lost_parts,
     rows_awaiting_counts,
-    strongly_connected_components,
     waiting_dims,
 )
 from ocannl_core.shape.closing.close_slices import close_subscripted_rows
@@ -65,9 +66,9 @@ def unify_cycles(closing: Closing) -> None:
     origin = closing.guess_origin("circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
-    for circle in strongly_connected_components(dims, lambda var: _open_operands(state, var)):
+    for circle in strongly_connected_components(dims, partial(_open_operands, state)):
         equations += [DimEqual(circle[0], other, origin) for other in circle[1:]]
-    for ring in strongly_connected_components(row_vars, lambda var: _bare_operands(state, var)):
+    for ring in strongly_connected_components(row_vars, partial(_bare_operands, state)):
         equations += [RowEqual(Row(tail=ring[0]), Row(tail=other), origin) for other in ring[1:]]
     equations += [DimEqual(res, opnd, origin) for res, opnd in _lonely_pairs(closing, dims)]
     for equation in equations:
@@ -75,8 +76,8 @@ def unify_cycles(closing: Closing) -> None:
     closing.add_constraints(equations)
 
 
-def _open_operands(state: SolverState, var: DimVar) -> Iterator[DimVar]:
-    return state.undecided(tuple(state.operands.get(var, ())))
+def _open_operands(state: SolverState, var: DimVar) -> list[DimVar]:
+    return state.undecided(state.operands.get(var, ()))
 
 
 def _bare_operands(state: SolverState, var: RowVar) -> Iterator[RowVar]:
@@ -133,6 +134,12 @@ def close_leaves(closing: Closing) -> None:
             return
 
 
+def _waiting_after_systems(closing: Closing) -> dict[DimVar, SolutionRole]:
+    """Solve the equations of sizes as a system; return the sizes that open formulas compute."""
+    closing.add_constraints(systems.solve_systems(closing.state, closing.formulas()))
+    return waiting_dims(closing)
+
+
 def close_unused_leaf_dims(closing: Closing) -> None:
     """Stage 5: set the sizes of leaves that no use constrains to 1.
 
@@ -142,8 +149,7 @@ def close_unused_leaf_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
-        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
-        waiting = waiting_dims(closing)
+        waiting = _waiting_after_systems(closing)
         guesses = {
             dim: Size(0 if state.optional.get(dim) else 1)
             for dim in closing.open_dims(news.take())
@@ -193,7 +199,7 @@ def _is_row_ready(state: SolverState, var: RowVar) -> bool:
 
 def _is_dim_ready(state: SolverState, dim: DimVar) -> bool:
     """Return True if no undecided operand can still decide the size."""
-    return next(_open_operands(state, dim), None) is None
+    return not _open_operands(state, dim)
 
 
 def _is_awaiting(state: SolverState, dim: DimVar) -> bool:
@@ -206,16 +212,8 @@ def _is_awaiting(state: SolverState, dim: DimVar) -> bool:
 
 def _awaits_information(state: SolverState, dim: DimVar) -> bool:
     """Return True while a size, or a result of it, is to be compared with unknown axes."""
-    seen: dict[DimVar, None] = {}
-    pending = [dim]
-    while pending:
-        var = pending.pop()
-        if var not in seen:
-            if _is_awaiting(state, var):
-                return True
-            seen[var] = None
-            pending += state.undecided(tuple(state.results.get(var, ())))
-    return False
+    above = reachable([dim], lambda var: state.undecided(state.results.get(var, ())))
+    return any(_is_awaiting(state, var) for var in above)
 
 
 def _floor(state: SolverState, dim: DimVar) -> int:
@@ -297,8 +295,7 @@ def close_dims_from_uses(closing: Closing) -> None:
     news = closing.dim_reader()
     bounded: dict[DimVar, None] = {}
     while True:
-        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
-        waiting = waiting_dims(closing)
+        waiting = _waiting_after_systems(closing)
         found = [dim for dim in closing.open_dims(news.take()) if _is_dim_ready(state, dim)]
         bounded.update({dim: None for dim in found if dim in state.ceilings})
         ready = [dim for dim in found if dim in state.units and not _spans(state, dim, waiting)]
@@ -330,8 +327,7 @@ def close_dims(closing: Closing) -> None:
     state = closing.state
     news = closing.dim_reader()
     while True:
-        closing.add_constraints(systems.solve_systems(state, closing.formulas()))
-        waiting = waiting_dims(closing)
+        waiting = _waiting_after_systems(closing)
         found = [dim for dim in closing.open_dims(news.take()) if dim not in waiting]
         if not found:
             left = closing.open_dims()

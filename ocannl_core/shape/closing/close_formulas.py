@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import gcd, lcm
-from typing import TypeVar
 
+from ocannl_core.base.graphs import strongly_connected_components
 from ocannl_core.shape.closing.closing_state import Closing
 from ocannl_core.shape.language.constraints import (
     DimEqual,
@@ -64,14 +64,14 @@ def _above(
     state = closing.state
 
     def informants(var: DimVar) -> set[DimVar]:
-        return {*state.undecided(tuple(state.results.get(var, ()))), *parts.get(var, ())}
+        return {*state.undecided(state.results.get(var, ())), *parts.get(var, ())}
 
     circle_of: dict[DimVar, int] = {}
     found: dict[DimVar, None] = {}
     pending = list(parts)
     while pending:
         var = pending.pop()
-        operands = dict.fromkeys(state.undecided(tuple(state.operands.get(var, ()))))
+        operands = dict.fromkeys(state.undecided(state.operands.get(var, ())))
         if operands and not circle_of:
             circles = strongly_connected_components([*parts, *closing.open_dims()], informants)
             circle_of = {each: number for number, circle in enumerate(circles) for each in circle}
@@ -254,7 +254,7 @@ def _scale(state: SolverState, formula: Formula) -> tuple[DimVar, int, DimVar] |
         return None
     for whole, part in ((formula.left, formula.right), (formula.right, formula.left)):
         if isinstance(whole, DimVar) and isinstance(part, AffineDim) and part.window is None:
-            sizes = list(state.undecided((whole, part.over)))
+            sizes = state.undecided((whole, part.over))
             if len(sizes) == 2 and sizes[0] != sizes[1]:
                 return sizes[0], part.stride, sizes[1]
     return None
@@ -271,53 +271,10 @@ def rows_awaiting_counts(closing: Closing) -> dict[RowVar, None]:
         if isinstance(formula, TotalElements) and (count := Count(state, formula)).var is not None
         for tail in count.tails
     ]
-    counted += selected_rows(state)
+    counted += selected_rows(state, closing.open_rows())
     return dict.fromkeys(ranks.reachable_rows(state, counted))
 
 
 def _is_free(state: SolverState, tail: RowVar) -> bool:
     """Return True if no result with known axes, direct or indirect, bounds the length of a row."""
     return tail not in ranks.known_axes(state, [tail])
-
-
-_Node = TypeVar("_Node")
-
-
-def strongly_connected_components(
-    nodes: Iterable[_Node], successors: Callable[[_Node], Iterable[_Node]]
-) -> Iterator[list[_Node]]:
-    """Yield the sets of nodes that reach each other (Tarjan's algorithm, without recursion)."""
-    number: dict[_Node, int] = {}
-    low: dict[_Node, int] = {}
-    path: dict[_Node, None] = {}
-    for start in nodes:
-        if start in number:
-            continue
-        number[start] = low[start] = len(number)
-        path[start] = None
-        stack = [(start, iter(successors(start)))]
-        while stack:
-            node, rest = stack[-1]
-            for after in rest:
-                if after not in number:
-                    number[after] = low[after] = len(number)
-                    path[after] = None
-                    stack.append((after, iter(successors(after))))
-                    break
-                if after in path:
-                    low[node] = min(low[node], number[after])
-            else:
-                stack.pop()
-                if stack:
-                    low[stack[-1][0]] = min(low[stack[-1][0]], low[node])
-                if low[node] == number[node]:
-                    yield _unwind(path, node)
-
-
-def _unwind(path: dict[_Node, None], last: _Node) -> list[_Node]:
-    component: list[_Node] = []
-    while True:
-        node, _ = path.popitem()
-        component.append(node)
-        if node == last:
-            return component

@@ -90,7 +90,7 @@ class Closing:
     def open_dims(self, among: Iterable[DimVar] | None = None) -> list[DimVar]:
         """Return the undecided sizes among the given or all concerned ones, as representatives."""
         candidates = self._dims if among is None else among
-        return list(dict.fromkeys(self.state.undecided(tuple(candidates))))
+        return list(dict.fromkeys(self.state.undecided(candidates)))
 
     def open_rows(self, among: Iterable[RowVar] | None = None) -> list[RowVar]:
         """Return the undecided row variables among the given or all concerned ones."""
@@ -195,28 +195,27 @@ def connected(
     """Return the undecided variables connected with some shapes."""
     found_dims: dict[DimVar, None] = {}
     found_rows: dict[RowVar, None] = {}
-    pending: list[DimVar | RowVar] = []
-    for shape in shapes:
-        for _, row in shape.rows():
-            pending += _variables(state, row)
+    visited: set[RowConstraint] = set()
+    pending = _variables(state, [row for shape in shapes for _, row in shape.rows()])
     while pending:
         var = pending.pop()
         if isinstance(var, RowVar):
             if var not in found_rows:
                 found_rows[var] = None
-                waiting = state.suspended.get(var, {})
+                waiting = [c for c in state.suspended.get(var, ()) if c not in visited]
+                visited.update(waiting)
                 pending += _mentioned(state, waiting)
-                pending += state.undecided(tuple(counted_by(waiting)))
+                pending += state.undecided(counted_by(waiting))
         elif var not in found_dims:
             found_dims[var] = None
             for edges in (state.results, state.operands):
-                pending += state.undecided(tuple(edges.get(var, ())))
+                pending += state.undecided(edges.get(var, ()))
             mentions = state.within.get(var, {})
             pending += _mentioned(state, [c for c in mentions if state.is_suspended(c)])
             formulas = [f for f in state.formulas.get(var, ()) if f in state.open_formulas]
             counts = [f for f in formulas if isinstance(f, TotalElements)]
             pending += _mentioned(state, counts)
-            pending += state.undecided(tuple(counted_by(counts)))
+            pending += state.undecided(counted_by(counts))
             for formula in formulas:
                 if isinstance(formula, DimEqual):
                     pending += state.undecided((formula.left, formula.right))
@@ -234,10 +233,16 @@ def counted_by(constraints: Iterable[RowConstraint]) -> Iterator[Dim]:
                 yield constraint.count.dim
 
 
-def _variables(state: SolverState, row: Row) -> list[DimVar | RowVar]:
-    tail, undecided = state.unknowns(row)
-    return [*undecided] if tail is None else [tail, *undecided]
-
-
 def _mentioned(state: SolverState, constraints: Iterable[RowConstraint]) -> list[DimVar | RowVar]:
-    return [var for c in constraints for row in sides(c) for var in _variables(state, row)]
+    return _variables(state, [row for each in constraints for row in sides(each)])
+
+
+def _variables(state: SolverState, rows: Iterable[Row]) -> list[DimVar | RowVar]:
+    """Return the undecided variables of rows."""
+    found: list[DimVar | RowVar] = []
+    for row in rows:
+        tail, undecided = state.unknowns(row)
+        if tail is not None:
+            found.append(tail)
+        found += undecided
+    return found

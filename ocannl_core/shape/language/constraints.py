@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import NamedTuple
 
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.shape_terms import Dim, Row, Shape
 from ocannl_core.shape.language.subscripts import Keys, StaticSlice
@@ -178,10 +178,6 @@ class Selection:
     origin: Origin = field(compare=False)
     is_along: bool = False
     is_inserted: bool = False
-
-    def with_rows(self, source: Rows, positions: Rows, result: Rows) -> Selection:
-        """Return the constraint with solutions of row variables substituted."""
-        return replace(self, source=source, positions=positions, result=result)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field
+from functools import cached_property
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.shape.language.shape_terms import RowKind
@@ -117,7 +118,7 @@ def axis_names(axis: AxisSpec) -> tuple[str, ...]:
             return ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RowSpec:
     """One row of a shape.
 
@@ -134,13 +135,13 @@ class RowSpec:
     trailing: tuple[AxisSpec, ...] = ()
     ellipsis: bool = field(default=False, compare=False)
 
-    @property
+    @cached_property
     def axes(self) -> tuple[AxisSpec, ...]:
         """All axes, left to right."""
         return self.leading + self.trailing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShapeSpec:
     """The rows of one operand or of the result; a row that is None is not mentioned."""
 
@@ -149,41 +150,75 @@ class ShapeSpec:
     output: RowSpec
 
     def row(self, kind: RowKind) -> RowSpec | None:
-        match kind:
-            case RowKind.BATCH:
-                return self.batch
-            case RowKind.INPUT:
-                return self.input
-            case RowKind.OUTPUT:
-                return self.output
+        found: RowSpec | None = getattr(self, kind._value_)
+        return found
 
-    def rows(self) -> Iterator[RowSpec]:
-        """Yield the rows mentioned, in the order of the notation."""
-        yield from (row for row in (self.batch, self.input, self.output) if row is not None)
+    @cached_property
+    def rows(self) -> tuple[RowSpec, ...]:
+        """The rows mentioned, in the order of the notation."""
+        return tuple(row for row in (self.batch, self.input, self.output) if row is not None)
 
-    def axes(self) -> Iterator[AxisSpec]:
-        """Yield every axis, left to right."""
-        yield from (axis for row in self.rows() for axis in row.axes)
+    @cached_property
+    def axes(self) -> tuple[AxisSpec, ...]:
+        """Every axis, left to right."""
+        return tuple(axis for row in self.rows for axis in row.axes)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names in its axes, in order."""
+        return tuple(name for axis in self.axes for name in axis_names(axis))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Spec:
-    """An einsum specification."""
+    """An einsum specification. Parsing the same text again returns the same object, so that facts
+    about it are found once.
+    """
 
     operands: tuple[ShapeSpec, ...]
     result: ShapeSpec
     text: str = field(default="", compare=False)
 
-    def shapes(self) -> Iterator[ShapeSpec]:
-        """Yield the operands, then the result."""
-        yield from self.operands
-        yield self.result
+    @cached_property
+    def shapes(self) -> tuple[ShapeSpec, ...]:
+        """The operands, then the result."""
+        return (*self.operands, self.result)
 
-    def axes(self) -> Iterator[AxisSpec]:
-        """Yield every axis, left to right."""
-        yield from (axis for shape in self.shapes() for axis in shape.axes())
+    @cached_property
+    def axes(self) -> tuple[AxisSpec, ...]:
+        """Every axis, left to right."""
+        return tuple(axis for shape in self.shapes for axis in shape.axes)
 
-    @property
+    @cached_property
+    def aligned(self) -> frozenset[str]:
+        """The names in windows and concatenations."""
+        return frozenset(
+            name
+            for axis in self.axes
+            if isinstance(axis, Concat) or (isinstance(axis, Affine) and axis.window is not None)
+            for name in axis_names(axis)
+        )
+
+    @cached_property
+    def optional_parts(self) -> tuple[str, ...]:
+        """The parts of concatenated axes that may be empty.
+
+        Such a part occurs nowhere else, and every shape on the other side has an axis made of the
+        other parts alone: `b` in `a^b => a`, but not in `a; b => a^b`.
+        """
+        plain = {n for a in self.axes if not isinstance(a, Concat) for n in axis_names(a)}
+        sides = ((self.operands, (self.result,)), ((self.result,), self.operands))
+        return tuple(
+            part
+            for shapes, others in sides
+            for axis in (axis for shape in shapes for axis in shape.axes)
+            if isinstance(axis, Concat)
+            for part in axis.parts
+            if isinstance(part, str) and part not in plain
+            if all(_has_axis_of(other, {*axis.parts} - {part}) for other in others)
+        )
+
+    @cached_property
     def reduces(self) -> bool:
         """True if the result lacks an axis or a row variable of an operand. The parts of
         concatenated axes are read one at a time.
@@ -191,14 +226,18 @@ class Spec:
         kept = set(_names_of(self.result, has_parts=True))
         read = (name for shape in self.operands for name in _names_of(shape, has_parts=False))
         has_unnamed = any(
-            isinstance(axis, Anything) for shape in self.operands for axis in shape.axes()
+            isinstance(axis, Anything) for shape in self.operands for axis in shape.axes
         )
         return has_unnamed or not kept.issuperset(read)
 
     def __str__(self) -> str:
+        return self._shown
+
+    @cached_property
+    def _shown(self) -> str:
         plain = all(
             isinstance(axis, Fixed | Anything) or (isinstance(axis, Label) and len(axis.name) == 1)
-            for axis in self.axes()
+            for axis in self.axes
         )
         text = self._render(", ", "")
         if plain:
@@ -212,11 +251,19 @@ class Spec:
 
 def _names_of(shape: ShapeSpec, *, has_parts: bool) -> Iterator[tuple[str, str]]:
     """Yield the axes and row variables of a shape, with or without the parts of others."""
-    for row in shape.rows():
+    for row in shape.rows:
         axes = (axis for axis in row.axes if has_parts or not isinstance(axis, Concat))
         yield from (("axis", name) for axis in axes for name in axis_names(axis))
         if row.variable is not None:
             yield "row", row.variable
+
+
+def _has_axis_of(shape: ShapeSpec, parts: set[str | int]) -> bool:
+    return any(
+        bool(axis_names(axis)) and parts.issuperset(axis_names(axis))
+        for axis in shape.axes
+        if isinstance(axis, Label | Concat)
+    )
 
 
 def _shape_text(shape: ShapeSpec, separator: str, end: str) -> str:

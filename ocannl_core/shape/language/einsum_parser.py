@@ -267,8 +267,8 @@ class _Parser:
 
     def _check_names(self, spec: Spec) -> None:
         """Refuse a name of both an axis and a row variable."""
-        variables = {row.variable for shape in spec.shapes() for row in shape.rows()}
-        for axis in spec.axes():
+        variables = {row.variable for shape in spec.shapes for row in shape.rows}
+        for axis in spec.axes:
             for name in axis_names(axis):
                 if name in variables:
                     raise self._error(

@@ -7,12 +7,12 @@ solver.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from enum import Enum
 from itertools import zip_longest
 from math import prod
-from typing import SupportsIndex, assert_never, overload
+from typing import SupportsIndex, overload
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -32,15 +32,12 @@ BUFFER_ORDER = (RowKind.BATCH, RowKind.OUTPUT, RowKind.INPUT)
 """The order of a shape's rows in memory; the last axis is contiguous."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DimVar:
     """An unknown axis size."""
 
     id: int
-    name: str = field(default="", compare=False)
-
-    def __hash__(self) -> int:
-        return self.id
+    name: str = ""
 
     def __str__(self) -> str:
         return self.name or f"${self.id}"
@@ -129,33 +126,43 @@ ONE_WRITTEN = ConcatDim((Size(1),))
 """The size of an axis that a spec writes at position 0 only."""
 
 
-def dim_variables(dim: Dim) -> Iterator[DimVar]:
-    """Yield the size variables in a size."""
+def plain_dims(dim: Dim) -> list[DimVar | Size]:
+    """Return the sizes that a size is computed from."""
     match dim:
-        case DimVar():
-            yield dim
-        case Size():
-            return
         case AffineDim(over=over, window=window):
-            yield from dim_variables(over)
-            if window is not None:
-                yield from dim_variables(window.kernel)
+            return plain_dims(over) + ([] if window is None else plain_dims(window.kernel))
         case ConcatDim(parts):
-            for part in parts:
-                yield from dim_variables(part)
+            return [each for part in parts for each in plain_dims(part)]
         case _:
-            assert_never(dim)
+            return [dim]
 
 
-@dataclass(frozen=True, slots=True)
+def with_plain_dims(dim: Dim, change: Callable[[DimVar | Size], Dim]) -> Dim:
+    """Return a size with others in place of those that it is computed from."""
+    match dim:
+        case AffineDim(over=over, window=window):
+            if window is not None:
+                window = replace(window, kernel=with_plain_dims(window.kernel, change))
+            return replace(dim, over=with_plain_dims(over, change), window=window)
+        case ConcatDim(parts):
+            return ConcatDim(tuple(with_plain_dims(part, change) for part in parts))
+        case _:
+            return change(dim)
+
+
+def dim_variables(dim: Dim) -> list[DimVar]:
+    """Return the size variables in a size."""
+    if isinstance(dim, DimVar):
+        return [dim]
+    return [each for each in plain_dims(dim) if isinstance(each, DimVar)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RowVar:
     """Unknown axes between the leading and the trailing ones of a row."""
 
     id: int
-    name: str = field(default="", compare=False)
-
-    def __hash__(self) -> int:
-        return self.id
+    name: str = ""
 
     def __str__(self) -> str:
         return f"..{self.name or f'${self.id}'}.."
@@ -207,20 +214,26 @@ class Row:
         return self.leading + self.trailing
 
     @property
+    def known(self) -> int:
+        """The number of known axes."""
+        return len(self.leading) + len(self.trailing)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The sizes of a closed row.
 
         Raises:
             ValueError: if a size is unknown.
         """
-        if self.tail is not None:
+        known = [dim.n for dim in self.trailing if isinstance(dim, Size)]
+        if self.tail is not None or len(known) < len(self.trailing):
             raise ValueError(f"row {self} is open")
-        return tuple(_size(dim) for dim in self.trailing)
+        return tuple(known)
 
     @property
     def is_closed(self) -> bool:
         """Return True if every axis is known."""
-        return self.tail is None and all(isinstance(dim, Size) for dim in self.trailing)
+        return self.tail is None and [*map(type, self.trailing)].count(Size) == len(self.trailing)
 
     def __str__(self) -> str:
         parts = [
@@ -229,12 +242,6 @@ class Row:
             *map(str, self.trailing),
         ]
         return ",".join(parts)
-
-
-def _size(dim: Dim) -> int:
-    if not isinstance(dim, Size):
-        raise ValueError(f"dimension {dim} is unknown")
-    return dim.n
 
 
 LARGEST_INDEX = 2**63 - 1
@@ -264,28 +271,17 @@ class Shape:
     output: Row = Row()
 
     def row(self, kind: RowKind) -> Row:
-        match kind:
-            case RowKind.BATCH:
-                return self.batch
-            case RowKind.INPUT:
-                return self.input
-            case RowKind.OUTPUT:
-                return self.output
+        found: Row = getattr(self, kind._value_)
+        return found
 
     def with_row(self, kind: RowKind, row: Row) -> Shape:
         """Return the shape with one row replaced."""
-        match kind:
-            case RowKind.BATCH:
-                return replace(self, batch=row)
-            case RowKind.INPUT:
-                return replace(self, input=row)
-            case RowKind.OUTPUT:
-                return replace(self, output=row)
+        return replace(self, **{kind.value: row})
 
-    def rows(self) -> Iterator[tuple[RowKind, Row]]:
-        """Yield the rows in buffer order."""
-        for kind in BUFFER_ORDER:
-            yield kind, self.row(kind)
+    def rows(self) -> tuple[tuple[RowKind, Row], ...]:
+        """Return the rows in buffer order, with their kinds."""
+        batch, output, input = BUFFER_ORDER
+        return (batch, self.batch), (output, self.output), (input, self.input)
 
     @property
     def is_closed(self) -> bool:
@@ -379,8 +375,7 @@ def _not_known(what: str, shape: Shape) -> ShapeError:
 
 def rows_in_buffer_order(shape: Shape) -> tuple[Row, Row, Row]:
     """Return the rows of a shape: batch, output, input."""
-    batch, output, input = (row for _, row in shape.rows())
-    return batch, output, input
+    return shape.batch, shape.output, shape.input
 
 
 def closed_shape(
@@ -405,8 +400,9 @@ def broadcast_shape(one: Shape, other: Shape) -> Shape:
     rows = {}
     for kind, row in one.rows():
         left, right = row.trailing[::-1], other.row(kind).trailing[::-1]
-        axes = [b if _size(a) == 1 else a for a, b in zip_longest(left, right, fillvalue=Size(1))]
-        rows[kind] = Row(trailing=tuple(_without_basis(each) for each in reversed(axes)))
+        pairs = zip_longest(left, right, fillvalue=Size(1))
+        axes = [_without_basis(b if _without_basis(a).n == 1 else a) for a, b in pairs]
+        rows[kind] = Row(trailing=tuple(reversed(axes)))
     return Shape(rows[RowKind.BATCH], rows[RowKind.INPUT], rows[RowKind.OUTPUT])
 
 

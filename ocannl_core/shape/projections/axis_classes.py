@@ -36,6 +36,7 @@ from ocannl_core.shape.language.constraints import (
     AtLeast,
     Constraint,
     DimBelow,
+    DimConstraint,
     DimEqual,
     Exact,
     ReverseEqual,
@@ -58,6 +59,7 @@ from ocannl_core.shape.language.shape_terms import (
     Size,
 )
 from ocannl_core.shape.solving import solver
+from ocannl_core.shape.solving.derivations import dims_of
 from ocannl_core.shape.solving.messages import place
 from ocannl_core.shape.solving.row_order import pairs
 from ocannl_core.shape.solving.state import SolverState, sides
@@ -106,21 +108,9 @@ def _check_kernel(state: SolverState, equation: DimEqual) -> None:
 
 
 def _rows(constraint: Constraint) -> tuple[Row, ...]:
-    match constraint:
-        case RowBelow() | RowEqual():
-            return sides(constraint)
-        case DimEqual(left, right):
-            return (Row(trailing=(left, right)),)
-        case DimBelow(res, opnd):
-            return (Row(trailing=(res, opnd)),)
-        case AtLeast(dim):
-            return (Row(trailing=(dim,)),)
-        case SliceLength(length, whole):
-            return (Row(trailing=(length, whole)),)
-        case TotalElements() | Exact() | ReverseEqual() | Selection() | RowJoin() | Subscript():
-            return sides(constraint)
-        case _:
-            assert_never(constraint)
+    if isinstance(constraint, DimConstraint):
+        return (Row(trailing=dims_of(constraint)),)
+    return sides(constraint)
 
 
 def _pair_axes(state: SolverState, constraint: Constraint) -> Iterator[DimBelow | DimEqual]:

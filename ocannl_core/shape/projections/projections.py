@@ -6,7 +6,7 @@ solved anew, so that no other operation can unify axes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache
 from itertools import count
@@ -15,8 +15,7 @@ from ocannl_core.base.errors import ShapeError, VerifyError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir import indexing
-from ocannl_core.shape.language.constraints import DimEqual
-from ocannl_core.shape.language.shape_terms import Dim, DimVar, Row, Shape, Size
+from ocannl_core.shape.language.shape_terms import Dim, Row, Shape, Size
 from ocannl_core.shape.language.subscripts import Keys, depends_on_size, operand_index, sliced_shape
 from ocannl_core.shape.projections.axis_classes import derive
 from ocannl_core.shape.projections.selection_maps import loops_over, project_selection
@@ -37,11 +36,7 @@ from ocannl_core.shape.translation.logic import (
 
 
 def project(
-    logic: Logic,
-    result: Shape,
-    operands: Sequence[Shape],
-    origin: Origin,
-    sizes: Mapping[str, int] | None = None,
+    logic: Logic, result: Shape, operands: Sequence[Shape], origin: Origin
 ) -> indexing.Projections:
     """Return the domain and the index maps of an operation on closed shapes.
 
@@ -52,9 +47,6 @@ def project(
     restricted to the variables of the result and of this operand: the first one resets the
     result, the others do not. Only the nest of the operand's own part is then generated.
 
-    Args:
-        sizes: Sizes of labels that are decided by other operations.
-
     Raises:
         ShapeError: if the shapes contradict the operation, one axis is indexed in two ways, or the
             size of a window is unknown.
@@ -63,7 +55,7 @@ def project(
     if isinstance(logic, NumbersOfWords):
         return _project_words(logic.per_word, result, operands[0])
     if isinstance(logic, Adjoint):
-        found = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin, sizes)
+        found = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin)
         return indexing.exchange_roles(found, logic.target, logic.sources)
     if isinstance(logic, Take | TakeAlong | ScatterRows | PlaceRows):
         return project_selection(logic, result, operands)
@@ -75,7 +67,7 @@ def project(
         return _project_slice(logic, result, operands[0], origin)
     if isinstance(logic, SliceUpdate):
         return _project_update(logic, result, operands, origin)
-    case = _Case(logic, result, tuple(operands), tuple((sizes or {}).items()), origin)
+    case = _Case(logic, result, tuple(operands), origin)
     if any(isinstance(size, Size) and size.extent for size in _sizes((result, *operands))):
         return case.solve()
     return _with_fresh_variables(_solved(case))
@@ -86,14 +78,12 @@ class _Case:
     """An operation on closed shapes, which determines its projections but for their variables.
 
     Attributes:
-        sizes: Sizes of labels that are decided by other operations.
         origin: The operation, for messages; not part of equality.
     """
 
     logic: Logic
     result: Shape
     operands: tuple[Shape, ...]
-    sizes: tuple[tuple[str, int], ...]
     origin: Origin = field(compare=False)
 
     def solve(self) -> indexing.Projections:
@@ -103,11 +93,6 @@ class _Case:
         operands = [_with_identities(operand, ids) for operand in self.operands]
         state = SolverState()
         relation = relation_of(self.logic, result, operands, self.origin, state.fresh)
-        for label, n in self.sizes:
-            dim = relation.labels.get(label)
-            if isinstance(dim, DimVar):
-                where = self.origin.at(f"the size of {label}")
-                relation.constraints.append(DimEqual(dim, Size(n), where))
         return derive(state, relation, result, operands)
 
 

@@ -43,7 +43,7 @@ def _equations(
             if isinstance(constraint, RowEqual):
                 found[constraint] = None
     for equation in found:
-        left, right = (Row(*state.flat(row)) for row in (equation.left, equation.right))
+        left, right = (state.flat(row) for row in (equation.left, equation.right))
         yield left, right, equation
 
 

@@ -25,7 +25,7 @@ class Count:
     """
 
     def __init__(self, state: SolverState, constraint: constraints.TotalElements) -> None:
-        flat = tuple(Row(*state.flat(row)) for row in constraint.rows)
+        flat = tuple(state.flat(row) for row in constraint.rows)
         count, divided_by = constraint.count, constraint.divided_by
         self.constraint = constraints.TotalElements(flat, count, constraint.origin, divided_by)
         self.tails: list[RowVar] = [row.tail for row in flat if row.tail is not None]
@@ -84,8 +84,7 @@ def solve_count(state: SolverState, constraint: constraints.TotalElements) -> No
             _decide_size(state, count.var, 0, constraint)
     elif count.tails:
         state.wait(constraint)
-        if not state.is_suspended(constraint):
-            state.suspend(constraint)
+        state.suspend(constraint)
         _compare_counts(state, count)
     elif not count.unknown:
         state.undo_log.remove(state.open_formulas, constraint)
@@ -159,7 +158,7 @@ def solve_exact(state: SolverState, constraint: constraints.Exact) -> None:
     tails = [row.tail for row in flat if row.tail is not None]
     missing = len(constraint.dims) - sum(row.known for row in flat)
     if missing < 0 or (missing and not tails):
-        raise _wrong_axes(constraint, [Row(*row) for row in flat])
+        raise _wrong_axes(constraint, flat)
     if not tails:
         axes = [dim for row in flat for dim in (*row.leading, *row.trailing)]
         for position, (one, other) in enumerate(zip(axes, constraint.dims, strict=True)):
@@ -168,12 +167,10 @@ def solve_exact(state: SolverState, constraint: constraints.Exact) -> None:
                 state.agenda.append(constraints.DimEqual(one, other, constraint.origin, axis))
         return
     if missing and len(set(tails)) > 1:
-        state.suspend(
-            constraints.Exact(tuple(Row(*row) for row in flat), constraint.dims, constraint.origin)
-        )
+        state.suspend(constraints.Exact(tuple(flat), constraint.dims, constraint.origin))
         return
     if missing % len(tails):
-        raise _wrong_axes(constraint, [Row(*row) for row in flat])
+        raise _wrong_axes(constraint, flat)
     for tail in dict.fromkeys(tails):
         added = Row(trailing=state.fresh.dims(missing // len(tails)))
         rows.solve(state, tail, added, constraint)
@@ -193,11 +190,11 @@ def solve_reverse(state: SolverState, constraint: constraints.ReverseEqual) -> N
     """Equate a row with the reverse of another, as soon as one of them is closed."""
     left, right = state.flat(constraint.left), state.flat(constraint.right)
     if left.tail is not None and right.tail is not None:
-        state.suspend(constraints.ReverseEqual(Row(*left), Row(*right), constraint.origin))
+        state.suspend(constraints.ReverseEqual(left, right, constraint.origin))
         return
     closed, other = (left, right) if left.tail is None else (right, left)
     mirrored = Row(trailing=closed.trailing[::-1])
-    state.agenda.append(constraints.RowEqual(Row(*other), mirrored, constraint.origin))
+    state.agenda.append(constraints.RowEqual(other, mirrored, constraint.origin))
 
 
 def count_cells(state: SolverState, row: Row) -> int | None:

@@ -13,8 +13,6 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language import constraints
 from ocannl_core.shape.language.shape_terms import (
-    AffineDim,
-    ConcatDim,
     Dim,
     DimVar,
     Row,
@@ -22,6 +20,7 @@ from ocannl_core.shape.language.shape_terms import (
     RowVar,
     Shape,
     Size,
+    dim_variables,
 )
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.formula_messages import substitute_known
@@ -200,13 +199,7 @@ def row_derivation(state: SolverState, row: Row) -> tuple[list[Origin], list[Row
             continue
         origins.append(cause.origin)
         rows = [state.decided_rows[var]]
-        if not isinstance(
-            cause,
-            constraints.DimEqual
-            | constraints.DimBelow
-            | constraints.AtLeast
-            | constraints.SliceLength,
-        ):
+        if not isinstance(cause, constraints.DimConstraint):
             rows += sides(cause)
         pending += [other.tail for other in rows if other.tail is not None]
     return origins, guessed
@@ -303,25 +296,19 @@ def derivation(state: SolverState, dim: Dim) -> tuple[list[Origin], list[DimVar]
     # True beside a variable if its uses count, as in a guess
     pending: list[tuple[Dim, bool]] = [(dim, False)]
     for one, by_use in pending:
-        match one:
-            case DimVar():
-                for var in _representatives(state, one):
-                    if var in seen:
-                        continue
-                    seen.add(var)
-                    if var in state.guesses:
-                        guessed.append(var)
-                        by_use = True
-                    for cause in _causes(state, var, by_use=by_use):
-                        origins.append(narrow_origin(cause))
-                        pending += [(other, by_use) for other in dims_of(cause)]
-            case AffineDim(over=over, window=window):
-                inner = (over,) if window is None else (over, window.kernel)
-                pending += [(part, by_use) for part in inner]
-            case ConcatDim(parts):
-                pending += [(part, by_use) for part in parts]
-            case Size():
-                pass
+        if not isinstance(one, DimVar):
+            pending += [(var, by_use) for var in dim_variables(one)]
+            continue
+        for var in _representatives(state, one):
+            if var in seen:
+                continue
+            seen.add(var)
+            if var in state.guesses:
+                guessed.append(var)
+                by_use = True
+            for cause in _causes(state, var, by_use=by_use):
+                origins.append(narrow_origin(cause))
+                pending += [(other, by_use) for other in dims_of(cause)]
     return origins, guessed
 
 

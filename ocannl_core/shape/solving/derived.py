@@ -21,7 +21,14 @@ from typing import NamedTuple, assert_never
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.shape.language.constraints import DimEqual
-from ocannl_core.shape.language.shape_terms import AffineDim, ConcatDim, Dim, DimVar, Size
+from ocannl_core.shape.language.shape_terms import (
+    AffineDim,
+    ConcatDim,
+    Dim,
+    DimVar,
+    Size,
+    plain_dims,
+)
 from ocannl_core.shape.solving import formula_messages as messages
 from ocannl_core.shape.solving.state import SolverState
 
@@ -158,7 +165,7 @@ def solve(state: SolverState, equation: DimEqual) -> SolutionOutcome:
 def _refuse_extents(state: SolverState, equation: DimEqual) -> None:
     """Refuse windows, strides and concatenation of axes whose extent is known at run time only."""
     for side in (equation.left, equation.right):
-        for dim in _plain(side):
+        for dim in plain_dims(side):
             size = state.size(dim)
             if size is not None and size.extent is not None:
                 raise messages.computed_from_extent(state, equation, size.extent)
@@ -205,25 +212,11 @@ def _least(state: SolverState, equation: DimEqual, var: DimVar) -> int:
     return 0
 
 
-def _plain(dim: Dim) -> Iterator[Dim]:
-    """Yield the plain sizes that a size is computed from; all have one basis."""
-    match dim:
-        case DimVar() | Size():
-            yield dim
-        case AffineDim(over=over, window=window):
-            yield from _plain(over)
-            if window is not None:
-                yield from _plain(window.kernel)
-        case ConcatDim(parts):
-            for part in parts:
-                yield from _plain(part)
-        case _:
-            assert_never(dim)
-
-
 def _basis(state: SolverState, equation: DimEqual) -> str | None:
     """Return the known basis of an axis, its positions, its kernel and its parts."""
-    sizes = [state.size(dim) for side in (equation.left, equation.right) for dim in _plain(side)]
+    sizes = [
+        state.size(dim) for side in (equation.left, equation.right) for dim in plain_dims(side)
+    ]
     bases = {size.basis: None for size in sizes if size is not None and size.basis is not None}
     if len(bases) > 1:
         raise messages.bases_of_formula_differ(state, equation, sorted(bases))
@@ -237,7 +230,7 @@ def _propagate_basis(
     if basis is None:
         return None
     for side in (equation.left, equation.right):
-        for dim in _plain(side):
+        for dim in plain_dims(side):
             size = state.size(dim)
             if isinstance(dim, DimVar) and size is not None and size.basis is None:
                 return state.find(dim), replace(size, basis=basis)

@@ -272,7 +272,7 @@ def _has_unit_operand(state: SolverState, var: DimVar, unit: Known) -> None:
     """
     basis = unit.size.basis
     if basis is not None and basis not in state.unit_bases.get(var, ()):
-        state.put_inner(state.unit_bases, var, basis, unit.cause)
+        state.undo_log.put_inner(state.unit_bases, var, basis, unit.cause)
         _take_unit_bases(state, var)
     earlier = state.units.get(var)
     if earlier is None or (unit.stated and not earlier.stated):
@@ -310,8 +310,8 @@ def _connect(state: SolverState, res: DimVar, opnd: DimVar, cause: Constraint) -
     if state.is_never_broadcast(opnd) and not state.has_role(res):
         _merge_variables(state, res, opnd, cause)
         return
-    state.put_inner(state.operands, res, opnd, cause)
-    state.put_inner(state.results, opnd, res, cause)
+    state.undo_log.put_inner(state.operands, res, opnd, cause)
+    state.undo_log.put_inner(state.results, opnd, res, cause)
     propagate(state, Edge(res, opnd, cause))
 
 
@@ -327,9 +327,9 @@ def _merge_variables(state: SolverState, left: DimVar, right: DimVar, cause: Con
     undo_log.put(state.joins, light, cause)
     _move_edges(state, light, heavy, cause)
     for constraint in state.within.get(light, ()):
-        state.put_inner(state.within, heavy, constraint, None)
+        undo_log.put_inner(state.within, heavy, constraint, None)
     for formula in state.formulas.get(light, ()):
-        state.put_inner(state.formulas, heavy, formula, None)
+        undo_log.put_inner(state.formulas, heavy, formula, None)
         state.agenda.append(formula)
     for marks in (state.optional, state.spanned):
         if marks.get(light) != marks.get(heavy):
@@ -357,16 +357,16 @@ def _move_edges(state: SolverState, light: DimVar, heavy: DimVar, cause: Constra
     for res, why in list(state.results.get(light, {}).items()):
         undo_log.remove(state.operands[res], light)
         if res != heavy:
-            state.put_inner(state.operands, res, heavy, why)
-            state.put_inner(state.results, heavy, res, why)
+            state.undo_log.put_inner(state.operands, res, heavy, why)
+            state.undo_log.put_inner(state.results, heavy, res, why)
             state.agenda.append(Edge(res, heavy, why))
             if res in state.operands.get(heavy, ()):
                 state.agenda.append(DimEqual(res, heavy, cause.origin))
     for opnd, why in list(state.operands.get(light, {}).items()):
         undo_log.remove(state.results[opnd], light)
         if opnd != heavy:
-            state.put_inner(state.results, opnd, heavy, why)
-            state.put_inner(state.operands, heavy, opnd, why)
+            state.undo_log.put_inner(state.results, opnd, heavy, why)
+            state.undo_log.put_inner(state.operands, heavy, opnd, why)
             state.agenda.append(Edge(heavy, opnd, why))
             if opnd in state.results.get(heavy, ()):
                 state.agenda.append(DimEqual(opnd, heavy, cause.origin))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import assert_never
 
 from ocannl_core.base.errors import ShapeError
-from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.shape.language import shape_terms
 from ocannl_core.shape.language.constraints import DimEqual, TotalElements
@@ -16,17 +14,7 @@ from ocannl_core.shape.solving.state import SolverState
 
 def substitute_known(state: SolverState, dim: shape_terms.Dim) -> shape_terms.Dim:
     """Return a size with the known sizes substituted."""
-    match dim:
-        case shape_terms.DimVar() | shape_terms.Size():
-            return state.size(dim) or dim
-        case shape_terms.AffineDim(over=over, window=window):
-            if window is not None:
-                window = replace(window, kernel=substitute_known(state, window.kernel))
-            return replace(dim, over=substitute_known(state, over), window=window)
-        case shape_terms.ConcatDim(parts):
-            return shape_terms.ConcatDim(tuple(substitute_known(state, part) for part in parts))
-        case _:
-            assert_never(dim)
+    return shape_terms.with_plain_dims(dim, lambda each: state.size(each) or each)
 
 
 def _places(state: SolverState, equation: DimEqual) -> Iterator[str]:

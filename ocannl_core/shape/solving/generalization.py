@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
-from typing import assert_never
 
-from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import Constraint, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.language.shape_terms import (
-    AffineDim,
-    ConcatDim,
     Dim,
     DimVar,
     Row,
@@ -19,6 +15,7 @@ from ocannl_core.shape.language.shape_terms import (
     Shape,
     Size,
     dim_variables,
+    with_plain_dims,
 )
 from ocannl_core.shape.solving import ranks, solver
 from ocannl_core.shape.solving.derivations import formula_text, statement
@@ -181,19 +178,10 @@ class SchemeNames:
         return Row(leading, tail, trailing)
 
     def _dim(self, dim: Dim) -> Dim:
-        match dim:
-            case DimVar():
-                return self._dims.get(dim, dim)
-            case Size():
-                return dim
-            case ConcatDim(parts):
-                return ConcatDim(tuple(map(self._dim, parts)))
-            case AffineDim(over=over, window=window):
-                if window is not None:
-                    window = replace(window, kernel=self._dim(window.kernel))
-                return replace(dim, over=self._dim(over), window=window)
-            case _:
-                assert_never(dim)
+        names = self._dims
+        return with_plain_dims(
+            dim, lambda each: names.get(each, each) if isinstance(each, DimVar) else each
+        )
 
     def conditions(self, state: SolverState) -> tuple[str, ...]:
         """Return the relations between the variables that no equation states."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ocannl_core.base.errors import ShapeError
-from ocannl_core.shape.language.constraints import AtLeast, DimBelow, DimEqual, SliceLength
+from ocannl_core.shape.language.constraints import DimConstraint
 from ocannl_core.shape.language.shape_terms import DimVar, RowVar
 from ocannl_core.shape.solving.derivations import derivation, dims_of, row_derivation
 from ocannl_core.shape.solving.state import Edge, Guessed, LeafTensor, SolverState, Work, sides
@@ -38,7 +38,7 @@ def add_guess_notes(state: SolverState, work: Work, error: ShapeError) -> ShapeE
 
 def _earlier(state: SolverState, work: Work) -> Iterator[tuple[DimVar | RowVar, Guessed]]:
     found: dict[DimVar | RowVar, None] = {}
-    if not isinstance(work, Edge | DimEqual | DimBelow | AtLeast | SliceLength):
+    if not isinstance(work, Edge | DimConstraint):
         for row in sides(work):
             found.update(dict.fromkeys(row_derivation(state, row)[1]))
     for dim in (work.res, work.opnd) if isinstance(work, Edge) else dims_of(work):

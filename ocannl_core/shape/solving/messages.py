@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import (
-    AtLeast,
     Constraint,
     DimBelow,
-    DimEqual,
+    DimConstraint,
     RowBelow,
     RowEqual,
-    SliceLength,
 )
 from ocannl_core.shape.language.shape_terms import Row, Size
 
@@ -29,7 +27,7 @@ def narrow_origin(cause: Constraint) -> Origin:
 
     output row of the second operand  -->  output axis -1 of the second operand
     """
-    if not isinstance(cause, DimEqual | DimBelow | AtLeast | SliceLength) or cause.axis is None:
+    if not isinstance(cause, DimConstraint) or cause.axis is None:
         return cause.origin
     return cause.origin.at(cause.origin.detail.replace(" row", f" axis {cause.axis}"))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 
+from ocannl_core.base.graphs import reachable
 from ocannl_core.shape.language.constraints import (
     Constraint,
     RowBelow,
@@ -29,10 +31,9 @@ def record(
     surplus += long_outside - short_outside
     if long_root == short_root and surplus <= 0:
         return
-    edges = state.rank_edges.get(long_root, {})
-    if edges.get(short_root, surplus - 1) < surplus:
-        state.put_inner(state.rank_edges, long_root, short_root, surplus)
-        state.put_inner(state.rank_causes, long_root, short_root, cause)
+    known = state.rank_edges.get(long_root, {}).get(short_root)
+    if known is None or known[0] < surplus:
+        state.undo_log.put_inner(state.rank_edges, long_root, short_root, (surplus, cause))
 
 
 def record_part(state: SolverState, var: RowVar, outer: RowVar, outside: int) -> None:
@@ -68,7 +69,7 @@ def _positive_cycle(state: SolverState, var: RowVar) -> list[Constraint]:
     queue = deque([start])
     while queue:
         here = queue.popleft()
-        for there, surplus in state.rank_edges.get(here, {}).items():
+        for there, (surplus, _) in state.rank_edges.get(here, {}).items():
             if best.get(there, best[here] + surplus - 1) < best[here] + surplus:
                 best[there] = best[here] + surplus
                 length[there] = length[here] + 1
@@ -89,7 +90,7 @@ def _cycle(state: SolverState, came_from: dict[RowVar, RowVar], var: RowVar) -> 
     last = var
     while True:
         before = came_from[var]
-        causes.append(state.rank_causes[before][var])
+        causes.append(state.rank_edges[before][var][1])
         var = before
         if var == last:
             return causes
@@ -117,7 +118,7 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
         missing = [tail for tail in waiting if tail is not None and tail not in found]
         if var not in entered:
             entered.add(var)
-            if var in state.row_leaves or any(equally_long(state, var)):
+            if var in state.row_leaves or equally_long(state, var):
                 return None
             if _is_made_later(state, var):
                 return None
@@ -146,11 +147,11 @@ def _is_made_later(state: SolverState, var: RowVar) -> bool:
     return any(
         state.flat(row).tail == var
         for each in state.suspended.get(var, ())
-        for row in _made_rows(each)
+        for row in made_rows(each)
     )
 
 
-def _made_rows(constraint: Constraint) -> Sequence[Row]:
+def made_rows(constraint: Constraint) -> Sequence[Row]:
     """Return the rows that a constraint makes of others."""
     match constraint:
         case Subscript(result=result):
@@ -163,51 +164,38 @@ def _made_rows(constraint: Constraint) -> Sequence[Row]:
             return ()
 
 
-def bounds(state: SolverState, var: RowVar) -> Iterator[RowBelow]:
-    """Yield the suspended constraints whose operand has the variable, except reflexive ones."""
-    for constraint in state.suspended.get(var, ()):
-        if not isinstance(constraint, RowBelow) or constraint.opnd.tail != var:
-            continue
-        if constraint.res.tail != var:
-            yield constraint
+def bounds(state: SolverState, var: RowVar) -> list[RowBelow]:
+    """Return the suspended constraints whose operand has the variable, except reflexive ones."""
+    return [
+        each
+        for each in state.suspended.get(var, ())
+        if isinstance(each, RowBelow) and each.opnd.tail == var != each.res.tail
+    ]
 
 
-def open_operands(state: SolverState, var: RowVar) -> Iterator[RowBelow]:
-    """Yield the suspended constraints by which the variable refines an open operand."""
-    for constraint in state.suspended.get(var, ()):
-        if not isinstance(constraint, RowBelow) or constraint.res.tail != var:
-            continue
-        if constraint.opnd.tail not in (None, var):
-            yield constraint
+def open_operands(state: SolverState, var: RowVar) -> list[RowBelow]:
+    """Return the suspended constraints by which the variable refines an open operand."""
+    found: list[RowBelow] = []
+    for each in state.suspended.get(var, ()):  # not `[...]`, for one call less of a hot function
+        if isinstance(each, RowBelow) and each.res.tail == var != each.opnd.tail is not None:
+            found.append(each)
+    return found
 
 
-def equally_long(state: SolverState, var: RowVar) -> Iterator[RowVar]:
-    """Yield the variables that an equation of rows makes equally long."""
-    for constraint in state.equations.get(var, ()):
-        for tail in (constraint.left.tail, constraint.right.tail):
-            if tail is not None and tail != var:
-                yield tail
+def equally_long(state: SolverState, var: RowVar) -> list[RowVar]:
+    """Return the variables that an equation of rows makes equally long."""
+    equations = state.equations.get(var)
+    if not equations:
+        return []
+    tails = [tail for each in equations for tail in (each.left.tail, each.right.tail)]
+    return [tail for tail in tails if tail is not None and tail != var]
 
 
 def group(state: SolverState, var: RowVar) -> list[RowVar]:
     """Return a variable and all variables of the same length."""
     if not state.equations.get(var):
         return [var]
-    return list(_reach([var], lambda one: equally_long(state, one)))
-
-
-def _reach(
-    start: Iterable[RowVar], successors: Callable[[RowVar], Iterable[RowVar]]
-) -> dict[RowVar, None]:
-    """Return the variables of a start, and all that follow them."""
-    found: dict[RowVar, None] = {}
-    pending = list(start)
-    while pending:
-        var = pending.pop()
-        if var not in found:
-            found[var] = None
-            pending += successors(var)
-    return found
+    return list(reachable([var], partial(equally_long, state)))
 
 
 def leaf_of(state: SolverState, var: RowVar) -> LeafTensor | None:
@@ -282,29 +270,28 @@ def _named_surplus(constraint: RowBelow) -> int:
 def _sources(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
     """Return the variables that can propagate information to the given ones."""
 
-    def informants(var: RowVar) -> Iterator[RowVar]:
-        yield from (c.res.tail for c in bounds(state, var) if c.res.tail is not None)
-        yield from equally_long(state, var)
+    def informants(var: RowVar) -> list[RowVar]:
+        results = [each.res.tail for each in bounds(state, var)]
+        return [tail for tail in results if tail is not None] + equally_long(state, var)
 
-    return _reach(wanted, informants)
+    return reachable(wanted, informants)
 
 
 def reachable_rows(state: SolverState, start: Iterable[RowVar]) -> list[RowVar]:
     """Return the given open row variables and the variables that they propagate information to."""
-    return list(
-        _reach((var for var in start if var not in state.rows), lambda var: _informs(state, var))
-    )
+    opened = [var for var in start if var not in state.rows]
+    return list(reachable(opened, partial(_informs, state)))
 
 
-def _informs(state: SolverState, var: RowVar) -> Iterator[RowVar]:
-    """Yield the variables that a variable propagates information to."""
-    yield from (c.opnd.tail for c in open_operands(state, var) if c.opnd.tail)
-    yield from equally_long(state, var)
+def _informs(state: SolverState, var: RowVar) -> list[RowVar]:
+    """Return the variables that a variable propagates information to."""
+    operands = [each.opnd.tail for each in open_operands(state, var) if each.opnd.tail]
+    return operands + equally_long(state, var)
 
 
 def _informed(state: SolverState, region: dict[RowVar, None]) -> dict[RowVar, None]:
     start = [var for var in region if any(_surplus(c) > 0 for c in bounds(state, var))]
-    return _reach(start, lambda var: (one for one in _informs(state, var) if one in region))
+    return reachable(start, lambda var: (one for one in _informs(state, var) if one in region))
 
 
 def _nearest(

@@ -7,7 +7,7 @@ from ocannl_core.shape.language.constraints import DimEqual, RowEqual
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar
 from ocannl_core.shape.solving import ranks, rows
 from ocannl_core.shape.solving.messages import axes_differ, self_reference
-from ocannl_core.shape.solving.state import Flat, SolverState
+from ocannl_core.shape.solving.state import SolverState
 
 
 def equate(state: SolverState, constraint: RowEqual) -> None:
@@ -37,9 +37,9 @@ def _axes_differ(state: SolverState, constraint: RowEqual) -> ShapeError:
     return axes_differ(left, right, constraint, rows.solution_causes(state, constraint))
 
 
-def _equate_to_itself(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
+def _equate_to_itself(state: SolverState, left: Row, right: Row, constraint: RowEqual) -> None:
     if left.known != right.known:
-        found = f"{Row(*left)} = {Row(*right)}"
+        found = f"{left} = {right}"
         raise self_reference(constraint, found, rows.solution_causes(state, constraint))
     if len(left.leading) < len(right.leading):
         left, right = right, left
@@ -58,11 +58,10 @@ def _equate_to_itself(state: SolverState, left: Flat, right: Flat, constraint: R
         constraint.origin,
         constraint.skipped + last,
     )
-    if not state.is_suspended(kept):
-        state.suspend(kept)
+    state.suspend(kept)
 
 
-def _equate_open(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
+def _equate_open(state: SolverState, left: Row, right: Row, constraint: RowEqual) -> None:
     ahead = len(left.leading) - len(right.leading)
     behind = len(left.trailing) - len(right.trailing)
     if ahead >= 0 and behind >= 0 and (ahead or behind or _busier(state, left, right)):
@@ -75,7 +74,7 @@ def _equate_open(state: SolverState, left: Flat, right: Flat, constraint: RowEqu
         _equate_crossing(state, right, left, constraint)
 
 
-def _equate_crossing(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
+def _equate_crossing(state: SolverState, left: Row, right: Row, constraint: RowEqual) -> None:
     """Unify rows of which one has more leading and the other more trailing axes.
 
     A variable absorbs the surplus of one end over the other; the rest may overlap or not, which
@@ -105,7 +104,7 @@ def _equate_crossing(state: SolverState, left: Flat, right: Flat, constraint: Ro
     )
 
 
-def _equate_ends(state: SolverState, left: Flat, right: Flat, constraint: RowEqual) -> None:
+def _equate_ends(state: SolverState, left: Row, right: Row, constraint: RowEqual) -> None:
     """Unify the known axes at the ends of rows, including axes from other equations.
 
     (w, c) = (b, u) where (w, c) = (a, v)  -->  a = b
@@ -138,17 +137,17 @@ def _grow(
     return tail
 
 
-def _busier(state: SolverState, left: Flat, right: Flat) -> bool:
-    def waiting(row: Flat) -> int:
+def _busier(state: SolverState, left: Row, right: Row) -> bool:
+    def waiting(row: Row) -> int:
         return len(state.suspended.get(row.tail, ())) if row.tail is not None else 0
 
     return waiting(left) > waiting(right)
 
 
-def _solve_against(state: SolverState, shorter: Flat, longer: Flat, constraint: RowEqual) -> None:
+def _solve_against(state: SolverState, shorter: Row, longer: Row, constraint: RowEqual) -> None:
     """Unify rows; the variable of the shorter one takes the surplus of the longer one."""
     assert shorter.tail is not None
-    leading, tail, trailing = longer
+    leading, tail, trailing = longer.leading, longer.tail, longer.trailing
     if tail is None:
         leading, trailing = trailing[: len(shorter.leading)], trailing[len(shorter.leading) :]
     cut, keep = len(shorter.leading), len(trailing) - len(shorter.trailing)

@@ -14,7 +14,7 @@ from ocannl_core.shape.language.constraints import DimBelow, DimEqual, NamedAxis
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks, rows
 from ocannl_core.shape.solving.messages import position_is_missing, self_reference, too_many_axes
-from ocannl_core.shape.solving.state import Flat, SolverState, sides
+from ocannl_core.shape.solving.state import SolverState, sides
 
 _EMPTY = Row()
 
@@ -30,7 +30,8 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
         if res.tail is not None:
             state.anchor(res.tail)
         return
-    if res.tail is None and res.known < opnd.known:
+    missing = opnd.known - res.known
+    if res.tail is None and missing > 0:
         _refine_scalar(state, res, opnd, constraint)
         return
     if constraint.named.leading:
@@ -39,24 +40,25 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
     if res.tail is not None and res.tail == opnd.tail:
         _refine_itself(state, res, opnd, constraint)
         return
-    if res.tail is not None and res.known < opnd.known:
+    if res.tail is not None and missing > 0:
         if _may_be_scalars(state, res, opnd, constraint):
-            _postpone(state, replace(constraint, res=Row(*res), opnd=Row(*opnd), skipped=0))
+            _postpone(state, replace(constraint, res=res, opnd=opnd, skipped=0))
             return
-        missing = opnd.known - res.known
         if opnd.tail is not None:
             ranks.record(state, res.tail, opnd.tail, missing, constraint)
         dims = _added_axes(state, res, opnd, missing)
-        res = Flat(res.leading, rows.extend(state, res.tail, dims, constraint), dims + res.trailing)
-    _name_right_end(state, res, opnd.known, constraint)
+        res = Row(res.leading, rows.extend(state, res.tail, dims, constraint), dims + res.trailing)
+    if res.leading and res.tail is not None:
+        _name_right_end(state, res, opnd.known, constraint)
     paired = min(len(res.trailing), len(opnd.trailing))
-    _refine_axes(state, res.trailing, opnd.trailing, constraint)
-    res = Flat(res.leading, res.tail, res.trailing[: len(res.trailing) - paired])
-    opnd = Flat(opnd.leading, opnd.tail, opnd.trailing[: len(opnd.trailing) - paired])
+    if paired:
+        _refine_axes(state, res.trailing, opnd.trailing, constraint)
+        res = Row(res.leading, res.tail, res.trailing[: len(res.trailing) - paired])
+        opnd = Row(opnd.leading, opnd.tail, opnd.trailing[: len(opnd.trailing) - paired])
     _refine_rest(state, res, opnd, constraint, paired)
 
 
-def _added_axes(state: SolverState, res: Flat, opnd: Flat, number: int) -> tuple[Dim, ...]:
+def _added_axes(state: SolverState, res: Row, opnd: Row, number: int) -> tuple[Dim, ...]:
     """Return new axes of a result: those of the operand whose sizes are known and not 1, since the
     result cannot have others, and fresh ones in place of the rest.
     """
@@ -68,7 +70,7 @@ def _added_axes(state: SolverState, res: Flat, opnd: Flat, number: int) -> tuple
     )
 
 
-def _may_be_scalars(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> bool:
+def _may_be_scalars(state: SolverState, res: Row, opnd: Row, constraint: RowBelow) -> bool:
     """Return True while an empty result is compatible with an operand that may be a single 1."""
     others = constraint.skipped + constraint.ahead
     if state.scalars_are_decided or res.known + others or opnd.known != 1:
@@ -81,57 +83,57 @@ def _postpone(state: SolverState, constraint: RowBelow) -> None:
     """Suspend the constraint until the result's row, the operand's size, or closing decides it."""
     if constraint not in state.scalars:
         state.undo_log.put(state.scalars, constraint, None)
-    if not state.is_suspended(constraint):
-        state.suspend(constraint)
+    state.suspend(constraint)
 
 
 def decide_scalars(state: SolverState, among: Iterable[RowVar]) -> None:
     """Give rows that may be scalars the axes of their operands."""
     state.scalars_are_decided = True
-    for var in among:
+    for var in among if state.scalars else ():
         for constraint in state.suspended.get(var, ()):
             if constraint in state.scalars and sides(constraint)[0].tail == var:
                 state.agenda.append(constraint)
 
 
 def _refine_rest(
-    state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow, paired: int
+    state: SolverState, res: Row, opnd: Row, constraint: RowBelow, paired: int
 ) -> None:
     """Solve the rest of a refinement after pairing axes from the right."""
     skipped = constraint.skipped + paired
-    named = NamedAxis(0, max(0, constraint.named.trailing - paired))
-    rest = constraint
+    named, rest = constraint.named, constraint
+    if named.trailing and paired:
+        named = NamedAxis(0, max(0, named.trailing - paired))
     if paired or res.tail != constraint.res.tail or opnd.tail != constraint.opnd.tail:
-        rest = replace(constraint, res=Row(*res), opnd=Row(*opnd), skipped=skipped, named=named)
+        rest = replace(constraint, res=res, opnd=opnd, skipped=skipped, named=named)
     if res.tail in state.equations or opnd.tail in state.equations:
-        for below in rows.right_forms(state, res):
-            for above in rows.right_forms(state, opnd):
-                _refine_axes(state, below.trailing, above.trailing, rest)
+        for one in rows.right_forms(state, res):
+            for other in rows.right_forms(state, opnd):
+                _refine_axes(state, one.trailing, other.trailing, rest)
     if opnd.tail is None:
-        unmatched = res.trailing[len(res.trailing) - named.trailing :]
-        _refuse_missing(state, unmatched, constraint)
+        if named.trailing:
+            _refuse_missing(state, res.trailing[-named.trailing :], constraint)
         if res.tail is not None:
             state.anchor(res.tail)
         if opnd.trailing:
             state.suspend(rest)
         return
+    below, above = res.known, opnd.known
     if res.tail is None:
-        if res.known == opnd.known and skipped + constraint.ahead + res.known > 0:
+        if below == above and skipped + constraint.ahead + below > 0:
             _refine_axes(state, res.trailing, opnd.leading, rest)
             rows.solve(state, opnd.tail, _EMPTY, constraint)
             return
     else:
-        ranks.record(state, res.tail, opnd.tail, opnd.known - res.known, constraint)
+        ranks.record(state, res.tail, opnd.tail, above - below, constraint)
         if (
-            not res.known
-            and not opnd.known
-            and opnd.tail in state.suspended
+            below == above == 0
+            and state.suspended.get(opnd.tail)
+            and state.suspended.get(res.tail)
             and state.is_suspended(RowBelow(rest.opnd, rest.res, constraint.origin))
         ):
             state.agenda.append(RowEqual(rest.res, rest.opnd, constraint.origin, skipped))
             return
-    if not state.is_suspended(rest):
-        state.suspend(rest)
+    state.suspend(rest)
 
 
 def _refine_axes(
@@ -160,7 +162,7 @@ def _refuse_missing(state: SolverState, missing: tuple[Dim, ...], constraint: Ro
         raise position_is_missing(state.current_row(operand), wanted, constraint, causes)
 
 
-def _refine_scalar(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+def _refine_scalar(state: SolverState, res: Row, opnd: Row, constraint: RowBelow) -> None:
     """Accept an operand of one axis of size 1 for an empty result: both are scalars."""
     dim, *further = (*opnd.leading, *opnd.trailing)
     size = state.size(dim)
@@ -177,27 +179,25 @@ def _refine_scalar(state: SolverState, res: Flat, opnd: Flat, constraint: RowBel
         rows.solve(state, opnd.tail, _EMPTY, constraint)
 
 
-def _refine_itself(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+def _refine_itself(state: SolverState, res: Row, opnd: Row, constraint: RowBelow) -> None:
     if res.known < opnd.known:
-        found = f"{Row(*res)} has at least the axes of {Row(*opnd)}"
+        found = f"{res} has at least the axes of {opnd}"
         raise self_reference(constraint, found, rows.solution_causes(state, constraint))
     if res.known == opnd.known and len(res.leading) == len(opnd.leading):
         _refine_axes(state, res.trailing, opnd.trailing, constraint)
         for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
             state.agenda.append(DimBelow(below, above, constraint.origin, position))
     else:
-        state.suspend(replace(constraint, res=Row(*res), opnd=Row(*opnd)))
+        state.suspend(replace(constraint, res=res, opnd=opnd))
 
 
-def _name_right_end(state: SolverState, res: Flat, number: int, constraint: RowBelow) -> None:
+def _name_right_end(state: SolverState, res: Row, number: int, constraint: RowBelow) -> None:
     """Name as many axes at the right end of a result as are to be compared.
 
     Leading axes may be among them.
 
     (a, v) below (c)  -->  (a, v) = (w, d) is kept, so that d below c
     """
-    if not res.leading or res.tail is None:
-        return
     form = max(rows.right_forms(state, res), key=lambda each: len(each.trailing))
     unnamed = min(number - len(form.trailing), len(form.leading))
     if unnamed <= 0 or form.tail is None:
@@ -225,7 +225,7 @@ def pairs(state: SolverState, constraint: RowBelow) -> Iterator[tuple[int, Dim, 
         yield -1 - axis, below, above
 
 
-def _match_names(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+def _match_names(state: SolverState, res: Row, opnd: Row, constraint: RowBelow) -> None:
     """Solve `res ⊑ opnd` where a spec names axes before the row variable.
 
     The names belong to the first axes of the operand if it has at least as many axes as there are
@@ -256,7 +256,7 @@ def _match_names(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow
     _wait_for_names(state, res, opnd, constraint)
 
 
-def _wait_for_names(state: SolverState, res: Flat, opnd: Flat, constraint: RowBelow) -> None:
+def _wait_for_names(state: SolverState, res: Row, opnd: Row, constraint: RowBelow) -> None:
     """Suspend a constraint until the named axes of the operand are known."""
     assert opnd.tail is not None
     if res.tail is not None:
@@ -270,16 +270,15 @@ def _wait_for_names(state: SolverState, res: Flat, opnd: Flat, constraint: RowBe
         skipped=constraint.skipped + paired,
         named=NamedAxis(first, last - paired),
     )
-    if not state.is_suspended(kept):
-        state.suspend(kept)
+    state.suspend(kept)
 
 
-def _left_axes(row: Flat) -> tuple[Dim, ...]:
+def _left_axes(row: Row) -> tuple[Dim, ...]:
     """Return the axes at the left end of a row."""
     return row.leading if row.tail is not None else row.trailing
 
 
-def _without_ends(row: Flat, first: int, last: int) -> Row | None:
+def _without_ends(row: Row, first: int, last: int) -> Row | None:
     """Return a row without its outer axes; None if these are unknown."""
     if row.tail is None:
         return Row(trailing=row.trailing[first : len(row.trailing) - last])

@@ -8,7 +8,7 @@ from ocannl_core.base.errors import VerifyError
 from ocannl_core.shape.language.constraints import Constraint, DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks
-from ocannl_core.shape.solving.state import Flat, SolverState, sides
+from ocannl_core.shape.solving.state import SolverState, sides
 
 
 def solve(state: SolverState, var: RowVar, row: Row, cause: Constraint) -> None:
@@ -56,7 +56,7 @@ def extend(state: SolverState, var: RowVar, dims: tuple[Dim, ...], cause: Constr
     return tail
 
 
-def right_forms(state: SolverState, row: Flat) -> Iterator[Flat]:
+def right_forms(state: SolverState, row: Row) -> Iterator[Row]:
     """Yield a row, and its rewritings with more axes at the right end by equations of rows.
 
     (a, v) where (a, v) = (w, c)  -->  (a, v), (w, c)
@@ -64,7 +64,7 @@ def right_forms(state: SolverState, row: Flat) -> Iterator[Flat]:
     return _forms(state, row, lambda each: each, frozenset())
 
 
-def left_forms(state: SolverState, row: Flat) -> Iterator[Flat]:
+def left_forms(state: SolverState, row: Row) -> Iterator[Row]:
     """Yield a row, and its rewritings with more axes at the left end by equations of rows.
 
     (w, c) where (a, v) = (w, c)  -->  (w, c), (a, v)
@@ -72,13 +72,13 @@ def left_forms(state: SolverState, row: Flat) -> Iterator[Flat]:
     return map(_mirror, _forms(state, _mirror(row), _mirror, frozenset()))
 
 
-def _mirror(row: Flat) -> Flat:
-    return Flat(row.trailing[::-1], row.tail, row.leading[::-1])
+def _mirror(row: Row) -> Row:
+    return Row(row.trailing[::-1], row.tail, row.leading[::-1])
 
 
 def _forms(
-    state: SolverState, row: Flat, view: Callable[[Flat], Flat], seen: frozenset[RowVar]
-) -> Iterator[Flat]:
+    state: SolverState, row: Row, view: Callable[[Row], Row], seen: frozenset[RowVar]
+) -> Iterator[Row]:
     """Yield a row, and its rewritings with more axes at the right end by equations of rows, which
     are read through a function that may mirror them.
     """
@@ -92,7 +92,7 @@ def _forms(
             ahead = map(state.current, row.leading[max(cut, 0) :])
             is_end = one.tail == row.tail and not one.trailing and not other.leading and cut >= 0
             if is_end and other.trailing and tuple(ahead) == tuple(map(state.current, one.leading)):
-                form = Flat(row.leading[:cut], other.tail, other.trailing + row.trailing)
+                form = Row(row.leading[:cut], other.tail, other.trailing + row.trailing)
                 yield from _forms(state, form, view, seen | {row.tail})
 
 
@@ -107,9 +107,8 @@ def keep_crossing(
     ahead = with_causes(state, left.leading, cause)
     behind = with_causes(state, right.trailing, cause)
     kept = RowEqual(Row(ahead, left.tail), Row((), right.tail, behind), cause.origin, skipped)
-    if state.is_suspended(kept):
+    if not state.suspend(kept):
         return
-    state.suspend(kept)
     for tail in (left.tail, right.tail):
         compared = state.suspended.get(tail, ())
         state.agenda.extend(each for each in compared if isinstance(each, RowBelow))

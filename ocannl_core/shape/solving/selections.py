@@ -11,10 +11,11 @@ them. Positions with axes of the selected axis' kind alone give the axes of `num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.shape.language.constraints import (
     Constraint,
     DimBelow,
@@ -26,7 +27,8 @@ from ocannl_core.shape.language.constraints import (
     Selection,
 )
 from ocannl_core.shape.language.shape_terms import BUFFER_ORDER, Dim, Row, RowVar, Shape
-from ocannl_core.shape.solving.state import Flat, SolverState
+from ocannl_core.shape.solving.ranks import made_rows
+from ocannl_core.shape.solving.state import SolverState
 
 _OUTPUT = 1
 """The place of the output row in buffer order."""
@@ -51,9 +53,9 @@ def solve_selection(state: SolverState, constraint: Selection) -> None:
     Raises:
         ShapeError: if there is no such axis, or it cannot be located once all axes are known.
     """
-    source = [state.flat(row) for row in constraint.source]
-    positions = [state.flat(row) for row in constraint.positions]
-    result = [state.flat(row) for row in constraint.result]
+    source, positions, result = (
+        _flat(state, rows) for rows in (constraint.source, constraint.positions, constraint.result)
+    )
     if constraint.is_inserted:
         found = _split_inserted(source, positions, result, constraint)
     else:
@@ -67,21 +69,23 @@ def solve_selection(state: SolverState, constraint: Selection) -> None:
     if found is not None:
         state.agenda.extend(found)
         return
-    state.suspend(constraint.with_rows(_rows(source), _rows(positions), _rows(result)))
+    state.suspend(replace(constraint, source=source, positions=positions, result=result))
 
 
-def _rows(flat: Sequence[Flat]) -> Rows:
-    batch, output, input = (Row(*row) for row in flat)
+def _flat(state: SolverState, rows: Rows) -> Rows:
+    """Return rows with the solutions of their variables substituted."""
+    batch, output, input = map(state.flat, rows)
     return batch, output, input
 
 
-def _locate(source: Sequence[Flat], constraint: Selection) -> _Place | None:
+def _locate(source: Rows, constraint: Selection) -> _Place | None:
     """Return the place of the axis of a number; None as long as it is unknown."""
     backwards = constraint.axis < 0
     left = -constraint.axis - 1 if backwards else constraint.axis
     numbers = range(len(source))[:: -1 if backwards else 1]
     for number in numbers:
-        leading, tail, trailing = source[number]
+        row = source[number]
+        leading, tail, trailing = row.leading, row.tail, row.trailing
         near = trailing if tail is None or backwards else leading
         if left < len(near):
             at = len(near) - 1 - left if backwards else left
@@ -98,31 +102,27 @@ def _locate(source: Sequence[Flat], constraint: Selection) -> _Place | None:
 
 
 def _joined(
-    place: _Place,
-    source: Sequence[Flat],
-    positions: Sequence[Flat],
-    result: Sequence[Flat],
-    constraint: Selection,
+    place: _Place, source: Rows, positions: Rows, result: Rows, constraint: Selection
 ) -> list[Constraint]:
     """Return the constraints by which the axes of the positions replace the selected one."""
     found: list[Constraint] = [DimEqual(place.dim, constraint.extent, constraint.origin)]
     for number, kind in enumerate(BUFFER_ORDER):
-        own, given = Row(*source[number]), Row(*positions[number])
+        own, given = source[number], positions[number]
         if number == place.row:
             parts: tuple[Row, ...] = (place.before, given, place.after)
         else:
             parts = (own, given) if number < place.row else (given, own)
         origin = constraint.origin.at(f"{kind.value} row of the result")
-        found.append(RowJoin(Row(*result[number]), parts, origin))
+        found.append(RowJoin(result[number], parts, origin))
     return found
 
 
 def _aligned(
     state: SolverState,
     place: _Place,
-    source: Sequence[Flat],
-    positions: Sequence[Flat],
-    result: Sequence[Flat],
+    source: Rows,
+    positions: Rows,
+    result: Rows,
     constraint: Selection,
 ) -> list[Constraint] | None:
     """Return the constraints by which source and positions line up, but for the selected axis."""
@@ -134,10 +134,10 @@ def _aligned(
     found: list[Constraint] = []
     for number, kind in enumerate(BUFFER_ORDER):
         origin = constraint.origin
-        rows = Row(*positions[number]), Row(*result[number])
+        rows = positions[number], result[number]
         if number != place.row:
             where = origin.at(f"{kind.value} row of the first operand")
-            found.append(RowBelow(rows[1], Row(*source[number]), where))
+            found.append(RowBelow(rows[1], source[number], where))
             where = origin.at(f"{kind.value} row of the positions")
             found.append(RowBelow(rows[1], rows[0], where))
             continue
@@ -154,7 +154,7 @@ def _aligned(
 
 
 def _split_inserted(
-    source: Sequence[Flat], positions: Sequence[Flat], result: Sequence[Flat], constraint: Selection
+    source: Rows, positions: Rows, result: Rows, constraint: Selection
 ) -> list[Constraint] | None:
     """Return the constraints by which one axis replaces the axes of the positions; None as long as
     their place is unknown.
@@ -177,7 +177,8 @@ def _split_inserted(
     if any(row.tail is not None for row in passed):
         return None
     left = (-constraint.axis - 1 if backwards else constraint.axis) - sum(r.known for r in passed)
-    width, (leading, tail, trailing) = positions[here].known, result[here]
+    width, own = positions[here].known, result[here]
+    leading, tail, trailing = own.leading, own.tail, own.trailing
     near = trailing if tail is None or backwards else leading
     if left < 0 or (tail is None and left + width > len(near)):
         raise _misplaced(constraint, positions, result)
@@ -194,15 +195,15 @@ def _split_inserted(
     origin = constraint.origin
     found: list[Constraint] = [
         RowEqual(
-            Row(*positions[here]),
+            positions[here],
             Row(trailing=middle),
             origin.at(f"{BUFFER_ORDER[here].value} row of the positions"),
         )
     ]
     for number, kind in enumerate(BUFFER_ORDER):
-        made = row if number == here else Row(*result[number])
+        made = row if number == here else result[number]
         where = origin.at(f"{kind.value} row of the result")
-        found.append(RowEqual(Row(*source[number]), made, where))
+        found.append(RowEqual(source[number], made, where))
     return found
 
 
@@ -222,33 +223,30 @@ def solve_join(state: SolverState, constraint: RowJoin) -> None:
                 side = after
             side += part.trailing
         joined = Row(tuple(before), tails[0] if tails else None, tuple(after))
-        state.agenda.append(RowEqual(Row(*whole), joined, constraint.origin))
+        state.agenda.append(RowEqual(whole, joined, constraint.origin))
     elif whole.tail is None and whole.known <= known:  # all open ones are empty
-        empty = [RowEqual(Row(tail=tail), Row(), constraint.origin) for tail in set(tails)]
+        empty = [
+            RowEqual(Row(tail=tail), Row(), constraint.origin) for tail in dict.fromkeys(tails)
+        ]
         state.agenda.extend([*empty, constraint])
     else:
-        rows = tuple(Row(*part) for part in parts)
-        state.suspend(RowJoin(Row(*whole), rows, constraint.origin))
+        state.suspend(RowJoin(whole, tuple(parts), constraint.origin))
 
 
-def selected_rows(state: SolverState) -> list[RowVar]:
+def selected_rows(state: SolverState, among: Iterable[RowVar]) -> list[RowVar]:
     """Return the open rows that suspended constraints derive from other open rows."""
-    derived: list[Row] = []
-    for constraint in state.derivations:
-        if isinstance(constraint, RowJoin):
-            derived.append(constraint.whole)
-        else:
-            derived += constraint.source if constraint.is_inserted else constraint.result
-    flat = [state.flat(row) for row in derived]
+    waiting = [each for var in among for each in state.suspended.get(var, ())]
+    selections = dict.fromkeys(c for c in waiting if isinstance(c, RowJoin | Selection))
+    flat = [state.flat(row) for each in selections for row in made_rows(each)]
     return [row.tail for row in flat if row.tail is not None]
 
 
-def _shape_text(rows: Sequence[Flat]) -> str:
-    batch, output, input = (Row(*row) for row in rows)
+def _shape_text(rows: Rows) -> str:
+    batch, output, input = rows
     return str(Shape(batch, input, output))
 
 
-def _no_axis(constraint: Selection, source: Sequence[Flat]) -> ShapeError:
+def _no_axis(constraint: Selection, source: Rows) -> ShapeError:
     count = sum(row.known for row in source)
     return ShapeError(
         "The axis that is selected from is one of the tensor's, counted in buffer order: batch, "
@@ -259,9 +257,7 @@ def _no_axis(constraint: Selection, source: Sequence[Flat]) -> ShapeError:
     )
 
 
-def _misplaced(
-    constraint: Selection, positions: Sequence[Flat], updates: Sequence[Flat]
-) -> ShapeError:
+def _misplaced(constraint: Selection, positions: Rows, updates: Rows) -> ShapeError:
     return ShapeError(
         "Updates have the axes of the positions where the result has the axis that they select.",
         found=f"positions {_shape_text(positions)} at axis {constraint.axis} of updates "

@@ -22,16 +22,15 @@ _STEPS_PER_CONSTRAINT = 2_000
 _STEPS_AT_LEAST = 100_000
 
 
-def run(state: SolverState, budget: int | None = None) -> None:
+def run(state: SolverState) -> None:
     """Run the solver until the agenda is empty.
 
     Raises:
         ShapeError: if the constraints contradict each other, or the budget is exceeded.
     """
     agenda = state.agenda
-    if budget is None:
-        known = len(state.suspended) + len(state.operands) + len(state.formulas) + len(agenda)
-        budget = _STEPS_AT_LEAST + _STEPS_PER_CONSTRAINT * known
+    known = len(state.suspended) + len(state.operands) + len(state.formulas) + len(agenda)
+    budget = _STEPS_AT_LEAST + _STEPS_PER_CONSTRAINT * known
     steps = 0
     while agenda:
         work = agenda.popleft()

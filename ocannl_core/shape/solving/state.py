@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple, TypeVar, assert_never
+from collections.abc import Iterable
+from typing import NamedTuple, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
@@ -23,10 +23,6 @@ from ocannl_core.shape.language.shape_terms import (
     Size,
     dim_variables,
 )
-
-_Key = TypeVar("_Key")
-_Inner = TypeVar("_Inner")
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +92,6 @@ class Edge(NamedTuple):
 Work = constraints.Constraint | Edge
 
 
-class Flat(NamedTuple):
-    """A row with the solution of its variable substituted."""
-
-    leading: tuple[Dim, ...]
-    tail: RowVar | None
-    trailing: tuple[Dim, ...]
-
-    @property
-    def known(self) -> int:
-        """The number of known axes."""
-        return len(self.leading) + len(self.trailing)
-
-
 class SolverState:
     """Solutions, bounds and suspended constraints.
 
@@ -132,7 +115,6 @@ class SolverState:
         dim_leaves: As `row_leaves`, for sizes.
         suspended: For a row variable, the row constraints that wait for it.
         equations: The equations among them.
-        derivations: The constraints among them that derive rows from the axes of others.
         within: For a size, the suspended row constraints with it; solved ones may remain.
         formulas: For a size, the formulas with it; solved ones may remain.
         open_formulas: The formulas that wait for sizes.
@@ -151,8 +133,8 @@ class SolverState:
             allowed.
         touched_rows: Row variables with new information, for closing.
         touched_dims: As `touched_rows`, for sizes.
-        rank_edges: `rank_edges[v][w] = k` says that v's root has at least k more axes than w's.
-        rank_causes: The causes of these edges.
+        rank_edges: `rank_edges[v][w] = (k, cause)` says that v's root has at least k more axes than
+            w's.
         roots: For a row variable that is a part of another one, the outermost of these, and the
             number of its axes outside the part.
         depths: The number of splits that created a row variable.
@@ -187,7 +169,6 @@ class SolverState:
         self.revisions = 0
         self.suspended: dict[RowVar, dict[constraints.RowConstraint, None]] = {}
         self.equations: dict[RowVar, dict[constraints.RowEqual, None]] = {}
-        self.derivations: dict[constraints.Selection | constraints.RowJoin, None] = {}
         self.within: dict[DimVar, dict[constraints.RowConstraint, None]] = {}
         self.formulas: dict[DimVar, dict[constraints.Formula, None]] = {}
         self.open_formulas: dict[constraints.Formula, None] = {}
@@ -201,8 +182,7 @@ class SolverState:
         self.row_leaves: dict[RowVar, LeafTensor] = {}
         self.anchored: dict[RowVar, bool] = {}
         self.contracted: dict[RowVar, bool] = {}
-        self.rank_edges: dict[RowVar, dict[RowVar, int]] = {}
-        self.rank_causes: dict[RowVar, dict[RowVar, constraints.Constraint]] = {}
+        self.rank_edges: dict[RowVar, dict[RowVar, tuple[int, constraints.Constraint]]] = {}
         self.roots: dict[RowVar, tuple[RowVar, int]] = {}
         self.depths: dict[RowVar, int] = {}
         self.touched_rows: dict[RowVar, None] = {}
@@ -268,11 +248,11 @@ class SolverState:
             return size
         return self.find(dim) if isinstance(dim, DimVar) else dim
 
-    def flat(self, row: Row | Flat) -> Flat:
+    def flat(self, row: Row) -> Row:
         """Return the row with its variable's solution substituted; sizes are not."""
         leading, tail, trailing = row.leading, row.tail, row.trailing
         if tail is None or tail not in self.rows:
-            return Flat(leading, tail, trailing)
+            return row
         steps = 0
         while tail is not None and (value := self.rows.get(tail)) is not None:
             leading += value.leading
@@ -283,28 +263,33 @@ class SolverState:
             ahead = leading[len(row.leading) :]
             behind = trailing[: len(trailing) - len(row.trailing)]
             self.undo_log.put(self.rows, row.tail, Row(ahead, tail, behind))
-        if tail is None:
-            return Flat((), None, leading + trailing)
-        return Flat(leading, tail, trailing)
+        return Row(leading, tail, trailing)
 
-    def current_row(self, row: Row | Flat) -> Row:
+    def current_row(self, row: Row) -> Row:
         """Return the row as far as it is known, with its variable's solution and known sizes."""
         flat = self.flat(row)
-        leading, trailing = (tuple(map(self.current, d)) for d in (flat.leading, flat.trailing))
-        return Row(leading, flat.tail, trailing)
+        if flat.is_closed:
+            return flat
+        current = self.current
+        return Row(tuple(map(current, flat.leading)), flat.tail, tuple(map(current, flat.trailing)))
 
     def unknowns(self, row: Row) -> tuple[RowVar | None, list[DimVar]]:
         """Return the undecided variables of a row."""
         flat = self.flat(row)
-        return flat.tail, list(self.undecided((*flat.leading, *flat.trailing)))
+        dims = flat.leading + flat.trailing
+        return flat.tail, self.undecided(dims) if dims else []
 
-    def undecided(self, dims: tuple[Dim, ...]) -> Iterator[DimVar]:
-        """Yield the representatives of the undecided variables in sizes."""
+    def undecided(self, dims: Iterable[Dim]) -> list[DimVar]:
+        """Return the representatives of the undecided variables in sizes."""
+        found: list[DimVar] = []
         for dim in dims:
+            if isinstance(dim, Size):
+                continue
             for each in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
-                var = self.find(each)
+                var = self.find(each) if each in self.parents else each
                 if var not in self.values:
-                    yield var
+                    found.append(var)
+        return found
 
     def root(self, var: RowVar) -> tuple[RowVar, int]:
         """Return the variable that another is a part of, and the number of its other axes."""
@@ -321,15 +306,6 @@ class SolverState:
             tail = self.decided_rows[tail].tail
         return found
 
-    def put_inner(
-        self, outer: dict[_Key, dict[_Inner, _Value]], key: _Key, inner: _Inner, value: _Value
-    ) -> None:
-        """Set `outer[key][inner]`."""
-        mapping = outer.get(key)
-        if mapping is None:
-            mapping = outer[key] = {}
-        self.undo_log.put(mapping, inner, value)
-
     def mark_dim(self, dim: Dim, leaf: LeafTensor) -> None:
         """Mark a size as belonging to a leaf."""
         if isinstance(dim, DimVar):
@@ -344,22 +320,31 @@ class SolverState:
 
     def anchor(self, var: RowVar) -> None:
         """Mark a row variable whose row is above a closed operand."""
-        self.undo_log.put(self.anchored, var, True)
+        if var not in self.anchored:
+            self.undo_log.put(self.anchored, var, True)
         self.touched_rows[var] = None  # it may have been its last open operand
 
-    def suspend(self, constraint: constraints.RowConstraint) -> None:
-        """Suspend a constraint until one of its row variables is solved."""
-        if isinstance(constraint, constraints.Selection | constraints.RowJoin):
-            self.undo_log.put(self.derivations, constraint, None)
+    def suspend(self, constraint: constraints.RowConstraint) -> bool:
+        """Suspend a constraint until one of its row variables is solved.
+
+        Return False if it is suspended already; then each of its variables has it.
+        """
+        put_inner = self.undo_log.put_inner
+        is_new = False
         for row in sides(constraint):
-            if row.tail is not None:
-                self.put_inner(self.suspended, row.tail, constraint, None)
+            tail = row.tail
+            if tail is not None:
+                if not is_new and constraint in self.suspended.get(tail, ()):
+                    return False
+                is_new = True
+                put_inner(self.suspended, tail, constraint, None)
                 if isinstance(constraint, constraints.RowEqual):
-                    self.put_inner(self.equations, row.tail, constraint, None)
-                self.touched_rows[row.tail] = None
+                    put_inner(self.equations, tail, constraint, None)
+                self.touched_rows[tail] = None
             if row.leading or row.trailing:
                 for var in self.undecided(row.dims):
-                    self.put_inner(self.within, var, constraint, None)
+                    put_inner(self.within, var, constraint, None)
+        return True
 
     def is_suspended(self, constraint: constraints.RowConstraint) -> bool:
         """Return True if the constraint is suspended already; then each of its variables has it."""
@@ -371,8 +356,8 @@ class SolverState:
     def watch(self, formula: constraints.Formula, dims: tuple[Dim, ...]) -> None:
         """Add a formula to the agenda whenever one of its sizes has new information."""
         for dim in dims:
-            for var in (dim,) if isinstance(dim, DimVar) else dim_variables(dim):
-                self.put_inner(self.formulas, self.find(var), formula, None)
+            for var in dim_variables(dim):
+                self.undo_log.put_inner(self.formulas, self.find(var), formula, None)
 
     def wait(self, formula: constraints.Formula, dims: tuple[Dim, ...] = ()) -> None:
         """Record that a formula is unsolved, and that there is news about sizes in it."""
@@ -394,8 +379,6 @@ class SolverState:
                     self.undo_log.remove(self.suspended[row.tail], constraint)
                     if isinstance(constraint, constraints.RowEqual):
                         self.undo_log.remove(self.equations[row.tail], constraint)
-            if isinstance(constraint, constraints.Selection | constraints.RowJoin):
-                self.undo_log.remove(self.derivations, constraint)
             self.agenda.append(constraint)
 
 

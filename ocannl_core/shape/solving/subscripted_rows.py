@@ -62,8 +62,8 @@ def addressed(state: SolverState, constraint: Subscript) -> dict[RowKind, RowKey
     """
     counts: dict[RowKind, AxisCount] = {}
     for kind, row in constraint.operand.rows():
-        leading, tail, trailing = state.flat(row)
-        counts[kind] = AxisCount(len(leading), len(trailing), tail is not None)
+        flat = state.flat(row)
+        counts[kind] = AxisCount(len(flat.leading), len(flat.trailing), flat.tail is not None)
     found = address(constraint.keys, counts)
     if isinstance(found, TooMany):
         raise _too_many_keys(state, constraint, found)
@@ -74,9 +74,7 @@ def _flat(state: SolverState, constraint: Subscript) -> Subscript:
     """Return the constraint with the solutions of its rows substituted."""
 
     def shape(stated: Shape) -> Shape:
-        return Shape(
-            *(Row(*state.flat(row)) for row in (stated.batch, stated.input, stated.output))
-        )
+        return Shape(*map(state.flat, (stated.batch, stated.input, stated.output)))
 
     return replace(constraint, result=shape(constraint.result), operand=shape(constraint.operand))
 
@@ -99,7 +97,8 @@ def _needs_no_axes(state: SolverState, tail: RowVar) -> bool:
 
 def _relate_row(state: SolverState, constraint: Subscript, kind: RowKind, keys: RowKeys) -> None:
     """Relate one row of the operand to the same row of the result."""
-    leading, tail, trailing = state.flat(constraint.operand.row(kind))
+    row = state.flat(constraint.operand.row(kind))
+    leading, tail, trailing = row.leading, row.tail, row.trailing
     if tail is None:
         leading, trailing = trailing[: keys.first], trailing[keys.first :]
     kept = len(trailing) - keys.last

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ocannl_core.base.errors import ShapeError
+from ocannl_core.base.graphs import reachable
 from ocannl_core.shape.language.shape_terms import DimVar, RowKind, RowVar
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.contradictions import refuse_contradictions
@@ -87,17 +88,9 @@ def _is_open(leaf: LeafTensor, part: str) -> ShapeError:
 
 def _has_unit(state: SolverState, dim: DimVar) -> bool:
     """Return True if the size, or one below it, has a stated operand of size 1."""
-    seen = {dim}
-    pending = [dim]
-    while pending:
-        var = pending.pop()
-        unit = state.units.get(var)
-        if unit is not None and unit.stated:
-            return True
-        below = {state.find(result) for result in state.results.get(var, ())} - seen
-        seen |= below
-        pending += below
-    return False
+    below = reachable([dim], lambda var: map(state.find, state.results.get(var, ())))
+    units = (state.units.get(var) for var in below)
+    return any(unit is not None and unit.stated for unit in units)
 
 
 def _importance(key: tuple[int, RowKind]) -> tuple[bool, int, str]:

@@ -11,8 +11,9 @@ that an operand of size 1 is broadcast along it like along any other axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field
+from functools import cache
 from typing import NamedTuple, assert_never
 
 from ocannl_core.base.errors import ShapeError, SpecError
@@ -37,7 +38,6 @@ from ocannl_core.shape.language.einsum_ast import (
     Fixed,
     Label,
     RowSpec,
-    ShapeSpec,
     Spec,
     axis_names,
 )
@@ -108,6 +108,17 @@ def operand_name(position: int) -> str:
     return f"the {name} operand"
 
 
+@cache
+def operand_rows(position: int) -> tuple[str, ...]:
+    """Return the names of the rows of an operand in errors, in buffer order.
+
+    0  -->  batch row of the first operand, ...
+    """
+    return tuple(
+        f"{kind.value} row of {operand_name(position)}" for kind in shape_terms.BUFFER_ORDER
+    )
+
+
 class _Side(NamedTuple):
     """The translation of the axes of a row to sizes.
 
@@ -134,7 +145,7 @@ class Instance:
         self._fresh = fresh
         self._dims: dict[str, shape_terms.DimVar] = {}
         self._rows: dict[str, shape_terms.RowVar] = {}
-        self._aligned = set(_aligned_names(logic.spec))
+        self._aligned = logic.spec.aligned
         self._relation = Relation()
 
     def relate(self, result: shape_terms.Shape, operands: Sequence[shape_terms.Shape]) -> Relation:
@@ -150,8 +161,8 @@ class Instance:
         for position, (shape_spec, operand) in enumerate(
             zip(self._spec.operands, operands, strict=True)
         ):
-            for kind, row in operand.rows():
-                origin = self._origin.at(f"{kind.value} row of {operand_name(position)}")
+            for (kind, row), detail in zip(operand.rows(), operand_rows(position), strict=True):
+                origin = self._origin.at(detail)
                 written = shape_spec.row(kind)
                 spec_row = self._operand_row(written, origin)
                 if written is None:
@@ -175,7 +186,7 @@ class Instance:
             )
         self._constrain_values()
         self._relation.optional += [
-            self._dims[name] for name in _optional_parts(self._spec) if name in self._dims
+            self._dims[name] for name in self._spec.optional_parts if name in self._dims
         ]
         self._relation.labels = {**self._rows, **self._dims}
         return self._relation
@@ -374,52 +385,12 @@ def _skips_first(axis: AxisSpec) -> bool:
             assert_never(axis)
 
 
-def _aligned_names(spec: Spec) -> Iterator[str]:
-    """Yield the names in windows and concatenations."""
-    for axis in spec.axes():
-        if isinstance(axis, Concat) or (isinstance(axis, Affine) and axis.window is not None):
-            yield from axis_names(axis)
-
-
 def _coefficients(spec: Spec) -> set[str]:
     """Return the names of coefficients."""
     found: set[Coefficient] = set()
-    for axis in spec.axes():
+    for axis in spec.axes:
         if isinstance(axis, Affine):
             found.add(axis.stride)
             if axis.window is not None:
                 found.add(axis.window.dilation)
     return {name for name in found if isinstance(name, str)}
-
-
-def _optional_parts(spec: Spec) -> Iterator[str]:
-    """Yield the parts of concatenated axes that may be empty.
-
-    Such a part occurs nowhere else, and every shape on the other side has an axis made of the other
-    parts alone: `b` in `a^b => a`, but not in `a; b => a^b`.
-    """
-    plain = {
-        name for axis in spec.axes() if not isinstance(axis, Concat) for name in axis_names(axis)
-    }
-    sides = ((spec.operands, (spec.result,)), ((spec.result,), spec.operands))
-    for shapes, others in sides:
-        for axis in (axis for shape in shapes for axis in _axes_of(shape)):
-            if not isinstance(axis, Concat):
-                continue
-            for part in axis.parts:
-                rest = set(axis.parts) - {part}
-                is_named = isinstance(part, str) and part not in plain
-                if is_named and all(_has_axis_of(other, rest) for other in others):
-                    yield str(part)
-
-
-def _has_axis_of(shape: ShapeSpec, parts: set[str | int]) -> bool:
-    return any(
-        bool(axis_names(axis)) and parts.issuperset(axis_names(axis))
-        for axis in _axes_of(shape)
-        if isinstance(axis, Label | Concat)
-    )
-
-
-def _axes_of(shape: ShapeSpec) -> Iterator[AxisSpec]:
-    return (axis for row in shape.rows() for axis in row.axes)

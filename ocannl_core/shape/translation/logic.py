@@ -28,7 +28,7 @@ from ocannl_core.shape.language.shape_terms import (
     rows_in_buffer_order,
 )
 from ocannl_core.shape.language.subscripts import Keys
-from ocannl_core.shape.translation.einsum import Einsum, Instance, Relation, operand_name
+from ocannl_core.shape.translation.einsum import Einsum, Instance, Relation, operand_rows
 
 # fmt: off
 __all__ = [
@@ -206,7 +206,7 @@ def logic_from_text(
             logic = Transpose()
         case _:
             logic = Einsum(parse_spec(text), padded, tuple(sorted((values or {}).items())))
-    _check_operands(logic, operands, "")
+    _check_operands(logic, operands)
     return logic
 
 
@@ -221,17 +221,17 @@ def relation_of(
     Raises:
         SpecError: if the number of operands is wrong, or inference does not support the spec.
     """
-    _check_operands(logic, len(operands), str(origin))
+    _check_operands(logic, len(operands), origin)
     match logic:
         case Pointwise():
-            return Relation(list(_pointwise(result, operands, origin)))
+            return Relation(_pointwise(result, operands, origin))
         case Compose():
-            return Relation(list(_compose(result, operands, origin)))
+            return Relation(_compose(result, operands, origin))
         case ComposeAccumulate():
             composed = _compose(result, operands[:2], origin)
-            return Relation([*composed, *_pointwise(result, operands[2:], origin, first=2)])
+            return Relation(composed + _pointwise(result, operands[2:], origin, first=2))
         case Transpose():
-            return Relation(list(_transpose(result, operands[0], origin)))
+            return Relation(_transpose(result, operands[0], origin))
         case Einsum():
             return Instance(logic, origin, fresh).relate(result, operands)
         case Slice(keys):
@@ -304,7 +304,7 @@ def reduces_axes(logic: Logic) -> bool:
             assert_never(logic)
 
 
-def _check_operands(logic: Logic, operands: int, where: str) -> None:
+def _check_operands(logic: Logic, operands: int, origin: Origin | None = None) -> None:
     match logic:
         case Pointwise() | Several():
             return
@@ -317,7 +317,7 @@ def _check_operands(logic: Logic, operands: int, where: str) -> None:
         case Slice():
             name, wanted = "A subscript", 1
         case SliceUpdate(_, inner):
-            _check_operands(inner, operands, where)
+            _check_operands(inner, operands, origin)
             return
         case NumbersOfWords():
             name, wanted = "Making numbers of words", 1
@@ -335,7 +335,7 @@ def _check_operands(logic: Logic, operands: int, where: str) -> None:
         raise SpecError(
             f"{name} is for {_count(wanted)}.",
             found=_count(operands),
-            where=where,
+            where=str(origin or ""),
             fix="separate the operands of a spec by `;`" if isinstance(logic, Einsum) else "",
         )
 
@@ -346,27 +346,33 @@ def _count(operands: int) -> str:
 
 def _pointwise(
     result: Shape, operands: Sequence[Shape], origin: Origin, first: int = 0
-) -> Iterator[Constraint]:
+) -> list[Constraint]:
+    found: list[Constraint] = []
     for position, operand in enumerate(operands, start=first):
-        for kind, row in operand.rows():
-            detail = f"{kind.value} row of {operand_name(position)}"
-            yield RowBelow(result.row(kind), row, origin.at(detail))
+        rows = zip(result.rows(), operand.rows(), operand_rows(position), strict=True)
+        for (_, below), (_, above), detail in rows:
+            found.append(RowBelow(below, above, origin.at(detail)))
+    return found
 
 
-def _compose(result: Shape, operands: Sequence[Shape], origin: Origin) -> Iterator[Constraint]:
+def _compose(result: Shape, operands: Sequence[Shape], origin: Origin) -> list[Constraint]:
     one, two = operands
     meeting = "input row of the first operand, against the output row of the second operand"
-    yield RowBelow(one.input, two.output, origin.at(meeting))
-    yield RowBelow(result.batch, one.batch, origin.at("batch row of the first operand"))
-    yield RowBelow(result.batch, two.batch, origin.at("batch row of the second operand"))
-    yield RowBelow(result.input, two.input, origin.at("input row of the second operand"))
-    yield RowBelow(result.output, one.output, origin.at("output row of the first operand"))
+    return [
+        RowBelow(one.input, two.output, origin.at(meeting)),
+        RowBelow(result.batch, one.batch, origin.at("batch row of the first operand")),
+        RowBelow(result.batch, two.batch, origin.at("batch row of the second operand")),
+        RowBelow(result.input, two.input, origin.at("input row of the second operand")),
+        RowBelow(result.output, one.output, origin.at("output row of the first operand")),
+    ]
 
 
-def _transpose(result: Shape, operand: Shape, origin: Origin) -> Iterator[Constraint]:
-    yield RowBelow(result.batch, operand.batch, origin.at("batch row of the operand"))
-    yield RowBelow(result.input, operand.output, origin.at("output row of the operand"))
-    yield RowBelow(result.output, operand.input, origin.at("input row of the operand"))
+def _transpose(result: Shape, operand: Shape, origin: Origin) -> list[Constraint]:
+    return [
+        RowBelow(result.batch, operand.batch, origin.at("batch row of the operand")),
+        RowBelow(result.input, operand.output, origin.at("output row of the operand")),
+        RowBelow(result.output, operand.input, origin.at("input row of the operand")),
+    ]
 
 
 def _select(

@@ -6,8 +6,7 @@ Without a warning both would be broadcast silently: inference takes either for a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ocannl_core.base import settings
@@ -15,7 +14,7 @@ from ocannl_core.base.errors import ShapeError, ShapeWarning, SpecError, SpecWar
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.base.undo_log import UndoLog
-from ocannl_core.shape.language.einsum_ast import RowSpec, ShapeSpec, Spec, axis_names
+from ocannl_core.shape.language.einsum_ast import RowSpec, Spec, axis_names
 from ocannl_core.shape.language.shape_terms import DimVar, RowKind, RowVar, Shape
 from ocannl_core.shape.solving.derivations import derivation
 from ocannl_core.shape.solving.state import SolverState
@@ -63,14 +62,10 @@ def application_of(
         labels: The variables of the labels of the spec.
         values: The names with values.
     """
-    sized = set(chain.from_iterable(map(_names, spec.operands))) | set(values)
-    new = dict.fromkeys(name for name in _names(spec.result) if name not in sized)
+    sized = {*values, *(name for operand in spec.operands for name in operand.names)}
+    new = dict.fromkeys(name for name in spec.result.names if name not in sized)
     unsized = tuple((name, dim) for name in new if isinstance(dim := labels[name], DimVar))
     return EinsumApplication(spec, tuple(operands), unsized, origin)
-
-
-def _names(shape: ShapeSpec) -> Iterator[str]:
-    return chain.from_iterable(map(axis_names, shape.axes()))
 
 
 def find_remarks(

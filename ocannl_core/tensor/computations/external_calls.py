@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ocannl_core.base.graphs import reachable
 from ocannl_core.ir.assignments.bufferize_calls import bufferize_calls
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.node import TensorNode
@@ -47,17 +48,14 @@ def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def with_steps(tensors: Iterable[Tensor]) -> set[Tensor]:
     """Return the tensors, and all tensors that the steps of the loops among them compute."""
-    found = set(tensors)
-    pending = [t.definition.loop for t in found if isinstance(t.definition, ResultOfLoop)]
-    seen = set(pending)
-    while pending:
-        loop = pending.pop()
-        every = {*loop.body, *loop.results, *loop.before, *loop.inputs}
-        found |= every
-        inner = {t.definition.loop for t in every if isinstance(t.definition, ResultOfLoop)}
-        pending += inner - seen
-        seen |= inner
-    return found
+
+    def inside(tensor: Tensor) -> tuple[Tensor, ...]:
+        if not isinstance(tensor.definition, ResultOfLoop):
+            return ()
+        loop = tensor.definition.loop
+        return (*loop.body, *loop.results, *loop.before, *loop.inputs)
+
+    return set(reachable(tensors, inside))
 
 
 def backpropagation_tensors(root: Tensor) -> set[Tensor]:

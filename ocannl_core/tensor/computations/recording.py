@@ -34,7 +34,12 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import assigned_in_step
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.index_maps import IndexMaps
-from ocannl_core.tensor.graph.precision import is_reduction, operand_precisions, result_precision
+from ocannl_core.tensor.graph.precision import (
+    format_for_numbers,
+    is_reduction,
+    operand_precisions,
+    result_precision,
+)
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.operands import as_tensor, check_recorded_here, note_accesses
@@ -193,11 +198,7 @@ class CodeRecorder:
                 fix='declare a tensor to write to: c = oc.declare("c")',
             )
         if target.session is not self.session:
-            raise UsageError.at_caller(
-                "Tensors of different sessions do not mix.",
-                found=f"{target!r} of another session assigned to",
-                fix="build both inside one `with oc.Session():`, or without any",
-            )
+            raise sessions.of_different_sessions(f"{target!r} of another session assigned to")
 
     def _add_step(self, step: code.Assign) -> None:
         target, origin = step.target, step.origin
@@ -293,7 +294,7 @@ class CodeRecorder:
         values = operands[:1] if isinstance(step.logic, PlaceRows) else operands
         found = result_precision(
             step.op,
-            operand_precisions(step.op, values),
+            operand_precisions(values, format_for_numbers(step.op, values)),
             self.session.default_dtype,
             is_reduction=is_reduction(step.combine, step.logic),
         )

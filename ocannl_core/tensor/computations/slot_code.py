@@ -577,6 +577,8 @@ def check_margins(
     projections: Projections, result: Tensor, operands: Sequence[Tensor], origin: Origin
 ) -> None:
     """Raise ShapeError if an operation needs wider margins than its tensors have."""
+    if not (projections.margins or projections.lhs_margins):
+        return
     positions: list[tuple[int | None, Tensor]] = [(None, result), *enumerate(operands)]
     for position, tensor in positions:
         needed = margins_of(projections, position)

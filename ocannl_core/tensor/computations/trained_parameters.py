@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.graphs import reachable
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.definitions import Applied, CarriedValue, ResultOf, ResultOfLoop
 from ocannl_core.tensor.graph.parameter_set import Parameters
@@ -19,13 +20,7 @@ def trainable_params(loss: Tensor) -> Parameters:
     are saved; optimisers leave them as they are.
     """
     require_tensor(loss, "oc.train.trainable_params")
-    reached: set[Tensor] = set()
-    pending = [loss]
-    while pending:
-        tensor = pending.pop()
-        if tensor.grad is not None and tensor not in reached:
-            reached.add(tensor)
-            pending.extend(_gradient_targets(tensor))
+    reached = reachable([loss] if loss.requires_grad else [], _gradient_targets)
     return Parameters(p for p in loss.params if p in reached)
 
 
@@ -57,6 +52,11 @@ def trained_by_name(loss: Tensor, params: Iterable[Tensor] | None, call: str) ->
 
 def _gradient_targets(tensor: Tensor) -> Iterator[Tensor]:
     """Yield the tensors to whose gradients a tensor's gradient is passed on."""
+    yield from (each for each in _differentiated(tensor) if each.requires_grad)
+
+
+def _differentiated(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors by which the code of a gradient differentiates a tensor."""
     match tensor.definition:
         case Applied(operation=operation, operands=operands):
             if operation.gradient is None:

@@ -8,7 +8,7 @@ from functools import partial
 from numbers import Real
 from typing import Any
 
-from ocannl_core.base.errors import MissingGradientError, OpError, SpecError, UsageError
+from ocannl_core.base.errors import MissingGradientError, OpError, SpecError
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.ir.assignments.nodes import ExternalCall
 from ocannl_core.ir.external import NativeCode
@@ -33,6 +33,7 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Declared, Parameter, ResultOf
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.operands import session_of
 from ocannl_core.tensor.primitives.specifications import describe_operands
 
 _caller: ContextVar[Location | None] = ContextVar("ocannl_op_caller", default=None)
@@ -313,24 +314,13 @@ class Apply:
             raise self._error(*problem)
         self.inputs: list[Tensor] = list(inputs)
         types = list(outputs)
-        session = self._session()
+        session = session_of(tuple(inputs), repr(op))
         with session.atomic():
             if not self._join_equal(session, types):
                 self._make(session, types)
 
     def _error(self, rule: str, found: str, fix: str = "") -> OpError:
         return OpError(rule, found=found, where=str(self.origin), fix=fix)
-
-    def _session(self) -> Session:
-        found = list(dict.fromkeys(variable.session for variable in self.inputs))
-        if len(found) > 1:
-            raise UsageError(
-                "Tensors of different sessions do not mix.",
-                found=f"inputs of {self.op!r}",
-                where=str(self.origin),
-                fix="build both inside one `with oc.Session():`, or without any",
-            )
-        return found[0] if found else sessions.current()
 
     def _join_equal(self, session: Session, types: list[TensorType | ObjectType]) -> bool:
         """Return True if there is an equal application, and share its outputs.
@@ -598,7 +588,7 @@ class Apply:
         return (tensors, results)
 
     def _check_extents(self) -> None:
-        session = self._session()
+        session = session_of(tuple(self.inputs), repr(self.op))
         signature = ("extents", *((t.dtype, t.shape) for t in self.inputs))
         extents = [t.shape for t in self.results]
         known = session.signatures.setdefault(self.op, {}).setdefault(

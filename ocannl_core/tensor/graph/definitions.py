@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.graphs import reachable
 from ocannl_core.base.origin import Location, Origin
 from ocannl_core.ir.assignments.nodes import FetchSource
 from ocannl_core.ir.indexing import StaticIndex
@@ -268,14 +270,7 @@ class Recording:
 
 def ancestors(tensors: list[Tensor]) -> list[Tensor]:
     """Return tensors and their dependencies, oldest first, without initialisers of parameters."""
-    seen = set(tensors)
-    pending = list(tensors)
-    while pending:
-        for operand in pending.pop().operands:
-            if operand not in seen:
-                seen.add(operand)
-                pending.append(operand)
-    return sorted(seen, key=lambda tensor: tensor.id)
+    return sorted(reachable(tensors, attrgetter("operands")), key=attrgetter("id"))
 
 
 def is_unpacked(definition: Definition) -> bool:

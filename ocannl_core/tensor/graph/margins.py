@@ -73,8 +73,7 @@ def window_accesses(
     if inner is logic:  # slices are not written through windows
         specs.insert(0, (None, inner.spec.result))
     for position, spec in specs:
-        axes = (axis for row in spec.rows() for axis in row.axes)
-        if any(_may_leave(axis, inner.padded) for axis in axes):
+        if any(_may_leave(axis, inner.padded) for axis in spec.axes):
             yield WindowAccess(logic, result, tuple(operands), position, origin, capture)
 
 
@@ -90,12 +89,16 @@ def _may_leave(axis: AxisSpec, padded: bool | None) -> bool:
 def margins_of(projections: Projections, position: int | None) -> Margins:
     """Return the margins that an operation needs around an operand, or (None) its result."""
     if position is None:
-        return widest([projections.lhs_margins])
-    return widest([projections.margins[position]] if projections.margins else [])
+        found = projections.lhs_margins
+    else:
+        found = projections.margins[position] if projections.margins else ()
+    return widest([found]) if found else ()
 
 
 def has_margins(projections: Projections) -> tuple[bool, ...]:
     """Return, for each operand, whether it is read beyond its axes."""
+    if not projections.margins:
+        return (False,) * len(projections.rhs)
     return tuple(bool(margins_of(projections, i)) for i in range(len(projections.rhs)))
 
 

@@ -40,9 +40,9 @@ class Parameters(Set["Tensor"]):
             for scope in parameter.scopes:
                 key = (*key, ById(scope))
                 if key not in scopes:
-                    scopes[key] = _unique_name(path + scope.title, taken)
+                    scopes[key] = unique_name(path + scope.title, taken)
                 path = scopes[key] + "."
-            names[_unique_name(path + parameter.label[0], taken)] = parameter
+            names[unique_name(path + parameter.label[0], taken)] = parameter
         return names
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -113,7 +113,7 @@ class Parameters(Set["Tensor"]):
         return f"<parameters {entries}>" if entries else "<parameters: none>"
 
 
-def _unique_name(name: str, taken: set[str]) -> str:
+def unique_name(name: str, taken: set[str]) -> str:
     """Return the name, numbered if it is taken, and add it to the taken ones."""
     free, number = name, 1
     while free in taken:

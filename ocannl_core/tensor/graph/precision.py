@@ -157,11 +157,10 @@ def result_precision(
     if all(operands[i].rests_on_default for i in deciding):
         # where no format is stated, formats decided by uses count too
         deciding = [i for i in heard if i in deciding or operands[i].why is Why.USE]
-    stored = [i for i in heard if operands[i].why is Why.STORED]
-    moves_cells |= op in _MOVING and not is_reduction
-    if not deciding and stored and moves_cells:
-        return replace(_promotion(operands, stored), why=Why.STORED)
     if not deciding:
+        stored = [i for i in heard if operands[i].why is Why.STORED]
+        if stored and (moves_cells or (op in _MOVING and not is_reduction)):
+            return replace(_promotion(operands, stored), why=Why.STORED)
         followers = [operands[i].dtype for i in heard if operands[i].follows]
         dtype = promote(*followers) if followers else default
         found = Precision(dtype, Why.OPERANDS, rests_on_default=True)
@@ -174,7 +173,8 @@ def result_precision(
                 floats += [i for i in heard if operands[i].dtype is int32 and i not in deciding]
             found = _promotion(operands, sorted([*deciding, *floats]))
     dtype = _computed_format(op, found.dtype, default)
-    return replace(found, dtype=reduced_format(dtype) if is_reduction else dtype)
+    dtype = reduced_format(dtype) if is_reduction else dtype
+    return found if dtype is found.dtype else replace(found, dtype=dtype)
 
 
 def reduced_format(dtype: DType) -> DType:
@@ -240,10 +240,11 @@ def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
     return float32 if np.any((sizes >= cutoff) & np.isfinite(sizes)) else dtype
 
 
-def operand_precisions(op: Op | None, operands: Sequence[Tensor]) -> list[Precision]:
-    """Return the formats of operands; free whole numbers beside integers are integers."""
+def operand_precisions(operands: Sequence[Tensor], beside: DType | None) -> list[Precision]:
+    """Return the formats of operands, `beside` for numbers: free whole numbers beside integers are
+    integers.
+    """
     found = [operand.precision for operand in operands]
-    beside = format_for_numbers(op, operands)
     if beside is None or not beside.holds_integers:
         return found
     numbers = [operand.free_number for operand in operands]

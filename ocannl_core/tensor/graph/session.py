@@ -191,6 +191,15 @@ class _Retracted:
         raise of_failed_application("a tensor")
 
 
+def of_different_sessions(found: str) -> UsageError:
+    """Return the error about tensors of two programs in one operation."""
+    return UsageError.at_caller(
+        "Tensors of different sessions do not mix.",
+        found=found,
+        fix="build both inside one `with oc.Session():`, or without any",
+    )
+
+
 def of_failed_application(tensor: str) -> UsageError:
     """Return the error about a tensor that a failed application has made."""
     return UsageError.at_caller(

@@ -5,12 +5,14 @@ definition.
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.graphs import reachable
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.host_arrays import convert
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -47,6 +49,7 @@ from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.precision import (
     Precision,
     Why,
+    format_for_numbers,
     is_reduction,
     operand_precisions,
     result_precision,
@@ -92,7 +95,7 @@ class Tensor(TensorMethods, Assignable):
     # fmt: off
     __slots__ = (
         "__weakref__", "_accesses", "_applications", "_closed", "_dependents", "_first_use",
-        "_grad", "_is_settled", "_layout", "_node", "_precision", "definition", "effects",
+        "_grad", "_is_settled", "_layout", "_model", "_node", "_precision", "definition", "effects",
         "fixed_by", "id", "is_overwritten", "label", "loop", "made_in", "origin", "recording",
         "session", "terms",
     )
@@ -132,6 +135,12 @@ class Tensor(TensorMethods, Assignable):
         self.session = session
         self.id = session.next_id()
         self.definition: Definition = definition
+        self._model: Tensor | None = None
+        """The tensor whose format a gradient has; None for other tensors."""
+        if isinstance(definition, GradientOf):
+            self._model = definition.tensor
+        elif isinstance(definition, Applied):
+            self._model = definition.like
         self.terms = terms
         self._closed: tuple[int, Shape] | None = None
         self.label = label
@@ -248,17 +257,6 @@ class Tensor(TensorMethods, Assignable):
         return replace(found, why=Why.OPERANDS, positions=(), rests_on_default=rests)
 
     @property
-    def _model(self) -> Tensor | None:
-        """The tensor whose format a gradient has; None for other tensors."""
-        match self.definition:
-            case GradientOf(tensor):
-                return tensor
-            case Applied(like=tensor):
-                return tensor
-            case _:
-                return None
-
-    @property
     def free_number(self) -> float | None:
         """The number of a constant without a stated format; None for other tensors."""
         match self.definition:
@@ -316,7 +314,7 @@ class Tensor(TensorMethods, Assignable):
         values = self.operands[: len(self.operands) - operation.positions]
         found = result_precision(
             primitive,
-            operand_precisions(primitive, values),
+            operand_precisions(values, format_for_numbers(primitive, values)),
             self.session.default_dtype,
             is_reduction=is_reduction(operation.combine, self.definition.logic),
             moves_cells=operation.moves_cells,
@@ -594,14 +592,15 @@ class Tensor(TensorMethods, Assignable):
 
     def parameters(self) -> tuple[Tensor, ...]:
         """Return the parameters it depends on, also through initialisers, oldest first."""
-        found: set[Tensor] = set()
-        pending = [self]
-        while pending:
-            for each in ancestors([pending.pop()]):
-                if isinstance(each.definition, Parameter) and each not in found:
-                    found.add(each)
-                    pending.append(each.definition.initializer)
-        return tuple(sorted(found, key=lambda parameter: parameter.id))
+
+        def needed(tensor: Tensor) -> tuple[Tensor, ...]:
+            definition = tensor.definition
+            return (
+                (definition.initializer,) if isinstance(definition, Parameter) else tensor.operands
+            )
+
+        found = (each for each in reachable([self], needed) if each.is_parameter)
+        return tuple(sorted(found, key=attrgetter("id")))
 
     def initialization(self) -> Any:
         """Return the computation of the first value of a parameter or statistic."""

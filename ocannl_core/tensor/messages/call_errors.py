@@ -13,7 +13,7 @@ import inspect
 import re
 import reprlib
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from functools import wraps
@@ -101,8 +101,11 @@ def _guard_class(owner: type) -> None:
     for base in owner.__mro__:
         if not base.__module__.startswith("ocannl_core.") or getattr(base, "_is_protocol", False):
             continue
+        hidden: Collection[str] = getattr(base, "_of_the_core", frozenset())
         for name, value in list(vars(base).items()):
-            if isfunction(value) and (name in _METHODS or not name.startswith("_")):
+            if isfunction(value) and (
+                name in _METHODS or not (name.startswith("_") or name in hidden)
+            ):
                 setattr(base, name, bounded(f"{base.__name__}.{name}", value))
             elif name == "__new__" and isinstance(value, staticmethod):
                 base.__new__ = bounded(base.__name__, value.__func__)  # type: ignore[method-assign]

@@ -48,8 +48,8 @@ def initial_value(
     if init is None:
         return default_initializer(), stated.shape
     if isinstance(init, Real):
-        number = plain_number(init, str(stated.origin))
-        check_number(number, dtype, str(stated.origin))
+        number = plain_number(init, stated.origin)
+        check_number(number, dtype, stated.origin)
         return constant(float(number), session), stated.shape
     if isinstance(init, Tensor):
         return init, _shape_with(session, init, stated)

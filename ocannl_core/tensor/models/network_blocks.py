@@ -200,6 +200,11 @@ class BlockApplication:
         self.uses: Counter[Hashable] = Counter()
         """The number of earlier uses of each key of a sub-block."""
 
+    @property
+    def around(self) -> tuple[BlockApplication, ...]:
+        """The applications around it, outermost first, and itself."""
+        return (*(self.outer.around if self.outer else ()), self)
+
 
 class BlockFunction(Generic[P, R]):
     """A function decorated with `@op`: positional parameters are tensors, keyword-only ones

@@ -211,7 +211,7 @@ def _number(name: str, value: Any, dtype: DType) -> float:
             found=f"fill_value={value!r}",
             fix="oc.broadcast_to(x, 3, 4) repeats the cells of a tensor",
         )
-    where = str(caller_location() or "")
+    where = caller_location() or ""
     cell = host_arrays.plain_number(value, where)
     host_arrays.check_number(cell, dtype, where)
     return cell

@@ -32,6 +32,7 @@ from ocannl_core.tensor.graph.definitions import (
     ancestors,
 )
 from ocannl_core.tensor.graph.parameter_set import Parameters
+from ocannl_core.tensor.graph.session import of_different_sessions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.loop_gradients import LoopGradient
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity
@@ -100,13 +101,8 @@ def _tensors(given: Any, name: str) -> list[Tensor]:
 
 
 def _check(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
-    sessions = {each.session for each in (*ys, *xs)}
-    if len(sessions) > 1:
-        raise UsageError.at_caller(
-            "Tensors of different sessions do not mix.",
-            found="arguments of oc.gradients",
-            fix="build both inside one `with oc.Session():`, or without any",
-        )
+    if len({each.session for each in (*ys, *xs)}) > 1:
+        raise of_different_sessions("arguments of oc.gradients")
     for each in (*ys, *xs):
         if not each.dtype.is_float:
             raise UsageError.at_caller(

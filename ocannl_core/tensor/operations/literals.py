@@ -130,7 +130,7 @@ def number(
     With a basis it has one output axis of size 1. Like every axis of size 1 it broadcasts.
     """
     session = sessions.current()
-    where = str(caller_location() or "")
+    where = caller_location() or ""
     precision = choose_precision(dtype, session.default_dtype)
     shape = Shape(output=Row(trailing=(Size(1, basis),))) if basis else closed_shape()
     if isinstance(value, StaticIndex | IndexExpression):

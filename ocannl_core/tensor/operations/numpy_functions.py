@@ -20,6 +20,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import (
     activations,
     contractions,
+    filled,
     rearrangement,
     reductions,
     repetition,
@@ -51,18 +52,6 @@ def take(a: Any, indices: Any, axis: int | None = None) -> Any:
     """Return the cells at positions; of all cells in row-major order without an axis."""
     x = operand(a, "take")
     return take_rows(rearrangement.flatten(x) if axis is None else x, indices, axis or 0)
-
-
-@_counterpart()
-def take_along_axis(arr: Any, indices: Any, axis: int = -1) -> Any:
-    """Return the cells at positions of their own for each place on the other axes."""
-    return take_along(arr, indices, axis)
-
-
-@_counterpart()
-def searchsorted(a: Any, v: Any, side: str = "left") -> Any:
-    """Return the positions at which cells keep an axis in order."""
-    return functions["searchsorted"](a, v, side=side)
 
 
 @_counterpart("concatenate", "concat")
@@ -134,22 +123,10 @@ def repeat(a: Any, repeats: int, axis: int | None = None) -> Any:
 
 
 @_counterpart()
-def pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: float = 0.0) -> Any:
-    """Return cells added around axes."""
-    return repetition.pad(array, pad_width, mode=mode, value=constant_values)
-
-
-@_counterpart()
 def clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     """Return cells limited to a range."""
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     return activations.clip(a, low, high)
-
-
-@_counterpart("round", "around")
-def round(a: Any, decimals: int = 0) -> Any:
-    """Return cells rounded to a number of decimal places."""
-    return a.__round__(decimals)
 
 
 @_counterpart()
@@ -176,25 +153,6 @@ def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
 def nan_to_num(x: Any, nan: float = 0.0) -> Any:
     """Return cells with a number in place of NaN; infinities stay."""
     return contractions.where(activations.isnan(x), nan, x)
-
-
-@_counterpart()
-def full_like(a: Any, fill_value: float) -> Any:
-    """Return a number in the shape of a tensor."""
-    x = operand(a, "full_like")
-    return contractions.where(pointwise.equal(x, x), fill_value, fill_value)
-
-
-@_counterpart()
-def cumulative_sum(x: Any, axis: int | None = None) -> Any:
-    """Return running sums."""
-    return functions["cumsum"](x, axis)
-
-
-@_counterpart()
-def cumulative_prod(x: Any, axis: int | None = None) -> Any:
-    """Return running products."""
-    return functions["cumprod"](x, axis)
 
 
 _LONGEST_DIFFERENCE = 127
@@ -450,17 +408,27 @@ def size(a: Any, axis: int | None = None) -> Any:
 
 
 numpy_functions |= {
+    "around": lambda a, decimals=0: a.__round__(decimals),
     "astype": lambda x, dtype: pointwise.cast(x, dtype),
     "copy": lambda a: operand(a, "copy"),  # tensors are values
+    "full_like": filled.full_like,
+    "cumulative_prod": lambda x, axis=None: functions["cumprod"](x, axis),
+    "cumulative_sum": lambda x, axis=None: functions["cumsum"](x, axis),
     "fliplr": lambda m: repetition.flip(m, 1),
     "flipud": lambda m: repetition.flip(m, 0),
     "matrix_transpose": lambda x: rearrangement.swapaxes(x, -1, -2),
     "ndim": lambda a: _rank(a),
-    "ones_like": lambda a: full_like(a, 1),
+    "ones_like": filled.ones_like,
     "outer": lambda a, b: einsum("a,b->ab", rearrangement.flatten(a), rearrangement.flatten(b)),
+    "pad": lambda array, pad_width, mode="constant", constant_values=0.0: repetition.pad(
+        array, pad_width, mode=mode, value=constant_values
+    ),
+    "searchsorted": lambda a, v, side="left": functions["searchsorted"](a, v, side=side),
     "shape": lambda a: tuple(a.shape),
+    "take_along_axis": lambda arr, indices, axis=-1: take_along(arr, indices, axis),
     "vdot": lambda a, b: einsum("a,a->", rearrangement.flatten(a), rearrangement.flatten(b)),
-    "zeros_like": lambda a: full_like(a, 0),
+    "zeros_like": filled.zeros_like,
 }
+numpy_functions["round"] = numpy_functions["around"]
 for _name in ("matrix_transpose", "outer"):
     numpy_functions[f"linalg.{_name}"] = numpy_functions[_name]

@@ -76,6 +76,6 @@ def power(
         return identity(power_primitive(base, exponent), **keywords)  # one tensor has the logic
     is_whole = isinstance(base, Tensor) and base.dtype.is_integer  # a fraction makes floats of it
     if is_by_number and not is_recorded and not (is_whole and not float(exponent).is_integer()):
-        number = plain_number(exponent, str(caller_location() or ""))
+        number = plain_number(exponent, caller_location() or "")
         return _power_by(float(number))(base, **keywords)
     return power_primitive(base, exponent, projections=projections, **keywords)

@@ -343,7 +343,13 @@ def _check_logic(
 
 
 def mean_along(spec: str, x: Tensor) -> Tensor:
-    """Return the mean of the cells that a specification sums."""
+    """Return the mean of the cells that a specification sums up.
+
+        mean("...|... => ...|0", x)          # over the output axes: shape b|n --> b|1
+
+    The number of cells follows from the inferred shape. It is a constant of the compiled program,
+    or, for an axis whose extent is known at run time, the value of the call.
+    """
     total = as_tensor(contractions.einsum(spec, x), sessions.current())
     average: Tensor = total / count_terms(total)
     return average

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 from ocannl_core.base.errors import SpecError
 from ocannl_core.shape.language.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis_names
 
 
-def names_of(shape: ShapeSpec) -> Iterator[str]:
-    """Yield the names of the axes of a shape."""
-    for row in shape.rows():
-        for axis in row.axes:
-            yield from axis_names(axis)
-
-
 def covers_result(spec: Spec, where: str) -> bool:
     """Return True if every part of the result of a concatenation has an operand."""
-    concats = [axis for row in spec.result.rows() for axis in row.axes if isinstance(axis, Concat)]
-    kept = set(names_of(spec.result))
+    concats = [axis for axis in spec.result.axes if isinstance(axis, Concat)]
+    kept = set(spec.result.names)
     for operand in spec.operands:
-        for name in sorted(set(names_of(operand)) - kept):
+        for name in sorted(set(operand.names) - kept):
             raise SpecError(
                 "Concatenation sums nothing: every axis of an operand is one of the result.",
                 found=f"{spec.text}, where {name} is not in the result",
@@ -50,7 +43,7 @@ def covers_result(spec: Spec, where: str) -> bool:
     return is_complete
 
 
-def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
+def refuse_unreachable(spec: Spec, *, apart: bool) -> None:
     """Refuse a specification that accesses no cell.
 
     Axes that share a part are all at that part or all at others, and a name that stands alone is at
@@ -60,14 +53,14 @@ def refuse_unreachable(spec: Spec, where: str, *, apart: bool) -> None:
     Args:
         apart: True when each operand is placed by itself, not multiplied with the others.
     """
+    if not any(isinstance(axis, Concat) for axis in spec.axes):
+        return
     groups = [[operand] for operand in spec.operands] if apart else [list(spec.operands)]
     for shapes in groups:
-        rows = [row for shape in (*shapes, spec.result) for row in shape.rows()]
-        if not _is_reachable([axis for row in rows for axis in row.axes]):
+        if not _is_reachable([axis for shape in (*shapes, spec.result) for axis in shape.axes]):
             raise SpecError(
                 "Some choice of one part of each concatenated axis has cells on all axes.",
                 found=f"{spec.text}, where none has",
-                where=where,
                 fix="take one part out at a time, as in a^b => a, and name the parts that are kept",
             )
 
@@ -87,11 +80,10 @@ def _is_reachable(axes: Sequence[AxisSpec]) -> bool:
 
 def _is_placed_at(operand: ShapeSpec, choice: set[str | int], parts: set[str | int]) -> bool:
     """Return True if an operand has cells where these parts of the result meet."""
-    for row in operand.rows():
-        for axis in row.axes:
-            if isinstance(axis, Concat):
-                if not choice.intersection(axis.parts):
-                    return False
-            elif not parts.intersection(axis_names(axis)) <= choice:
+    for axis in operand.axes:
+        if isinstance(axis, Concat):
+            if not choice.intersection(axis.parts):
                 return False
+        elif not parts.intersection(axis_names(axis)) <= choice:
+            return False
     return True

@@ -16,13 +16,14 @@ from ocannl_core.ir.numbers.dtypes import DType, uint4x32
 from ocannl_core.ir.numbers.primitives import LOGICAL, Op
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.shape_terms import Shape, closed_shape
-from ocannl_core.shape.translation.logic import Adjoint, Logic
+from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Filled, Literal, Recording
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.margins import window_accesses
 from ocannl_core.tensor.graph.precision import Precision, format_for_numbers, whole_number_format
 from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.slots import Slot, SlotApplication
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.specifications import composite_name
 
@@ -71,8 +72,7 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Real):
-        number = plain_number(value, str(caller_location() or ""))
-        return constant(number, session, dtype=dtype)
+        return constant(plain_number(value, caller_location() or ""), session, dtype=dtype)
     raise UsageError.at_caller(
         "A merge buffer, or an operation whose reduction an assignment states, is assigned as it "
         "is.",
@@ -87,11 +87,14 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) ->
 
     A number takes the format of the other operands, unless it has a fraction and they are integers.
     """
+    given = [value for value in values if isinstance(value, Tensor)]
+    if len(given) == len(values):
+        return tuple(given)
     tensors = [value if isinstance(value, Tensor) else None for value in values]
     beside = format_for_numbers(op, tensors) or session.default_dtype
 
     def precision(value: Real) -> Precision:
-        where = str(caller_location() or "")
+        where = caller_location() or ""
         number = plain_number(value, where)
         if beside.is_float:
             return Precision.by_default(beside)
@@ -153,22 +156,23 @@ def session_of(args: tuple[Any, ...], name: str) -> Session:
             if tensor.session is sessions.RETRACTED:
                 raise sessions.of_failed_application(repr(tensor))
             if found is not None and tensor.session is not found:
-                raise UsageError.at_caller(
-                    "Tensors of different sessions do not mix.",
-                    found=f"{tensor!r} as an operand of {name}",
-                    fix="build both inside one `with oc.Session():`, or without any",
-                )
+                raise sessions.of_different_sessions(f"{tensor!r} as an operand of {name}")
             found = tensor.session
     return found or sessions.current()
 
 
-def check_operands(args: Sequence[Any], count: int, name: str) -> None:
-    """Raise UsageError unless `args` are `count` expressions and numbers."""
+def check_operands(args: Sequence[Any], count: int, name: str) -> bool:
+    """Return True if a slot is among expressions and numbers.
+
+    Raises:
+        UsageError: unless `args` are `count` of these.
+    """
     if len(args) != count:
         raise UsageError.at_caller(
             f"The operation {name} takes {count} operand{'s' if count != 1 else ''}.",
             found=str(len(args)),
         )
+    has_slot = False
     for arg in args:
         if not isinstance(arg, Expression | Real):
             raise UsageError.at_caller(
@@ -176,6 +180,8 @@ def check_operands(args: Sequence[Any], count: int, name: str) -> None:
                 found=f"{type(arg).__name__} as an operand of {composite_name() or name}",
                 fix=suggest_operand(arg),
             )
+        has_slot |= isinstance(arg, Slot | SlotApplication)
+    return has_slot
 
 
 def suggest_operand(operand: object) -> str:
@@ -217,6 +223,8 @@ def note_accesses(
     capture: Mapping[str, DimRef] | None = None,
 ) -> None:
     """Record with each tensor the padded windows through which an operation accesses it."""
+    if isinstance(logic, Pointwise):
+        return
     tensors = (result, *operands)
     roles, shapes = tuple(range(len(tensors))), tuple(each.terms for each in tensors)
     if isinstance(logic, Adjoint):

@@ -42,13 +42,7 @@ from ocannl_core.tensor.graph.precision import (
     whole_number_format,
 )
 from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.slots import (
-    Code,
-    Slot,
-    SlotApplication,
-    parameter_slots,
-    slot_application,
-)
+from ocannl_core.tensor.graph.slots import Code, SlotApplication, parameter_slots, slot_application
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.dimension import Capture, captured_names
 from ocannl_core.tensor.primitives.operands import (
@@ -129,8 +123,7 @@ class Operation:
             requires_grad: False to stop gradients, True for a gradient even if no operand has one;
                 by default the result has one where an operand has.
         """
-        check_operands(args, self.operands, self.name)
-        if any(isinstance(arg, Slot | SlotApplication) for arg in args):
+        if check_operands(args, self.operands, self.name):
             self._refuse_format(dtype)
             return self._apply_to_slots(
                 args,
@@ -260,16 +253,7 @@ class Operation:
         )
 
     def _make_tensor(
-        self,
-        session: Session,
-        args: tuple[Any, ...],
-        logic: Logic,
-        label: str | None,
-        dtype: DType | str | None,
-        requires_grad: bool | None,
-        capture: Mapping[str, DimRef] | None,
-        shape: Shape | None = None,
-        origin: Origin | None = None,
+        self, session: Session, args: tuple[Any, ...], logic: Logic, *stated: Any
     ) -> Tensor:
         """Return a new tensor; change nothing if that fails."""
         # as `with session.atomic():`, at a third of its cost: this runs for every operation
@@ -279,9 +263,7 @@ class Operation:
         try:
             position = log.begin()
             operands = as_tensors(args, session, self.primitive)
-            return self._make_related(
-                session, operands, logic, label, dtype, requires_grad, capture, shape, origin
-            )
+            return self._make_related(session, operands, logic, *stated)
         except BaseException:
             if position is not None:  # else an interrupt came earlier
                 environment.rollback(position)
@@ -298,8 +280,8 @@ class Operation:
         dtype: DType | str | None,
         requires_grad: bool | None,
         capture: Mapping[str, DimRef] | None,
-        shape: Shape | None,
-        origin: Origin | None,
+        shape: Shape | None = None,
+        origin: Origin | None = None,
     ) -> Tensor:
         recorder = session.recorder
         check_recorded_here(operands, None if recorder is None else recorder.recording)
@@ -359,10 +341,9 @@ class Operation:
         for operand in operands:
             if beside is not None and operand.free_number is not None:
                 self._check_number(operand.free_number, beside, str(origin))
-        given = operand_precisions(self.primitive, operands)
         found = result_precision(
             self.primitive,
-            given,
+            operand_precisions(operands, beside),
             session.default_dtype,
             is_reduction=is_reduction(self.combine, logic),
             moves_cells=self.moves_cells,

@@ -17,7 +17,7 @@ from ocannl_core.shape.translation.einsum import operand_name
 from ocannl_core.shape.translation.logic import Einsum, Logic, logic_from_text
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.concatenation_checks import names_of, refuse_unreachable
+from ocannl_core.tensor.primitives.concatenation_checks import refuse_unreachable
 
 
 def stated_logic(
@@ -36,12 +36,12 @@ def stated_logic(
     """
     try:
         logic = logic_from_text(text, operands, padded, values)
+        if isinstance(logic, Einsum):
+            refuse_unreachable(logic.spec, apart=name == "concat")
     except SpecError as error:
         where = error.where or str(Origin(name, caller_location()))
         raise SpecError(error.rule, found=error.found, where=where, fix=error.fix) from None
     if isinstance(logic, Einsum):
-        where = str(Origin(name, caller_location()))
-        refuse_unreachable(logic.spec, where, apart=name == "concat")
         warn_about_summed_once(logic.spec, name)
     return logic
 
@@ -54,8 +54,8 @@ def warn_about_summed_once(spec: Spec, name: str) -> None:
     """
     if len(spec.operands) < 2 or not settings.current().warn_summed_once:
         return
-    counts = Counter(label for shape in spec.operands for label in names_of(shape))
-    kept = set(names_of(spec.result))
+    counts = Counter(label for shape in spec.operands for label in shape.names)
+    kept = set(spec.result.names)
     labels = [label for label, count in counts.items() if count == 1 and label not in kept]
     if not labels:
         return
@@ -96,12 +96,22 @@ def composite_name() -> str | None:
     return composed[0] if composed else None
 
 
-@contextmanager
-def describe_operands(operands: Sequence[Tensor], target: Tensor | None = None) -> Iterator[None]:
-    """Add shapes and lines of the tensors concerned to the shape errors of an operation."""
-    try:
-        yield
-    except ShapeError as error:
+class describe_operands:
+    """A context manager that adds shapes and lines of the tensors concerned to the shape errors of
+    an operation.
+    """
+
+    def __init__(self, operands: Sequence[Tensor], target: Tensor | None = None) -> None:
+        self._operands = operands
+        self._target = target
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if not isinstance(error, ShapeError):
+            return
+        operands, target = self._operands, self._target
         lines = [error.where] if error.where else []
         if composed := _composed.get():
             operands = [each for each in composed[1] if isinstance(each, Tensor)]

@@ -279,12 +279,11 @@ def test_shifted_equations_of_one_variable_close_it_to_nothing(model: ClosingMod
     shifted = RowEqual(Row((Size(3),), tail), Row(tail=tail, trailing=(Size(3),)), ORIGIN)
     model.environment.constrain([shifted])
     assert model.closed(Shape(output=Row(tail=tail))) == ["()"]
-    conflict = RowEqual(
-        Row((Size(3),), RowVar(99_999)), Row(tail=RowVar(99_999), trailing=(Size(5),)), ORIGIN
-    )
+    other = RowVar(99_999)
+    conflict = RowEqual(Row((Size(3),), other), Row(tail=other, trailing=(Size(5),)), ORIGIN)
     model.environment.constrain([conflict])
     with pytest.raises(ShapeError):
-        model.environment.close([Shape(output=Row(tail=RowVar(99_999)))])
+        model.environment.close([Shape(output=Row(tail=other))])
 
 
 @pytest.mark.parametrize(

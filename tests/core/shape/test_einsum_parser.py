@@ -65,7 +65,7 @@ def test_a_row_that_is_not_mentioned_is_none() -> None:
 @pytest.mark.parametrize("ellipsis", ["...", "…"])
 def test_an_ellipsis_is_the_row_variable_of_its_kind(ellipsis: str) -> None:
     shape = parse_spec(f"{ellipsis}|{ellipsis}->{ellipsis}=>{ellipsis}").operands[0]
-    assert [row.variable for row in shape.rows()] == ["batch", "input", "output"]
+    assert [row.variable for row in shape.rows] == ["batch", "input", "output"]
 
 
 def test_an_ellipsis_and_the_variable_named_like_its_row_are_the_same() -> None:

@@ -556,7 +556,7 @@ def _outcome(dims: tuple[DimVar, ...], constraints: Sequence[Constraint]) -> lis
         return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_formulas(), st.data())
 def test_formulas_in_any_order_have_the_same_solution(
     problem: tuple[tuple[DimVar, ...], list[Constraint]], data: st.DataObject

@@ -166,8 +166,8 @@ def _programs(draw: st.DrawFn, pool: Sequence[tuple[list[Logic], int]] = _POOL) 
 
 def _names(spec: Spec) -> list[str]:
     """Return the names of axes and of row variables."""
-    rows = [row for shape in spec.shapes() for row in shape.rows()]
-    names = [name for axis in spec.axes() for name in axis_names(axis)]
+    rows = [row for shape in spec.shapes for row in shape.rows]
+    names = [name for axis in spec.axes for name in axis_names(axis)]
     return list(dict.fromkeys([*names, *(row.variable for row in rows if row.variable)]))
 
 

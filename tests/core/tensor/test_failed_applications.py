@@ -181,7 +181,7 @@ def _run(
         return program.describe(), [str(each.message) for each in caught], program
 
 
-@settings(max_examples=example_count(40), deadline=None)
+@settings(max_examples=example_count(15), deadline=None)
 @given(_steps, _steps, _failures, _steps)
 def test_a_failed_application_leaves_the_session_as_it_was(
     before: list[tuple[int, int, int]],
@@ -193,7 +193,7 @@ def test_a_failed_application_leaves_the_session_as_it_was(
     assert _run(before, lambda program: fail(program, inside), after)[:2] == expected
 
 
-@settings(max_examples=example_count(40), deadline=None)
+@settings(max_examples=example_count(15), deadline=None)
 @given(_steps, st.tuples(st.integers(0, 23), st.integers(0, 7), st.integers(0, 7)))
 def test_an_application_that_raises_by_itself_leaves_the_session_as_it_was(
     before: list[tuple[int, int, int]], step: tuple[int, int, int]

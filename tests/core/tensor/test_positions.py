@@ -126,3 +126,12 @@ def test_a_written_axis_is_not_repeated_along_a_shorter_one() -> None:
     x = oc.einsum("j => j2", oc.tensor(_cells((5,))))
     with pytest.raises(oc.ShapeError, match="Position 2 is accessed"):
         x + oc.tensor(_cells((5, 2)))
+
+
+def test_axes_of_selected_cells_are_counted_where_those_of_the_source_are_known() -> None:
+    ids = oc.placeholder("ids", output=[2], dtype="int32")
+    with pytest.raises(oc.ShapeError, match="number of axes"):
+        _ = oc.take(oc.param("w"), ids).ndim
+    part = (oc.placeholder("x", output=[6, 2, 4]) + oc.param("b"))[0:3]
+    assert oc.take(part, ids, axis=0).ndim == 3
+    assert oc.reshape(oc.take(part, oc.tensor(1, dtype="int32"), axis=0), (8,)).size == 8

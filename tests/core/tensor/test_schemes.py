@@ -89,7 +89,7 @@ def _inlined(steps: tuple[Step, ...], shapes: Sequence[Shape]) -> Shape | None:
         return result.shape
 
 
-@settings(max_examples=example_count(40), deadline=None)
+@settings(max_examples=example_count(15), deadline=None)
 @given(_steps, st.lists(st.tuples(_shapes, _shapes), min_size=1, max_size=4))
 def test_the_instances_of_a_scheme_are_the_uses_of_the_body(
     steps: tuple[Step, ...], uses: list[tuple[Shape, Shape]]
@@ -140,7 +140,7 @@ def _substitute(term: Row, rows: dict[RowVar, Row], sizes: dict[DimVar, Size]) -
     return Row(trailing=(*map(size, term.leading), *between, *map(size, term.trailing)))
 
 
-@settings(max_examples=example_count(40), deadline=None)
+@settings(max_examples=example_count(15), deadline=None)
 @given(_steps, _shapes)
 def test_a_printed_type_without_conditions_is_principal(
     steps: tuple[Step, ...], shape: Shape

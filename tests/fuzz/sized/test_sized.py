@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocannl_core.ir.numbers import dtypes
-from tests.support.slow import slow
+from tests.support.slow import long
 
 from ..programs import Program
 from ..reference import MAXIMA, Call
@@ -31,7 +31,7 @@ PARTS = 3
 PLAIN = Setup((("tune", "off"),))
 
 
-@pytest.mark.parametrize("part", [0, *slow(range(1, PARTS))])
+@pytest.mark.parametrize("part", [0, *long(range(1, PARTS))])
 def test_random_programs_with_long_axes_are_within_their_bounds(part: int) -> None:
     shares = []
     for number in range(part, CASES, PARTS):

@@ -27,6 +27,7 @@ from tests.support.attention import (
     gradient_program,
     random_operands,
 )
+from tests.support.slow import long
 from tests.support.survey import CASES, plans_of
 from tests.support.verify_plans import verify
 
@@ -80,7 +81,7 @@ def test_attention_by_blocks_of_rows_is_attention(keys: int, causal: bool) -> No
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("keys", [94, 100])
 def test_gradients_by_blocks_of_rows_are_gradients(keys: int, causal: bool) -> None:
-    sizes = Sizes(4, 100, keys, 2, 8, 8)  # blocks of 25 rows, tiles of 6 columns
+    sizes = Sizes(4, 100, keys, 2, 4, 4)  # several blocks of rows, and of columns
     program, names = gradient_program(sizes, causal=causal)
     target = replace(SMALL_CACHES, cache_bytes=(1 << 12, 1 << 14, 1 << 17))
     plan = planned(program, target)
@@ -88,7 +89,7 @@ def test_gradients_by_blocks_of_rows_are_gradients(keys: int, causal: bool) -> N
     assert {"k_grad", "v_grad"} <= set(re.findall("[kv]_grad", group))
     assert bool(ends(plan)) == causal
     random = np.random.default_rng(0)
-    dims = {**sizes.dims, "g": (4, 100, 2, 8)}
+    dims = {**sizes.dims, "g": (4, 100, 2, 4)}
     cells = {each: random.normal(size=dims[each]).astype(np.float32) for each in dims}
     found = run(program, plan, {names[each]: cells[each] for each in dims})
     for each, (exact, bound) in expected_gradients(cells, causal=causal, tiles=1).items():
@@ -165,7 +166,7 @@ def test_products_of_zero_and_infinity_are_not_left_out() -> None:
     assert np.isnan(cells).reshape(48, 16).all(axis=1).tolist() == [True] * 47 + [False]
 
 
-@pytest.mark.parametrize("length", [512, 1024])  # scores of 1024 positions are recomputed
+@pytest.mark.parametrize("length", [512, *long([1024])])  # scores of 1024 positions are recomputed
 def test_gradients_of_long_sequences_are_within_their_bounds(length: int) -> None:
     pytest.importorskip("ocannl_cpu_c")
     random = np.random.default_rng(0)

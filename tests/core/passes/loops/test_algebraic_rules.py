@@ -151,7 +151,7 @@ ENVS = st.lists(VALUES, min_size=3 * len(NUMBERS), max_size=3 * len(NUMBERS)).ma
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-@settings(max_examples=example_count(30), deadline=None)
+@settings(max_examples=example_count(12), deadline=None)
 @given(data=st.data())
 def test_simplified_expressions_have_the_same_bits(dtype: DType, data: st.DataObject) -> None:
     expr = data.draw(expressions(dtype))
@@ -429,7 +429,7 @@ def test_every_law_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("expr", [e for e in EXAMPLES if not isinstance(e, IndexValue)], ids=text)
-@settings(max_examples=example_count(30), deadline=None)
+@settings(max_examples=example_count(12), deadline=None)
 @given(values=st.lists(VALUES, min_size=4, max_size=4))
 def test_both_sides_of_every_example_have_the_same_bits(expr: Expr, values: list[Number]) -> None:
     if any(isinstance(child, IndexValue) for child in children(expr)):

@@ -57,7 +57,7 @@ def passes(program: LoopProgram) -> tuple[NamedPass, ...]:
 
 def test_random_programs_with_equal_parts_are_those_of_passes_over_whole_programs() -> None:
     @settings(
-        max_examples=example_count(100),
+        max_examples=example_count(30),
         deadline=None,
         database=None,
         derandomize=True,
