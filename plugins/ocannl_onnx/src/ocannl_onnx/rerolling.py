@@ -220,7 +220,7 @@ class _Graph:
         """Return the loop that saves the most nodes; None if there is none."""
         for run in self._runs():
             best: _Loop | None = None
-            for each in run.parts():
+            for each in self._steady_parts(run):
                 if best is not None and each.count < best.run.count:
                     break
                 try:
@@ -232,6 +232,32 @@ class _Graph:
             if best is not None:
                 return best
         return None
+
+    def _steady_parts(self, run: _Run) -> Iterator[_Run]:
+        """Yield the parts of a run in which each iteration after the first one goes on with the
+        values of the one before: there are thousands of parts in a run, and few of these.
+        """
+        period = run.period
+        pairs = range(run.start, run.stop + run.rest - period)
+        breaks = np.r_[0, np.cumsum([not self._goes_on(at, at + period) for at in pairs])]
+        for each in run.parts():
+            first, last = each.start + period - run.start, each.stop - period - run.start
+            if breaks[first] == breaks[last]:
+                yield each
+
+    def _goes_on(self, at: int, after: int) -> bool:
+        """Return True if the inputs of two nodes may be those of one node in two iterations."""
+        period = after - at
+        for one, other in zip(self._nodes[at].input, self._nodes[after].input, strict=True):
+            if one == other:
+                continue
+            maker, next_maker = self._makers.get(one), self._makers.get(other)
+            if maker is None or next_maker is None:
+                if maker is not next_maker:
+                    return False
+            elif next_maker != (maker[0] + period, maker[1]) or after - next_maker[0] >= 2 * period:
+                return False
+        return True
 
     def _runs(self) -> list[_Run]:
         """Return the runs of every period, those that save the most nodes first."""
