@@ -152,15 +152,17 @@ def _unify_shape(shape: Shape, stated: StatedShape) -> Shape:
         shape = shape.with_row(kind, row)
     layers = stated.shape.batch.trailing
     if shape.batch.trailing not in ((), layers):
+        rule, place = "A parameter has no batch axes.", ""
+        fix = "write lists and tuples, or an array without batch_axes"
+        if layers:
+            rule = "A parameter of repeated layers has the layers as its batch axis."
+            place = f", in {layers[0]} layers"
+            fix = f"give {layers[0]} values, or one for all layers without batch_axes"
         raise UsageError(
-            "A parameter has no batch axes."
-            if not layers
-            else "A parameter of repeated layers has the layers as its batch axis.",
-            found=f"an initial value of shape {shape}, in {layers[0]} layers"
-            if layers
-            else f"an initial value of shape {shape}",
+            rule,
+            found=f"an initial value of shape {shape}{place}",
             where=str(stated.origin),
-            fix="write lists and tuples, or an array without batch_axes",
+            fix=fix,
         )
     return shape
 
