@@ -379,10 +379,9 @@ class _Snapshot:
 
 _overrides: ContextVar[tuple[Resolved, ...]] = ContextVar("ocannl settings overrides", default=())
 """The settings of the `with overrides(...)` statements around, the outermost first."""
-_held: ContextVar[tuple[tuple[Resolved, ...], _Snapshot] | None] = ContextVar(
-    "ocannl settings held", default=None
-)
-"""Settings that were read already, with the overrides that they contain."""
+SettingsInForce = tuple[tuple[Resolved, ...], _Snapshot]
+"""Settings that were read already, behind the overrides that they contain."""
+_held: ContextVar[SettingsInForce | None] = ContextVar("ocannl settings held", default=None)
 _declared: dict[str, PluginTable] = {}
 """The settings of the plugins that have been loaded."""
 
@@ -483,18 +482,32 @@ def _snapshot() -> _Snapshot:
     return _Snapshot(Settings(**values), plugins)
 
 
-@contextmanager
-def held() -> Iterator[None]:
-    """Read files, variables and options once for a `with` statement, so that all of a compilation
-    has the same settings. Overrides inside the statement are in force.
+def as_of_now() -> SettingsInForce:
+    """Return the settings in force, for `held`.
 
     Raises:
         SettingsError: as `current`.
     """
-    token = _held.set((_overrides.get(), _snapshot()))
+    return _overrides.get(), _snapshot()
+
+
+@contextmanager
+def held(chosen: SettingsInForce | None = None) -> Iterator[None]:
+    """Read files, variables and options once for a `with` statement, so that all of a compilation
+    has the same settings. Overrides inside the statement are in force.
+
+    Args:
+        chosen: The settings, such as those of an earlier compilation; None for those in force.
+
+    Raises:
+        SettingsError: as `current`.
+    """
+    found = chosen or as_of_now()
+    token, outer = _held.set(found), _overrides.set(found[0])
     try:
         yield
     finally:
+        _overrides.reset(outer)
         _held.reset(token)
 
 

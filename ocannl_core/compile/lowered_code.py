@@ -18,9 +18,6 @@ from ocannl_core.ir.loops.nodes import Block, LoopProgram
 from ocannl_core.ir.loops.usage import Usage, usage_of
 from ocannl_core.ir.node import NodeInfo, TensorNode
 
-_SETTINGS = ("check_positions", "half_constant_cutoff")
-"""The settings that lowering reads: those in force when the code is compiled."""
-
 
 @dataclass(frozen=True, slots=True)
 class LoweredFacts:
@@ -68,17 +65,16 @@ class LoweredCode:
     def of(
         cls, program: AssignProgram, facts: LoweredFacts, loops: LoopProgram | None = None
     ) -> LoweredCode:
-        """Return the lowered code of assignments.
+        """Return the lowered code of assignments under the settings in force now.
 
         Args:
             loops: Their loops; None to lower them when they are first read.
         """
         nodes = {node: program.nodes[node] for node in facts.nodes}
-        chosen = settings.current()
-        in_force = {name: getattr(chosen, name) for name in _SETTINGS}
+        in_force = settings.as_of_now()
 
         def lower() -> LoopProgram:
-            with settings.overrides(**in_force):
+            with settings.held(in_force):
                 return lowered(program)
 
         code = cls(facts, lower, nodes, facts.indices)
