@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 Sizes = tuple[int, ...]
 
 _at_end: ContextVar[list[Callable[[], object]] | None] = ContextVar("at_end", default=None)
-"""What to do after the step of a loop that is being traced."""
+"""Functions to call after the innermost step of a loop that is being traced; None outside."""
 
 
 @contextmanager
