@@ -503,7 +503,8 @@ def held(chosen: SettingsInForce | None = None) -> Iterator[None]:
         SettingsError: as `current`.
     """
     found = chosen or as_of_now()
-    token, outer = _held.set(found), _overrides.set(found[0])
+    overridden, _ = found
+    token, outer = _held.set(found), _overrides.set(overridden)
     try:
         yield
     finally:

@@ -16,6 +16,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.files.digests import add_json_digest
 from ocannl_core.compile import driver
 from ocannl_core.compile.driver import generate_arm
+from ocannl_core.compile.lowered_code import LoweredCode
 from ocannl_core.compile.placements.placement_cache import placement_cache, program_text
 from ocannl_core.compile.placements.placement_candidates import ObserveModes
 from ocannl_core.compile.placements.search import search_placements
@@ -265,8 +266,10 @@ def test_an_arm_with_other_results_loses(target: str) -> None:
         def other(expr: Expr) -> Expr:
             return Const(2.5, expr.dtype) if isinstance(expr, Const) and expr.value == 2 else expr
 
-        body = rewrite(request.lowered.body, lambda stmt: stmt, other)
-        return generate_arm(replace(request, lowered=replace(request.lowered, body=body)))
+        code, lowered = request.code, request.lowered
+        changed = replace(lowered, body=rewrite(lowered.body, lambda stmt: stmt, other))
+        other_code = LoweredCode(code.facts, lambda: changed, code.nodes, code.indices)
+        return generate_arm(replace(request, code=other_code))
 
     _, _, step = twice(target)
     _, found = search_placements(request_of(step), failing(wrong), 10.0)

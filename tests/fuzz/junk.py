@@ -47,11 +47,13 @@ INTERNAL = frozenset(
         "DeviceFailure",  # an enumeration
         "load_exported",  # of the standard library alone, with errors of its own
         # for authors of plugins, and for the core
+        "oc.settings.as_of_now",
         "oc.settings.code_settings",
         "oc.settings.declare",
         "oc.settings.declared_plugins",
         "oc.settings.describe_plugin",
         "oc.settings.forget_plugins",
+        "oc.settings.held",
         "oc.settings.of_plugin",
         "oc.settings.setting",
         "oc.settings.unread_settings",
@@ -227,10 +229,11 @@ def doors() -> list[Door]:
 
 def _public(owner: Any) -> set[str]:
     here = getattr(owner, "__name__", "")
+    hidden = getattr(owner, "_of_the_core", ())
     return {
         name
         for name in dir(owner)
-        if not name.startswith("_")
+        if not (name.startswith("_") or name in hidden)
         and (isinstance(owner, type) or getattr(getattr(owner, name), "__module__", None) == here)
     }
 

@@ -61,6 +61,6 @@ def test_the_callables_are_functions_classes_operations_blocks_and_methods() -> 
         "x.diff",
         "x.__getitem__",
         "context.assign",
-        "routine.unlink",
+        "routine.profile",
         "block.__call__",
     }

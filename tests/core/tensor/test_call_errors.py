@@ -61,14 +61,12 @@ import ocannl_core as oc
 ctx = oc.Context("interp")
 routine = ctx.compile(oc.train.forward(oc.tensor(np.ones(3)) * 2.0))
 try:
-    routine.unlink("a")
+    routine.profile("a")
 except oc.UsageError as error:
     print(error.rule)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "Routine.unlink takes a set (each a NodeMemory) as released.\n", (
-        done.stderr
-    )
+    assert done.stdout == "Routine.profile takes a number as seconds.\n", done.stderr
 
 
 def test_the_error_describes_the_parameter_as_its_docstring_does() -> None:

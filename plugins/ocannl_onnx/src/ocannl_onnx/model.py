@@ -257,7 +257,7 @@ class Model:
         value = self.weights[name]
         dtype = value.format.carrier
         entry = self._parameter(name, oc.tensor(self._cells_of(value), batch_axes=1, dtype=dtype))
-        (parameter,) = entry.parameters()
+        (parameter,) = entry.params.values()
         self._note(name, parameter)
         return Value.of_tensor(entry, value.format, shape=value.shape[1:])
 
