@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx
 
 from ocannl_onnx import operators as _operators  # noqa: F401  (fills the table)
+from ocannl_onnx.reading import all_nodes
 from ocannl_onnx.registry import STANDARD, find, versions
 
 
@@ -18,9 +17,9 @@ def operators_of(model: onnx.ModelProto) -> dict[str, tuple[int, str]]:
     opsets = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in model.opset_import}
     functions = {(each.domain, each.name) for each in model.functions}
     found: dict[str, tuple[int, str]] = {}
-    nodes = [*_nodes(model.graph.node)]
+    nodes = [*all_nodes(model.graph.node)]
     for function in model.functions:
-        nodes += _nodes(function.node)
+        nodes += all_nodes(function.node)
     for node in nodes:
         domain = STANDARD if node.domain == "ai.onnx" else node.domain
         if (node.domain, node.op_type) in functions:
@@ -44,13 +43,3 @@ def _refusal(domain: str, name: str, version: int | None) -> str:
         return ""
     ranges = ", ".join(f"{a} to {b}" if b else f"{a} and later" for a, b in versions(domain, name))
     return f"implemented for operator sets {ranges}" if ranges else "no implementation here"
-
-
-def _nodes(nodes: object) -> Iterator[onnx.NodeProto]:
-    pending = list(nodes)  # type: ignore[call-overload]
-    while pending:
-        node = pending.pop()
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                pending += graph.node
