@@ -497,7 +497,7 @@ def held(chosen: SettingsInForce | None = None) -> Iterator[None]:
     has the same settings. Overrides inside the statement are in force.
 
     Args:
-        chosen: The settings, such as those of an earlier compilation; None for those in force.
+        chosen: The settings, for example of an earlier compilation; None for the settings in force.
 
     Raises:
         SettingsError: as `current`.

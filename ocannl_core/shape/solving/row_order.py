@@ -59,8 +59,8 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
 
 
 def _added_axes(state: SolverState, res: Row, opnd: Row, number: int) -> tuple[Dim, ...]:
-    """Return new axes of a result: those of the operand whose sizes are known and not 1, since the
-    result cannot have others, and fresh ones in place of the rest.
+    """Return new axes of a result. An axis of the operand whose size is known and not 1 is shared,
+    since the result cannot have another size; in place of other axes there are fresh variables.
     """
     if res.leading or opnd.leading:
         return state.fresh.dims(number)

@@ -1,8 +1,8 @@
 """Loops whose number of steps follows from data, up to a bound: `scan_while` masks the steps of a
 loop over time behind the last one.
 
-A masked step computes the first step again, whose numbers are as finite and whose positions are as
-valid as those of a step that runs:
+A masked step computes the first step again, whose numbers are finite and whose positions are valid
+if the loop runs at all:
 
     active = active & condition(c)
     after, item = body(active ? c : first carry, active ? xs[t] : xs[0])
@@ -127,7 +127,7 @@ def _holds(loop: Loop, found: Any) -> Any:
 
 
 def _chosen(active: Tensor, tensors: Sequence[Tensor], first: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors of a step, with those of the first step in masked steps."""
+    """Return tensors of a step; in a masked step, the tensors of the first step."""
     return [pointwise.where(active, each, one) for each, one in zip(tensors, first, strict=True)]
 
 

@@ -86,7 +86,7 @@ def test_an_equal_program_is_not_lowered_again(monkeypatch):
     routine, _ = step(is_taken=True)
     monkeypatch.undo()
     assert "w" in routine.loop_ir
-    with settings.overrides(check_positions=False):  # those of the compilation hold
+    with settings.overrides(check_positions=False):  # the settings of the compilation hold
         lowered = routine._build.request.lowered
     assert any(isinstance(each, CheckPositions) for each in lowered.body.stmts)
 

@@ -152,7 +152,7 @@ class _Loop:
 
 
 class _NoLoopError(Exception):
-    """The iterations of a run exchange values in another way than those of a loop."""
+    """A run is no loop, because its iterations exchange values in different ways."""
 
 
 @dataclass
@@ -314,8 +314,8 @@ class _Graph:
     def _results(
         self, run: _Run, initial: Mapping[_Source, str]
     ) -> tuple[frozenset[_Source], tuple[tuple[int, _Source], ...]]:
-        """Return the values of a run that are read outside of it: those of the last state, and the
-        others with their iterations.
+        """Return the values of a run that are read outside of it: the parts of the last state, and
+        the other values with their iterations.
         """
         last: set[_Source] = set()
         single: list[tuple[int, _Source]] = []
