@@ -43,12 +43,16 @@ from ocannl_core.codegen.text.scalar_replacement import assign_registers
 from ocannl_core.ir.kernels.nodes import HostCall, Kernel, LeafStep, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import nodes_of, writes
+from ocannl_core.ir.loops.traverse import nodes_of, walk, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import int64, uint4x32
+from ocannl_core.schedule.cost_model import estimated_cycles
 from ocannl_core.schedule.machine_model import STACK_BYTES
 
 _DECLARATIONS = frozenset({ir.Allocate, ir.DeclareLocal})
+_OF_FILLS = (ir.Block, ir.For, ir.Fill, ir.Store, ir.Const)
+_SHORT_CYCLES = 1 << 12
+"""The most cycles of a kernel that takes about as long as its launch."""
 
 
 def render_kernel(
@@ -116,6 +120,11 @@ def render_step(step: LeafStep, nodes: NodeInfos, dialect: Dialect) -> KernelTex
             assert_never(step)
 
 
+def _only_fills(body: ir.Block) -> bool:
+    """Return True if statements write constants only."""
+    return all(isinstance(node, _OF_FILLS) for node in walk(body))
+
+
 def _render(
     nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
 ) -> _KernelRenderer:
@@ -144,6 +153,7 @@ class _KernelRenderer:
     ) -> None:
         self._has_vectors = has_vectors
         self._nest = nest
+        self._nodes = nodes
         self._dialect = dialect
         self._state = state = RenderState(nest, nodes, dialect)
         self._names = state.names
@@ -173,11 +183,18 @@ class _KernelRenderer:
 
     @property
     def vectorization(self) -> CompilerVectorization:
-        """Return the work that is left for the C compiler."""
-        if not self._has_vectors:
-            return CompilerVectorization.PLAIN
-        loops = self._plain_loops, self._vector_loops
-        return remaining_vectorization(self.writer.helpers, *loops)
+        """Return the work that is left for the C compiler; little where more would not be noticed:
+        in short kernels, and in those that write constants.
+        """
+        left = CompilerVectorization.PLAIN
+        if self._has_vectors:
+            loops = self._plain_loops, self._vector_loops
+            left = remaining_vectorization(self.writer.helpers, *loops)
+        if left is CompilerVectorization.PLAIN and self._dialect.has_vectors:
+            body = self._nest.body
+            if _only_fills(body) or estimated_cycles(body, self._nodes) <= _SHORT_CYCLES:
+                return CompilerVectorization.MIXED
+        return left
 
     @property
     def private(self) -> tuple[int, ...]:

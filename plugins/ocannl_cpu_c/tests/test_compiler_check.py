@@ -14,6 +14,7 @@ import pytest
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CompileError
 from ocannl_core.codegen import c_family
+from ocannl_core.codegen.text.kernel_text import CompilerVectorization, KernelText
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import compiler_check, loader
@@ -44,7 +45,13 @@ def checked(tmp_path: Path) -> Iterator[None]:
     """Use a cache of its own, and check the compiler."""
     with settings.overrides(cpu_c__check_compiler=True, cache_dir=str(tmp_path / "cache")):
         yield
+    forget_kernels()
+
+
+def forget_kernels() -> None:
+    """Render the kernels again when they are needed."""
     compiler_check.check_kernels.cache_clear()
+    compiler_check.check_unit.cache_clear()
 
 
 def run(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -83,6 +90,21 @@ def test_a_compiler_is_checked_once(tmp_path: Path) -> None:
     assert sorted(tmp_path.glob("cache/**/objects/*.so")) == objects
 
 
+def test_plain_loops_are_checked_before_the_first_of_them() -> None:
+    cache = loader._cache(loader.find())
+    mixed, plain = CompilerVectorization.MIXED, CompilerVectorization.PLAIN
+    loader._check_compiler(cache, {mixed})
+    assert not loader._needs_check(cache, mixed)
+    assert loader._needs_check(cache, plain)
+    assert loader.check_state().endswith("to be checked for plain loops before the first of them")
+    loader._passed.clear()  # as in another process, which reads the cache
+    assert not loader._needs_check(cache, mixed)
+    long = KernelText("k_long", "void k_long(void *const *args) {}\n")
+    assert long.vectorization is plain
+    loader.load([long])
+    assert loader.check_state() == "compiler checked: it gets kernels with known results right"
+
+
 def test_a_compiler_with_wrong_results_is_refused_in_every_process(tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
@@ -109,12 +131,12 @@ def test_shapes_that_a_compiler_gets_wrong_are_found(monkeypatch: pytest.MonkeyP
     if not ((11,) <= version < (11, 5) or (12,) <= version < (12, 4)):
         pytest.skip("needs a GCC that drops permutations of loads")
     monkeypatch.setattr(c_family, "has_ordered_chain", lambda loop: False)
-    compiler_check.check_kernels.cache_clear()
+    forget_kernels()
     with (
         settings.overrides(cpu_c__cc=found),
         pytest.raises(CompileError, match=r"strides \(2, -1\)"),
     ):
-        loader._check_compiler(loader._cache(loader.find()))
+        loader._check_compiler(loader._cache(loader.find()), set(loader._CHECKED))
 
 
 def test_flags_of_the_user_that_switch_something_off_win() -> None:
@@ -122,7 +144,7 @@ def test_flags_of_the_user_that_switch_something_off_win() -> None:
         pytest.skip("needs gcc")
     with settings.overrides(cpu_c__cc="gcc -fno-tree-loop-vectorize"):
         compiler = loader.find()
-    command = compiler.start(Path("/nowhere.c"), Path("/nowhere.so"), compiler_check.LEVELS[1])
+    command = compiler.start(Path("/nowhere.c"), Path("/nowhere.so"), CompilerVectorization.MIXED)
     command.stop()
     assert "-ftree-loop-vectorize" not in command.command
 

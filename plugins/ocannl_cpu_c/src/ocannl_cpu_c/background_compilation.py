@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ocannl_core.backend_api.launches import CompilerVectorization, KernelText
 from ocannl_cpu_c.cache import Building, DiskCache, TranslationUnit
-from ocannl_cpu_c.translation_units import estimated_seconds, file_of, key, units
+from ocannl_cpu_c.translation_units import checked_loops, estimated_seconds, file_of, key, units
 
 _LEAST_SECONDS = 0.02
 """The least estimated compile time for an early file: starting a compiler takes as long."""
@@ -34,14 +34,21 @@ class BackgroundCompilation:
         cache: The cache for the compiled kernels.
         processors: The number of processors; one generates kernels until all are complete.
         is_compiled: A predicate for kernels that are already compiled.
+        begin_check: Starts the check of the compiler for a kind of loops, unless it has passed.
     """
 
     def __init__(
-        self, cache: DiskCache, processors: int, is_compiled: Callable[[KernelText], bool]
+        self,
+        cache: DiskCache,
+        processors: int,
+        is_compiled: Callable[[KernelText], bool],
+        begin_check: Callable[[CompilerVectorization], None],
     ) -> None:
         self._cache = cache
         self._processors = processors
         self._is_there = is_compiled
+        self._begin_check = begin_check
+        self._checked: set[CompilerVectorization] = set()
         self._known: set[str] = set()
         self._waiting: dict[CompilerVectorization, list[KernelText]] = {
             loops: [] for loops in CompilerVectorization
@@ -53,6 +60,10 @@ class BackgroundCompilation:
         if identity in self._known or self._is_there(kernel):
             return
         self._known.add(identity)
+        loops = checked_loops(kernel.vectorization)
+        if loops not in self._checked:
+            self._checked.add(loops)
+            self._begin_check(loops)
         alike = self._waiting[kernel.vectorization]
         alike.append(kernel)
         is_worth_it = sum(map(estimated_seconds, alike)) >= _LEAST_SECONDS

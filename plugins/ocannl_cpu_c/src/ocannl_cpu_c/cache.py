@@ -83,6 +83,17 @@ class DiskCache:
             return found
         return None if self._spare is None else self._spare.find(key)
 
+    def add_key(self, key: str, found: CachedObject) -> None:
+        """Record that an object has another key, too.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        if self._spare is not None:
+            self._spare.add_key(key, found)
+        else:
+            self.compiled.add([key], found.content)
+
     def start(self, unit: TranslationUnit) -> Building:
         """Start to compile a file; the caller passes the result to `build` or stops it.
 

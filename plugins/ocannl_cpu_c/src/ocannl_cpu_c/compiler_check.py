@@ -1,7 +1,8 @@
 """Kernels that check a compiler: of the shapes that are generated, with results that are known.
 
 Operands are small integers, of which every sum and product is exact in any order, so that NumPy
-states the right bits. A compiler runs them once, before the first routine that it compiles.
+states the right bits. They run once for each compiler and kind of loops (`checked_loops`), before
+the first routine with such loops.
 """
 
 from __future__ import annotations
@@ -61,9 +62,6 @@ from ocannl_cpu_c.translation_units import CHECK_VERSION, file_of, keys_text
 
 Array = np.ndarray[Any, Any]
 
-LEVELS = (CompilerVectorization.PLAIN, CompilerVectorization.MIXED)
-"""The kinds of loops whose flags are tested: loops that a compiler vectorises."""
-
 _UFUNCS: Mapping[BinaryOp, np.ufunc] = {
     BinaryOp.ADD: np.add,
     BinaryOp.MUL: np.multiply,
@@ -99,29 +97,22 @@ def check_kernels() -> tuple[CheckKernel, ...]:
     return (*_reductions(), *_pointwise(), *_vectors())
 
 
-def check_units() -> list[TranslationUnit]:
-    """Return the files that define the kernels, one for each of `LEVELS`."""
+@lru_cache(maxsize=len(CompilerVectorization))
+def check_unit(loops: CompilerVectorization) -> TranslationUnit:
+    """Return the file that defines the kernels, for a kind of loops to vectorise."""
     file = file_of([each.text for each in check_kernels()])
-    units = []
-    for level in LEVELS:
-        keys = tuple(_key(each, level) for each in check_kernels())
-        text = file.text.replace(keys_text(file.keys), keys_text(keys))
-        units.append(TranslationUnit(keys, text, level, file.libraries))
-    return units
+    keys = tuple(_key(each, loops) for each in check_kernels())
+    text = file.text.replace(keys_text(file.keys), keys_text(keys))
+    return TranslationUnit(keys, text, loops, file.libraries)
 
 
-def _key(kernel: CheckKernel, level: CompilerVectorization) -> str:
-    content = f"{CHECK_VERSION}\n{level.value}\n{kernel.text.text}"
+def _key(kernel: CheckKernel, loops: CompilerVectorization) -> str:
+    content = f"{CHECK_VERSION}\n{loops.value}\n{kernel.text.text}"
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def failures(unit: TranslationUnit, kernels: Sequence[LoadedKernel]) -> list[str]:
-    """Return the titles of the kernels of a file whose results are wrong.
-
-    Args:
-        unit: The file.
-        kernels: Its kernels compiled.
-    """
+def failures(kernels: Sequence[LoadedKernel]) -> list[str]:
+    """Return the titles of the compiled kernels whose results are wrong."""
     wrong = []
     for each, compiled in zip(check_kernels(), kernels, strict=True):
         memory = [given.copy() for given in each.arguments]

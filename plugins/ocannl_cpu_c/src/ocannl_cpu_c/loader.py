@@ -10,9 +10,9 @@ import hashlib
 import re
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -28,12 +28,13 @@ from ocannl_cpu_c.calling import set_python_functions
 from ocannl_cpu_c.compiler import Compiler, UnfinishedError, find
 from ocannl_cpu_c.linking import Libraries
 from ocannl_cpu_c.loaded_objects import LoadedKernel, LoadedObject, RecentObjects
-from ocannl_cpu_c.translation_units import CHECK_VERSION, key, keys_text, units
+from ocannl_cpu_c.translation_units import CHECK_VERSION, checked_loops, key, keys_text, units
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 _ATTEMPTS = 3
 _UNRESOLVED = re.compile("undefined symbol|symbol not found")
 """Messages of dynamic linkers about code that was linked with too few libraries."""
+_CHECKED = tuple(dict.fromkeys(map(checked_loops, CompilerVectorization)))
 _SHOWN = 5
 """Kernels that an error names."""
 
@@ -63,6 +64,7 @@ def load(kernels: Sequence[KernelText], *, and_runtime: bool = False) -> dict[st
     compiler = find()
     cache = _cache(compiler)
     with _lock:
+        _check_compiler(cache, {checked_loops(each.vectorization) for each in kernels})
         found = {each.symbol: _load_cached(cache, compiler, each) for each in kernels}
         missing = [each for each in kernels if found[each.symbol] is None]
         if missing:
@@ -94,21 +96,31 @@ def begin_compilation() -> BackgroundCompilation | None:
     def is_compiled(kernel: KernelText) -> bool:
         return (compiler, kernel.symbol) in _loaded or cache.find(key(kernel)) is not None
 
-    return BackgroundCompilation(cache, devices.processors(), is_compiled)
+    return BackgroundCompilation(
+        cache, devices.processors(), is_compiled, partial(_begin_check, cache)
+    )
 
 
 def prepare() -> None:
-    """Start to compile the runtime library, unless it is cached: every use of a device needs it."""
+    """Start to compile what every use of a device needs, unless it is cached: the runtime library,
+    and the check of the compiler for the loops that it has.
+    """
     compiler = _background_compiler()
     if compiler is not None:
         with suppress(CompileError):  # told when kernels are loaded
             cache = _cache(compiler)
-            missing = _missing_runtime(cache)
-            if missing and own_settings.current().check_compiler:
-                from ocannl_cpu_c.compiler_check import check_units  # which renders its kernels
+            background_compilation.start(cache, _missing_runtime(cache))
+            _begin_check(cache, checked_loops(_runtime_unit().loops))
 
-                missing += check_units()
-            background_compilation.start(cache, missing)
+
+def _begin_check(cache: DiskCache, loops: CompilerVectorization) -> None:
+    """Start to compile the kernels that check the compiler for a kind of loops, unless it has
+    passed.
+    """
+    if _needs_check(cache, loops):
+        from ocannl_cpu_c.compiler_check import check_unit  # which renders its kernels
+
+        background_compilation.start(cache, [check_unit(loops)])
 
 
 def _cache(compiler: Compiler) -> DiskCache:
@@ -166,7 +178,7 @@ def _runtime() -> Any:
         except OSError:  # intact, and still not loadable here: built again
             library = None
         if library is None:
-            _check_compiler(cache)
+            _check_compiler(cache, {checked_loops(file.loops)})
             early = background_compilation.take_running(cache, file.keys)
             entries = _compile(cache, [] if early else [file], early)
             library = _library(file.keys[0], entries[file.keys[0]])
@@ -175,34 +187,60 @@ def _runtime() -> Any:
     return _found_runtime[0].code
 
 
-def _check_compiler(cache: DiskCache) -> None:
-    """Check that the compiler gets kernels with known results right, before the runtime library,
-    without which no routine runs, is compiled and recorded: once for each compiler and its flags.
+_passed: set[tuple[Path, CompilerVectorization]] = set()
+"""The directories of compilers, and the kinds of loops for which they have passed the check."""
+
+
+def _needs_check(cache: DiskCache, loops: CompilerVectorization) -> bool:
+    """Return True if the compiler has to be checked before it compiles such loops."""
+    place = cache.compiled.objects.path, loops
+    if place not in _passed and cache.find(_passed_key(loops)) is not None:
+        _passed.add(place)
+    return place not in _passed and own_settings.current().check_compiler
+
+
+def _passed_key(loops: CompilerVectorization) -> str:
+    """Return the key that the kernels of a check have in the cache if their results were right."""
+    content = f"passed {CHECK_VERSION} {CODEGEN_VERSION} {loops.value}"
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _check_compiler(cache: DiskCache, kinds: Collection[CompilerVectorization]) -> None:
+    """Check that the compiler gets kernels with known results right, before the first routine with
+    some kind of loops runs: once for each compiler and its flags.
+
+    Args:
+        kinds: The kinds of loops.
 
     Raises:
         CompileError: if it gets one wrong.
     """
-    if not own_settings.current().check_compiler:
+    needed = [each for each in CompilerVectorization if each in kinds and _needs_check(cache, each)]
+    if not needed:
         return
-    from ocannl_cpu_c.compiler_check import check_units, failures
+    from ocannl_cpu_c.compiler_check import check_unit, failures
 
-    files = check_units()
-    keys = {each for file in files for each in file.keys}
-    early = background_compilation.take_running(cache, keys)
+    files = [check_unit(each) for each in needed]
+    early = background_compilation.take_running(cache, {key for each in files for key in each.keys})
     begun = {each.unit.keys for each in early}
     entries = _compile(cache, [each for each in files if each.keys not in begun], early)
     wrong: list[str] = []
     for file in files:
-        found = failures(file, [_open(each, entries[each]) for each in file.keys])
+        found = failures([_open(each, entries[each]) for each in file.keys])
         wrong += [f"{each} ({file.loops.name.lower()} loops)" for each in found]
+        if not found:
+            _passed.add((cache.compiled.objects.path, file.loops))
+            with suppress(OSError):  # then the next process checks it, too
+                cache.add_key(_passed_key(file.loops), entries[file.keys[0]])
     if not wrong:
         return
     compiler = find()
     command = shlex.join(compiler.command)
     more = f"\nand {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    count = sum(len(each.keys) for each in files)
     raise CompileError(
         "The C compiler must compile kernels with known results right.",
-        found=f"{command}, {compiler.version}, gets {len(wrong)} of {len(keys)} wrong:\n"
+        found=f"{command}, {compiler.version}, gets {len(wrong)} of {count} wrong:\n"
         + "\n".join(wrong[:_SHOWN])
         + more,
         where=" ".join(compiler.flags),
@@ -218,8 +256,14 @@ def check_state() -> str:
         return "compiler not checked (check_compiler=false)"
     with suppress(CompileError):
         cache = _cache(find())
-        if cache.find(_runtime_unit().keys[0]) is not None:
+        left = [loops for loops in _CHECKED if _needs_check(cache, loops)]
+        if not left:
             return "compiler checked: it gets kernels with known results right"
+        if len(left) < len(_CHECKED):
+            return (
+                "compiler checked: it gets kernels with known results right; to be checked for "
+                f"{left[0].name.lower()} loops before the first of them"
+            )
     return "compiler to be checked before its first routine"
 
 
@@ -230,20 +274,11 @@ def _missing_runtime(cache: DiskCache) -> list[TranslationUnit]:
     return [_runtime_unit()]
 
 
+@lru_cache(maxsize=1)
 def _runtime_unit() -> TranslationUnit:
-    return _runtime_file(is_checked=own_settings.current().check_compiler)
-
-
-@lru_cache(maxsize=2)
-def _runtime_file(*, is_checked: bool) -> TranslationUnit:
-    """Return the file of the runtime library.
-
-    Args:
-        is_checked: True if its presence in the cache means that the compiler was checked.
-    """
+    """Return the file of the runtime library."""
     text = _RUNTIME.read_text(encoding="utf-8")
-    checked = f"checked {CHECK_VERSION} {CODEGEN_VERSION}" if is_checked else ""
-    keys = (hashlib.sha256(f"{text}{checked}".encode()).hexdigest(),)
+    keys = (hashlib.sha256(text.encode()).hexdigest(),)
     return TranslationUnit(keys, f"{text}\n{keys_text(keys)}", CompilerVectorization.VECTORS)
 
 
@@ -253,8 +288,6 @@ def _build(
     """Return the locations of kernels, after compiling all that are not in compilation."""
     keys = {key(each) for each in kernels}
     files = _missing_runtime(cache) if and_runtime else []
-    if files:
-        _check_compiler(cache)
     early = background_compilation.take_running(
         cache, {*keys, *(each for file in files for each in file.keys)}
     )

@@ -25,6 +25,14 @@ CHECK_VERSION = 1
 """Incremented when the kernels that check compilers change."""
 
 
+def checked_loops(loops: CompilerVectorization) -> CompilerVectorization:
+    """Return the kind of loops for which a compiler is checked before it compiles a file: all
+    levels of optimisation but the highest one run the same passes, or fewer.
+    """
+    plain = CompilerVectorization.PLAIN
+    return plain if loops is plain else CompilerVectorization.MIXED
+
+
 def units(kernels: Sequence[KernelText], processors: int) -> list[TranslationUnit]:
     """Return the files that define these kernels, each of them once."""
     total = sum(map(estimated_seconds, kernels))
