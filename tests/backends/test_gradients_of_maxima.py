@@ -373,6 +373,40 @@ def test_operations_of_users_hand_the_gradient_of_a_minimum_out_once(target: str
         assert ctx[q.grad].tolist() == [43, 0, 0]
 
 
+def scaled_forward(v: Any, v1: Any) -> None:
+    v[oc.neutral, oc.maximum] = v1
+
+
+def scaled_gradient(g: Any, g1: Any, v: Any, v1: Any) -> None:
+    g1 += g * (v / v1)
+
+
+SCALED = oc.define_operation("scaled", forward=scaled_forward, gradient=scaled_gradient)
+BEYOND: dict[str, Callable[[oc.Tensor], oc.Tensor]] = {
+    "a maximum": einmax("k => i=+k", i=1),
+    "a maximum of sums": lambda x: oc.primitives.tropical("k; k => i=+k", x, x, values={"i": 1}),
+    "an operation of a user": lambda x: SCALED(x, logic="k => i=+k", values={"i": 1}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float8_e4m3fn"])
+@pytest.mark.parametrize("name", BEYOND)
+def test_cells_that_go_beyond_the_axis_of_a_maximum_get_no_gradient(
+    target: str, name: str, dtype: str
+) -> None:
+    with oc.Session(dtype=dtype):
+        x = oc.param("x", init=[1.5, 2.0, 3.0])
+        y = BEYOND[name](x)
+        (expression,) = oc.gradients(y, [x])
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.grad_update(y) + oc.train.forward(expression))
+        ctx.init_params(y)
+        step()
+        added = 2 if "sums" in name else 1
+        assert ctx[y].tolist() == [added * 2]
+        assert ctx[x.grad].tolist() == ctx[expression].tolist() == [0, added, 0]
+
+
 def test_selected_of_a_sum_is_refused() -> None:
     def forward(v: Any, v1: Any) -> None:
         v[oc.neutral] += v1

@@ -40,7 +40,6 @@ from ocannl_core.ir.numbers.primitives import (
     Op,
     TernaryOp,
     UnaryOp,
-    neutral,
     working_format,
 )
 from ocannl_core.shape.projections.projections import project
@@ -49,9 +48,9 @@ from ocannl_core.shape.translation.logic import Adjoint, NumbersOfWords, Several
 from ocannl_core.tensor.computations.gradient_states import no_expression
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
-    padding_of,
     position_search,
     rounded,
+    value_beyond,
 )
 from ocannl_core.tensor.graph import formulas
 from ocannl_core.tensor.graph.definitions import Applied
@@ -134,8 +133,6 @@ class SlotCode:
             self._projections, self._base = _projections_of(tensor)
             check_margins(self._projections, tensor, operands, tensor.origin)
         self._is_padded = has_margins(self._projections)
-        padding = padding_of(tensor.definition.operation) if any(self._is_padded) else None
-        self._beyond = None if padding is None else neutral(padding)
         self._code = tensor.definition.operation.forward
         self._selection = selection
         self._accesses: dict[formulas.Variable, SlotAccess] = {}
@@ -189,7 +186,8 @@ class SlotCode:
                 result = self._new_access(formulas.RESULT)
                 node = self._selection or self.selection()
                 dtype = self._access(formulas.POSITION).dtype
-                return replace(result, operand=NodeOperand(node), dtype=dtype)
+                beyond = self._beyond(variable)
+                return replace(result, operand=NodeOperand(node), dtype=dtype, beyond=beyond)
             case "position":
                 return self._accesses.get(formulas.POSITION) or self._ramp()
             case "count":
@@ -220,16 +218,14 @@ class SlotCode:
         else:
             grad = tensor.grad
             operand = None if grad is None else NodeOperand(self._emitter.node_of(grad))
-        beyond = self._beyond_at(position) if position > 0 else None
+        beyond = self._beyond(variable)
         return SlotAccess(operand, tensor.dtype, index, dims, position, beyond)
 
-    def _beyond_at(self, position: int) -> float | None:
-        """Return the number in the margins of an operand whose windows leave an axis, or None."""
-        if self._has_parts or not self._is_padded[position - 1]:
+    def _beyond(self, variable: formulas.Variable) -> float | None:
+        """Return the number in the margins of a slot whose windows leave an axis, or None."""
+        if not margins_of(self._projections, variable.position - 1 if variable.position else None):
             return None
-        operation = self._definition.operation
-        is_gradient = isinstance(operation, DerivedOperation) and operation.is_gradient(position)
-        return 0.0 if is_gradient else self._beyond
+        return value_beyond(self._definition.operation, variable)
 
     def _tensor_at(self, position: int) -> Tensor:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
@@ -296,7 +292,7 @@ class SlotCode:
         found = [arg.beyond if isinstance(arg, SlotAccess) else None for arg in args]
         beyond = next((each for each in found if each is not None), None)
         if beyond is None:
-            return args, self._beyond
+            return args, None
         return tuple(
             self._store("converted", UnaryOp.IDENTITY, (arg,), arg.dtype)
             if isinstance(arg, SlotAccess) and each not in (None, beyond)

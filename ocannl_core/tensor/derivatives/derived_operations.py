@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, neutral
 from ocannl_core.tensor.derivatives.chain_rule import derivatives
 from ocannl_core.tensor.graph.formulas import (
     COTANGENT,
@@ -21,7 +21,6 @@ from ocannl_core.tensor.graph.formulas import (
     RESULT,
     Application,
     Formula,
-    Role,
     Variable,
     map_variables,
     operand_variables,
@@ -30,47 +29,66 @@ from ocannl_core.tensor.graph.formulas import (
 from ocannl_core.tensor.graph.slots import Code, SlotAssignment, slot_texts
 from ocannl_core.tensor.primitives.operation import Operation
 
+_NO_POSITION = -1.0
+"""The selection of cells that a result does not have."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DerivedOperation(Operation):
     """An operation derived from the code of another one.
 
     Attributes:
-        roles: The roles, in the other operation's code, of the slots that the operands stand for.
-        padding: The accumulation of the other operation, whose neutral element windows over values
-            read beyond an axis; None for 0.
+        slots: The slots of the other operation's code that the operands stand for.
+        padding: The accumulation of the other operation, whose neutral element windows over its
+            operands read beyond an axis; None for 0.
     """
 
-    roles: tuple[Role, ...]
+    slots: tuple[Variable, ...]
     padding: BinaryOp | None
 
     @property
     def selection(self) -> int | None:
         """The operand with the positions of selected cells, if there is one."""
-        return self.roles.index("selection") if "selection" in self.roles else None
+        return next((i for i, each in enumerate(self.slots) if each.role == "selection"), None)
 
-    def is_gradient(self, position: int) -> bool:
-        """Return True if an operand is a gradient, which is 0 beyond an axis."""
-        return self.roles[position - 1] == "gradient"
+
+def slot_behind(operation: Operation, slot: Variable) -> Variable:
+    """Return the slot of the other operation's code that a value stands for in derived code."""
+    if isinstance(operation, DerivedOperation) and slot.role == "value" and slot.position:
+        return operation.slots[slot.position - 1]
+    return slot
 
 
 def padding_of(operation: Operation) -> BinaryOp | None:
-    """Return the accumulation whose neutral element windows read beyond an axis; None for 0."""
+    """Return the accumulation whose neutral element windows over operands read beyond an axis; None
+    for 0.
+    """
     if isinstance(operation, DerivedOperation):
         return operation.padding
     return operation.forward.accumulation
+
+
+def value_beyond(operation: Operation, slot: Variable) -> float:
+    """Return the number that windows read beyond an axis: the neutral element for operands of the
+    accumulation, no position for a selection, and 0 for results and gradients.
+    """
+    slot, padding = slot_behind(operation, slot), padding_of(operation)
+    if slot.role == "selection":
+        return _NO_POSITION
+    is_operand = slot.role == "value" and slot.position > 0
+    return neutral(padding) if is_operand and padding is not None else 0.0
 
 
 @lru_cache(maxsize=4096)
 def term_operation(
     name: str,
     formula: Formula,
-    roles: tuple[Role, ...],
+    slots: tuple[Variable, ...],
     padding: BinaryOp | None,
     positions: int = 0,
 ) -> DerivedOperation:
     """Return the operation that sums a formula of its operands over the cells of its domain."""
-    count = len(roles)
+    count = len(slots)
     values, targets = operand_variables(count), operand_variables(count, "gradient")
     places = [POSITION] if POSITION in variables_in(formula) else []
 
@@ -88,7 +106,7 @@ def term_operation(
             (RESULT, *values, *places), SlotAssignment(RESULT, BinaryOp.ADD, True, formula)
         ),
         gradient=Code(slot_texts((COTANGENT, *targets, *values, *places)), gradient),
-        roles=roles,
+        slots=slots,
         padding=padding,
         positions=positions,
     )
@@ -124,7 +142,7 @@ def search_operation(
             (RESULT, result, *others, POSITION), SlotAssignment(RESULT, BinaryOp.MIN, True, search)
         ),
         gradient=None,
-        roles=tuple(each.role for each in (result, *others)),
+        slots=(RESULT, *operand_variables(operands)),
         padding=forward.accumulation,
         positions=positions,
     )

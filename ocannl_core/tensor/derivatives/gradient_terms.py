@@ -21,16 +21,15 @@ from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
 from ocannl_core.tensor.derivatives.chain_rule import added, negated, substitute
 from ocannl_core.tensor.derivatives.derived_operations import (
-    DerivedOperation,
     padding_of,
     search_operation,
+    slot_behind,
     term_operation,
 )
 from ocannl_core.tensor.graph.definitions import Applied, Filled
 from ocannl_core.tensor.graph.formulas import (
     POSITION,
     Formula,
-    Role,
     Variable,
     operand_variables,
     variables_in,
@@ -60,7 +59,7 @@ class GradientTerm(NamedTuple):
         if isinstance(self.value, float):
             return filled_like(self.input, self.value)
         (summand,) = operand_variables(1)
-        operation = term_operation(f"{origin.operation}_grad", summand, (summand.role,), None)
+        operation = term_operation(f"{origin.operation}_grad", summand, (summand,), None)
         shapes = (self.common, self.input.terms, self.value.terms)
         logic = Adjoint(Pointwise(), shapes, 1, (2,))
         return derived_tensor(operation, (self.value,), logic, self.input, origin)
@@ -170,7 +169,7 @@ class OperationTerms:
         operation = term_operation(
             f"{self._definition.operation.name}_grad",
             substitute(value, values),
-            tuple(map(self._role, variables)),
+            tuple(slot_behind(self._definition.operation, each) for each in variables),
             self._padding,
             positions,
         )
@@ -216,13 +215,6 @@ class OperationTerms:
                     f"of {self._definition.operation.name}",
                     where=str(self._tensor.origin),
                 )
-
-    def _role(self, variable: Variable) -> Role:
-        """Return the role of an operand of the derived operation."""
-        operation = self._definition.operation
-        if isinstance(operation, DerivedOperation) and variable.role == "value":
-            return operation.roles[variable.position - 1] if variable.position else "value"
-        return variable.role
 
     def _search(self) -> Tensor:
         """Return the positions of the cells that a maximum or minimum selects."""
