@@ -403,12 +403,24 @@ class Program:
         return "\n".join([*lines, f"code = {' + '.join([*codes, *more])}"])
 
     def reordered(self, random: Random) -> Program:
-        """Return the same program with independent statements in another order."""
+        """Return the same program with independent statements in another order.
+
+        Keys count the axes of a computed tensor where they are written: other operations stay on
+        their side of such a slice.
+        """
+        leaves = {leaf.name for leaf in self.leaves}
         pending = list(self.statements)
         done: list[Statement] = []
         names: set[str] = set()
         while pending:
-            ready = [s for s in pending if isinstance(s, Leaf) or names.issuperset(s.operands)]
+            ready = [s for s in pending if isinstance(s, Leaf)]
+            others = [s for s in pending if not isinstance(s, Leaf)]
+            is_slice = [isinstance(s, Step) and s.operation == "slice" for s in others]
+            counts = [
+                k for k, s in enumerate(others) if is_slice[k] and s.operands[0] not in leaves
+            ]
+            ahead = others[: counts[0] or 1] if counts else others
+            ready += [s for s in ahead if names.issuperset(s.operands)]
             chosen = random.choice(ready)
             pending.remove(chosen)
             done.append(chosen)

@@ -15,7 +15,7 @@ from tests.support.slow import slow
 from .author import ProgramLimits
 from .captures import is_row
 from .notation import Position, SpecContext, axes_of, parse
-from .programs import BEFORE, RUNNING, Leaf, Link, Program, Step, pool_spec
+from .programs import BEFORE, RUNNING, Index, Leaf, Link, Program, Step, pool_spec
 from .reference import CONTRACTIONS
 from .run import Outcome, examined, examined_program, outcome_of, program_of, report
 from .smaller import smaller
@@ -86,6 +86,13 @@ CROSSING = Program(
 def test_a_program_with_crossing_rows_closes_equally_in_every_order() -> None:
     outcomes = {outcome_of(CROSSING.reordered(Random(k)), None).shapes for k in range(8)}
     assert len(outcomes) == 1
+
+
+def test_other_operations_stay_on_their_side_of_a_slice_of_a_computed_tensor() -> None:
+    above, cell = Step("x1", "neg", ("x0",)), Step("x2", "slice", ("x1",), indices=(Index(0),))
+    program = Program((PARAM, above, cell, Step("x3", "neg", ("x1",)), Step("x4", "neg", ("x0",))))
+    found = {tuple(s.name for s in program.reordered(Random(k)).statements) for k in range(20)}
+    assert found == {("x0", "x1", "x2", "x3", "x4"), ("x0", "x1", "x2", "x4", "x3")}
 
 
 def features(program: Program, outcome: Outcome) -> set[str]:

@@ -184,7 +184,8 @@ def solve_length(state: SolverState, constraint: SliceLength) -> None:
 
 
 def _too_many_keys(state: SolverState, constraint: Subscript, found: TooMany) -> ShapeError:
-    shape = _flat(state, constraint).operand
+    whole = constraint.operand
+    shape = Shape(*map(state.current_row, (whole.batch, whole.input, whole.output)))
     axes = "1 axis" if found.axes == 1 else f"{found.axes} axes"
     keys = "1 key" if found.keys == 1 else f"{found.keys} keys"
     return ShapeError(

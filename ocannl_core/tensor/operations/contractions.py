@@ -395,6 +395,6 @@ def subscript(tensor: Tensor, key: object) -> Tensor:
     environment = tensor.session.environment
     is_declared = isinstance(tensor.definition, Declared)  # its shape follows from later code
     ranks = None if is_declared else environment.implied_ranks(tensor.terms)
-    if ranks is not None:  # uses that follow add no axes, so that the keys count those
+    if ranks is not None:  # the keys count these, and uses that follow add none
         environment.set_ranks(tensor.terms, ranks, origin)
     return _slice.tensor((tensor,), Slice(keys), origin=origin)

@@ -223,6 +223,18 @@ def test_subscripts_wait_for_shapes_that_are_inferred_later() -> None:
         assert context[c].tolist() == [[1, 1, 1, 3], [1, 1, 1, 3], [0, 0, 0, 2]]
 
 
+def test_keys_count_the_axes_of_a_computed_tensor_where_they_are_written() -> None:
+    with oc.Session():
+        y = oc.placeholder("x", output=[3]) + 1.0
+        with pytest.raises(oc.ShapeError) as caught:
+            y[0, 0]
+        assert caught.value.found == "2 keys for the 1 axis of shape 3"
+        taken = y[0]
+        with pytest.raises(oc.ShapeError, match=r"add\[0\]"):
+            oc.require_shape(y, "3->3")
+        assert str(taken.shape) == "()"
+
+
 def test_the_size_of_a_sliced_axis_is_not_guessed() -> None:
     with oc.Session():
         b = oc.declare("b")
