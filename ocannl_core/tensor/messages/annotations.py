@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, Union
 
 import numpy as np
 
-from ocannl_core.base.deferred_annotations import annotations_of
+from ocannl_core.base.deferred_annotations import annotations_of, signature_of
 
 _LONGEST = 20
 """The number of elements of a collection that are compared."""
@@ -92,7 +92,7 @@ def fits(value: object, note: Any) -> bool:
     if note is float:
         return isinstance(value, Real)
     if origin is collections.abc.Callable or note is Callable:
-        return callable(value)
+        return callable(value) and _takes(value, _argument_count(note))
     if origin is tuple:
         if not isinstance(value, tuple | list):
             return False
@@ -116,6 +116,25 @@ def fits(value: object, note: Any) -> bool:
         return isinstance(value, origin)
     if isclass(note):
         return isinstance(value, note)
+    return True
+
+
+def _argument_count(note: Any) -> int | None:
+    """Return the number of arguments that a function is called with, None if any."""
+    parameters = typing.get_args(note)[:1]
+    return len(parameters[0]) if parameters and isinstance(parameters[0], list) else None
+
+
+def _takes(function: Callable[..., Any], count: int | None) -> bool:
+    """True unless a function cannot be called with a number of arguments."""
+    try:
+        signature = signature_of(function)
+    except ValueError:  # functions of C may have none
+        return True
+    try:
+        signature.bind(*[None] * (count or 0))
+    except TypeError:
+        return count is None
     return True
 
 
@@ -162,7 +181,9 @@ def in_words(note: Any) -> str:
     if note in _WORDS:
         return _WORDS[note]
     if origin is collections.abc.Callable or note is Callable:
-        return "a function"
+        arguments = _argument_count(note)
+        plural = "" if arguments == 1 else "s"
+        return "a function" if arguments is None else f"a function of {arguments} argument{plural}"
     if origin is tuple:
         kinds = ", ".join(in_words(each) for each in parts if each is not ...)
         count = "several" if parts[-1:] == (...,) else len(parts)

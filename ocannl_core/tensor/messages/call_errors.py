@@ -256,6 +256,8 @@ def _named_argument(args: tuple[Any, ...], kwargs: dict[str, Any], parameters: S
 
 def _written(value: object) -> str:
     with suppress(Exception):
+        if isfunction(value):
+            return f"{value.__name__}{signature_of(value)}"
         return reprlib.repr(value)
     return "an object that cannot be printed"
 

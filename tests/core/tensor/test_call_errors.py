@@ -122,6 +122,7 @@ def test_annotations_of_public_callables_are_understood_when_a_program_runs() ->
         (Mapping[str, int], ({"a": 1}, {}), ({1: 1}, [1]), "a mapping (each a string and an integer of 64 bits)"),
         (Set[int], ({1}, frozenset()), ("a", [1], {"a"}), "a set (each an integer of 64 bits)"),
         (Callable[..., int], (len, int), (1, "len"), "a function"),
+        (Callable[[int], int], (len, abs, int, lambda x, y=1: x, lambda *x: x), (1, lambda: 1, divmod), "a function of 1 argument"),
         (oc.Tensor, (), (1, "x"), "a Tensor"),
         (Any, (1, None, object), (), "Any"),
     ],
