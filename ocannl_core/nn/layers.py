@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
+from ocannl_core.base.errors import UsageError
 from ocannl_core.nn.attention_weights import add_weights, weights_of_a_layer
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
@@ -75,19 +77,27 @@ def repeat_layers(
         xs: Tensors with an entry for each layer along their leftmost batch axis, or a structure of
             such tensors. The result is then a pair: the result of the last layer, and the values of
             all layers along a leftmost batch axis.
-        layers: The number of layers.
+        layers: The number of layers, 1 or more.
         keep: The values of each layer that gradients read from memory, as in `oc.scan`.
 
     Raises:
         UsageError: if the layer returns another structure, or another number format.
         ShapeError: if it changes the shape.
     """
-
+    if not isinstance(layers, Integral) or isinstance(layers, bool) or layers < 1:
+        raise UsageError.at_caller("There are 1 or more layers.", found=f"layers={layers!r}")
     collected: list[dict[str, Any]] = []
 
     def step(carry: Any, entry: Any) -> Any:
         with weights_of_a_layer() as weights:
-            following, value = layer(carry, entry) if xs is not None else (layer(carry), None)
+            returned = layer(carry, entry) if xs is not None else (layer(carry), None)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise UsageError.at_caller(
+                "A layer that reads an entry returns the input of the next layer, and a value.",
+                found=f"{step.__name__} returned {returned!r}",
+                fix="return h, value; and return h, None without a value",
+            )
+        following, value = returned
         if not weights:
             return following, value
         collected.append(weights)

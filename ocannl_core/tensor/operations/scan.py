@@ -187,6 +187,12 @@ def checked_result(loop: Loop, init: Any, returned: Any) -> tuple[list[Any], Any
         _refuse_result(loop, kind, "return carry, value; and return carry, None without a value")
     carry, items = returned
     problem = difference(init, carry)
+    if problem and loop.layers is not None:
+        raise UsageError(
+            "A layer returns the input of the next one, of the structure of x.",
+            found=f"{loop.name} returned a result that differs from x: {problem}",
+            where=str(loop.origin),
+        )
     if problem:
         _refuse_result(
             loop, f"a carry that differs from init: {problem}", "return a carry like init"

@@ -76,6 +76,26 @@ WRONG: dict[str, tuple[Callable[[], Any], type[OcannlError], str]] = {
         UsageError,
         "a tuple of 3",
     ),
+    "a step without a parameter for the entry": (
+        lambda: scan(lambda c: (c, None)),  # type: ignore[arg-type, misc]
+        UsageError,
+        r"a function of 2 arguments as body(.|\n)*body=<lambda>\(c\)",
+    ),
+    "a layer that returns a pair": (
+        lambda: oc.nn.repeat_layers(lambda h: (h, h), oc.tensor(ONES), layers=2),
+        UsageError,
+        "differs from x: it is a tuple",
+    ),
+    "a layer that returns no value for its entry": (
+        lambda: oc.nn.repeat_layers(lambda h, x: h + x, oc.tensor(ONES), entries(), layers=4),
+        UsageError,
+        "the input of the next layer, and a value",
+    ),
+    "no layers": (
+        lambda: oc.nn.repeat_layers(lambda h: h, oc.tensor(ONES), layers=0),
+        UsageError,
+        "layers=0",
+    ),
     "a step that returns a text": (lambda: scan(lambda c, x: (c, "x")), UsageError, "'x' in it"),
     "time axes of different lengths": (
         lambda: scan(lambda c, x: (c, x), 0.0, (entries(4), entries(5))),
