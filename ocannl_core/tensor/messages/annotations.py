@@ -86,7 +86,7 @@ def fits(value: object, note: Any) -> bool:
     if isinstance(note, TypeVar):
         return note.__bound__ is None or fits(value, note.__bound__)
     if note is bool:
-        return isinstance(value, bool | np.bool_ | int)
+        return isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1))
     if note is int:
         return isinstance(value, Integral) and -(2**63) <= int(value) < 2**63
     if note is float:

@@ -2,9 +2,9 @@
 
 A public module holds each of its functions with a boundary around it: an exception that leaves the
 function is compared with the arguments of the call. If an argument does not fit the annotation of
-its parameter, that is the error reported. A call that succeeds pays for one more call of Python and
-nothing else. Calls from inside the package do not pass the boundary: modules import functions from
-where they are defined.
+its parameter, that is the error reported. A call that succeeds pays for one more call of Python,
+and for a check of its flags. Calls from inside the package do not pass the boundary: modules import
+functions from where they are defined.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ _CALLS = {
 
 _BOUNDARY = "_ocannl_boundary"
 _UNSTATED = frozenset({"capture", "label", "self"})
+_FLAGS = ("bool", "bool | None")
 _METHODS = frozenset({"__init__", "__call__", "__getitem__", "__setitem__", "__contains__"})
 
 
@@ -118,6 +119,8 @@ def bounded(title: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            check_flags(title, function, kwargs)
         try:
             return function(*args, **kwargs)
         except Exception as error:
@@ -132,11 +135,22 @@ def called(
     title: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Return the result of a function, behind the boundary."""
+    check_flags(title, function, kwargs)
     try:
         return function(*args, **kwargs)
     except Exception as error:
         refuse(error, title, function, args, kwargs)
         raise
+
+
+def check_flags(title: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Refuse arguments that are neither True nor False before a call: every object has a truth
+    value, so that `padded="valid"` would pad.
+    """
+    notes: Mapping[str, Any] = getattr(function, "__annotations__", {})
+    for name, value in given.items():
+        if notes.get(name) in _FLAGS and not isinstance(value, bool):
+            _check(title, function, {name: value}, None)
 
 
 def refuse(

@@ -25,7 +25,12 @@ from ocannl_core.tensor.graph.definitions import Applied, Filled, Parameter, che
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.structures import leaves_of
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import example_of, refuse, renamed_arguments
+from ocannl_core.tensor.messages.call_errors import (
+    check_flags,
+    example_of,
+    refuse,
+    renamed_arguments,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,6 +94,7 @@ class NetworkBlock(Generic[R]):
         return session.block_copies[self]
 
     def _apply(self, session: Session, tensors: tuple[Any, ...]) -> R:
+        check_flags(self.name, self.function, self.config)
         outer = session.block
         session.block = BlockApplication(self, outer)
         try:

@@ -30,6 +30,9 @@ X: Any = "junk"
         (lambda x: oc.arange(-(2**63), stop=1), "start"),
         (lambda x: oc.hardswish(X), "x"),
         (lambda x: oc.nn.avg_pool(x, axes=10**30), "axes"),
+        (lambda x: oc.nn.max_pool(x, axes=1, padded="valid"), "padded"),
+        (lambda x: oc.einmax("i=+k => i", x, values={"k": 3}, padded=2), "padded"),
+        (lambda x: x.sum(keepdims="no"), "keepdims"),
         (lambda x: oc.nn.causal_mask(X), "length"),
         (lambda x: oc.nn.causal_mask(True), "length"),
         (lambda x: oc.nn.resize(x, [2**40]), "sizes"),
@@ -77,11 +80,11 @@ def test_the_error_describes_the_parameter_as_its_docstring_does() -> None:
 
 
 def test_errors_of_functions_of_the_user_stay_as_they_are() -> None:
-    def body(carry: Any, x: Any) -> Any:
+    def activation(x: oc.Tensor) -> oc.Tensor:
         return [][3]
 
     with pytest.raises(IndexError):
-        oc.scan(body, 0.0, oc.tensor(np.ones((3, 1)), batch_axes=1), reverse=X)
+        oc.nn.mlp(oc.tensor(np.ones(3)), hidden=2, output=X, activation=activation)
 
 
 def test_differences_are_taken_at_most_as_often_as_there_are_cells() -> None:
@@ -113,6 +116,7 @@ def test_annotations_of_public_callables_are_understood_when_a_program_runs() ->
     ("note", "good", "bad", "text"),
     [
         (int, (1, np.int64(2), True), (1.0, "1", None, 2**63), "an integer of 64 bits"),
+        (bool, (True, np.True_, 0), (2, "no", None), "True or False"),
         (float, (1, 1.5, np.float32(1)), ("1", None, 1j), "a number"),
         (int | None, (None, 1), ("a",), "an integer of 64 bits or None"),
         (Literal["a", "b"], ("a",), ("c", 0), "'a' or 'b'"),
