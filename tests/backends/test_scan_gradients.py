@@ -136,10 +136,19 @@ def test_gradients_flow_through_maxima_windows_and_calls_inside_a_step(
 
 
 def test_loops_without_steps_pass_gradients_from_the_last_carry_to_the_first(target: str) -> None:
-    w = oc.param("w", init=[2.0, 3.0])
-    _, last = oc.scan(lambda c, x: (c * w, None), w, length=0)
-    _, gradients, _ = differentiated(target, {}, total(last * 5))
+    w, none = oc.param("w", init=[2.0, 3.0]), oc.tensor(np.zeros((0, 2)), batch_axes=1)
+
+    def outer(c: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
+        ys, last = oc.scan(lambda c, y: (c * w + y, oc.sin(c)), c + x, none)
+        return last, total(ys)
+
+    ys, last = oc.scan(outer, w, none)
+    loss = total(last * 5) + total(ys)
+    _, gradients, _ = differentiated(target, {}, loss)
     assert gradients["w"].tolist() == [5.0, 5.0]
+    (gradient,) = oc.gradients(loss, [w])
+    (found,), _ = computed(target, {}, gradient)
+    assert found.tolist() == [5.0, 5.0]
 
 
 def test_training_steps_are_those_of_the_unrolled_program(target: str) -> None:

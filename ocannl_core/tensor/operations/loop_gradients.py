@@ -300,7 +300,7 @@ class StepCopy:
         """Copy a loop inside of the step."""
         made: definitions.Loop = definitions.Loop(
             inner.name,
-            StaticIndex(inner.index.name),
+            StaticIndex(inner.index.name, inner.index.extent),
             inner.is_reversed,
             inner.keep,
             self._session.loop,

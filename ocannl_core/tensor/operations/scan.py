@@ -122,6 +122,8 @@ def _trace(loop: Loop, body: Callable[..., Any], session: Session, init: Any, xs
     given = (*loop.over, *loop.initial)
     check_recorded_here(given, None if recorder is None else recorder.recording)
     loop.time = _time_axis(loop, session, over)
+    if session.environment.view(Shape(Row((loop.time,)), Row(), Row())).batch.dims == (Size(0),):
+        loop.index = StaticIndex(loop.index.name, 0)  # no step reads a position
     with traced(loop, session):
         loop.before = tuple(
             _carried(loop, session, start, leaf)
