@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import inspect
 import linecache
@@ -13,7 +14,11 @@ from types import CodeType
 
 from ocannl_core.base.fast_dataclass import dataclass
 
-_skipped: tuple[str, ...] = (f"{Path(__file__).resolve().parents[1]}{os.sep}", "<frozen")
+_skipped: tuple[str, ...] = (
+    f"{Path(__file__).resolve().parents[1]}{os.sep}",
+    contextlib.__file__,  # calls functions that a context manager decorates
+    "<frozen",
+)
 """Beginnings of the names of source files whose lines are not the user's."""
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import ContextDecorator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,12 +56,21 @@ def test_the_lines_that_return_a_value_are_found(
     assert [each.text for each in returns_of(function)] == lines
 
 
+class Around(ContextDecorator):
+    """A context manager, which calls functions that it decorates."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 def test_lines_of_a_library_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(origin, "_skipped", origin._skipped)
-    names: dict[str, Callable[[], object]] = {"caller_location": caller_location}
+    text = "@Around()\ndef called(): return caller_location()"
+    names: dict[str, Any] = {"caller_location": caller_location, "Around": Around}
     (folder := tmp_path / "library").mkdir()
     for place in (folder / "inner" / "module.py", tmp_path / "library_of_another.py"):
-        exec(compile("def called(): return caller_location()", str(place), "exec"), names)
+        exec(compile(text, str(place), "exec"), names)
         assert Path(getattr(names["called"](), "file", "")) == place
         skip_lines_of(str(folder / "__init__.py"))
         found = Path(getattr(names["called"](), "file", ""))
