@@ -290,6 +290,33 @@ def test_inputs_are_checked() -> None:
             loaded(a, oc.placeholder("b", output=[4], dtype="int32"))
 
 
+@pytest.mark.parametrize("extents", [{"N": 4}, {"n": -1}, {"n": "4"}, {"x": [4, 0.5]}, [4]])
+def test_extents_are_checked_when_a_model_is_loaded(extents: Any) -> None:
+    proto = model([helper.make_node("Neg", ["x"], ["y"])], {"x": ["n", 3]}, {"y": ["n", 3]})
+    with pytest.raises(ocannl_onnx.OnnxError, match=r"^(Extents are sizes|A size is a number)"):
+        ocannl_onnx.load(proto, extents=extents)
+
+
+def test_only_files_and_messages_are_loaded() -> None:
+    with pytest.raises(ocannl_onnx.OnnxError, match="load_model_from_string"):
+        ocannl_onnx.load(b"content")  # type: ignore[arg-type]
+
+
+def test_batch_and_input_axes_of_an_input_are_axes_in_their_order(rng: np.random.Generator) -> None:
+    two = np.ones((2, 3, 4), np.float32)
+    nodes = [
+        helper.make_node("Add", ["x", "two"], ["s"]),
+        helper.make_node("Mul", ["s", "x"], ["y"]),
+    ]
+    proto = model(nodes, {"x": [2, 3, 4]}, {"y": [2, 3, 4]}, {"two": two})
+    cells = rng.standard_normal((2, 3, 4)).astype(np.float32)
+    with oc.Session():
+        x = oc.placeholder("x", batch=[2], output=[3], input=[4])
+        y = ocannl_onnx.load(proto)(x)
+        assert str(y.shape) == "2,3,4"
+        np.testing.assert_array_equal(computed(y, {x: cells}), (cells + 1) * cells)
+
+
 def test_random_numbers_are_drawn_on_request_only() -> None:
     proto = model(
         [helper.make_node("RandomNormalLike", ["x"], ["y"])], {"x": [1000]}, {"y": [1000]}

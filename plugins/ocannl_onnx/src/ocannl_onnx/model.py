@@ -25,7 +25,7 @@ from ocannl_onnx.formats import Format, format_numbered
 from ocannl_onnx.graphs import Importer, identifier
 from ocannl_onnx.reading import ModelFile, all_nodes, array_of, read_model
 from ocannl_onnx.rerolling import rerolled
-from ocannl_onnx.values import Array, Item, Optional, Sequence, Value
+from ocannl_onnx.values import Array, Item, Optional, Sequence, Value, sizes_of
 
 Extents = Mapping[str, int | StaticExtent | Collection[int | StaticExtent]]
 """The size of each named axis, or all sizes of an input by its name."""
@@ -279,7 +279,7 @@ class Model:
             return value
         if isinstance(value, Tensor):
             result: Value = Value.of_tensor(
-                value,
+                _with_output_axes(value),
                 port.format if port.format and port.format.is_carried else None,
                 frozenset({port.name}),
             )
@@ -387,10 +387,52 @@ def load(
         OnnxError: if the file is no valid model, or no layers repeat each other with `reroll`.
         UnsupportedOperatorError: when the model is applied, if an operator has no counterpart.
     """
+    if not isinstance(path, str | os.PathLike | onnx.ModelProto):
+        raise OnnxError(
+            "A model is a file, or made by the package onnx.",
+            found=type(path).__name__,
+            fix="onnx.load_model_from_string(content)" if isinstance(path, bytes) else "",
+        )
     file = ModelFile(path) if isinstance(path, onnx.ModelProto) else read_model(Path(path))
+    extents = _checked_extents(extents or {}, file.proto)
     if reroll:
         file = rerolled(file, _weights(file), trainable=trainable)
     return Model(file, extents=extents, trainable=trainable, random=random, bounds=bounds)
+
+
+def _with_output_axes(tensor: Tensor) -> Tensor:
+    """Return a tensor with all of its axes, in their order, as output axes."""
+    sizes_of(tensor)
+    rows = tensor.shape.batch, tensor.shape.output, tensor.shape.input
+    batch, output, input = (
+        "".join(f"{kind}{k}, " for k in range(len(row.sizes)))
+        for kind, row in zip("boi", rows, strict=True)
+    )
+    if batch or input:
+        tensor = oc.einsum(f"{batch}|{input}->{output} => {batch}{output}{input}", tensor)
+    return tensor
+
+
+def _checked_extents(extents: Any, proto: onnx.ModelProto) -> dict[str, Any]:
+    """Return sizes of axes that inputs of the model name, and of inputs."""
+    ports = [_port(each) for each in proto.graph.input]
+    inputs = [port.name for port in ports]
+    known = {axis for port in ports for axis in port.sizes or () if isinstance(axis, str)}
+    known.update(inputs, _identifiers(inputs).values())
+    stated: dict[str, Any] = dict(extents) if isinstance(extents, Mapping) else {repr(extents): 0}
+    for name, size in stated.items():
+        if name not in known:
+            raise OnnxError(
+                "Extents are sizes, by the names of axes of inputs, or of inputs.",
+                found=name,
+                where=f"names {', '.join(sorted(known))}",
+                fix='extents={"batch": 8}',
+            )
+        for each in size if isinstance(size, Collection) else [size]:
+            is_size = isinstance(each, Integral) and not isinstance(each, bool) and int(each) >= 0
+            if not (is_size or isinstance(each, StaticExtent)):
+                raise OnnxError("A size is a number of positions.", found=f"{name}: {size!r}")
+    return stated
 
 
 def _checked_bounds(bounds: Mapping[str, int], proto: onnx.ModelProto) -> dict[str, int]:
