@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from ocannl_core.compile.saved_kernels import SavedKernels
 
 _MOST_ENTRIES = 1000
-"""With more entries, the least recently used half is removed."""
 _CORE = Path(__file__).parents[1]
 _LOADED = time.time()
 _PLACEMENTS = tuple[tuple[TensorNode, Placement], ...]
@@ -350,7 +349,4 @@ def _read(
 def _write(directory: PrivateDirectory, name: str, payload: bytes) -> None:
     """Write an entry; drop old ones when there are many."""
     directory.write(name, add_digest(name, payload))
-    names = directory.removable_names()
-    if len(names) > _MOST_ENTRIES:
-        for each in sorted(names, key=directory.last_use)[: len(names) // 2]:
-            directory.remove(each)
+    directory.drop_old(_MOST_ENTRIES)

@@ -31,7 +31,6 @@ from ocannl_core.ir.templates import Key, Label
 from ocannl_core.passes.kernels.deduplicate import kernels_in, labels_of, new_labels, with_titles
 
 _MOST_ENTRIES = 4000
-"""With more entries, the least recently used ones are removed, but for half of this number."""
 _FORM = form_of(tuple[StepReplacement, tuple[KernelText | None, ...]])
 
 
@@ -107,10 +106,8 @@ class SavedKernels:
         for each in self._new:
             with suppress(NotDataError, OSError):
                 self._directory.write(each.file, add_digest(each.file, self._entry(each)))
-        names = self._directory.removable_names() if self._new else []
-        if len(names) > _MOST_ENTRIES:
-            for name in sorted(names, key=self._directory.last_use)[: -_MOST_ENTRIES // 2]:
-                self._directory.remove(name)
+        if self._new:
+            self._directory.drop_old(_MOST_ENTRIES)
 
     def _entry(self, new: _New) -> bytes:
         texts = tuple(map(self.texts.find, new.made.steps))
