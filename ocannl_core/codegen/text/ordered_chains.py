@@ -35,15 +35,18 @@ def has_ordered_chain(loop: ir.For) -> bool:
             case ir.Allocate(array):
                 private.add(array)
             case ir.SetLocal(local, value) if local not in private:
-                if _updates(value, ir.LocalRead(local)):
-                    if _repeated(loops) or local in updated or not _is_single(value, ir.LocalRead(local)):
+                read = ir.LocalRead(local)
+                if _updates(value, read):
+                    is_only = local not in updated and _is_single(value, read)
+                    if _repeated(loops) or not is_only:
                         return True
                     updated.add(local)
             case ir.Store(array, indices, value) if array not in private:
                 used = {var for index in indices for var in variables(index)}
                 cell = ir.Load(array, indices, value.dtype)
                 if loop.var not in used and _updates(value, cell):
-                    if _repeated(loops) - used or (array, indices) in updated or not _is_single(value, cell):
+                    is_only = (array, indices) not in updated and _is_single(value, cell)
+                    if _repeated(loops) - used or not is_only:
                         return True
                     updated.add((array, indices))
             case _:
