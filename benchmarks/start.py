@@ -120,7 +120,6 @@ def _watch_own_stages(stages: Stages) -> None:
     from ocannl_core.backend import manager
     from ocannl_core.compile import driver, saved_code
     from ocannl_core.ir.kernels.stream import KernelStream
-    from ocannl_core.passes.loops import pipeline
     from ocannl_core.runtime import context, link
     from ocannl_core.tensor.computations.computation import Computation
 
@@ -132,7 +131,7 @@ def _watch_own_stages(stages: Stages) -> None:
     stages.watch(driver, "find_saved", "look up")
     stages.watch(saved_code.SavedCode, "save", "look up")
     stages.watch(driver, "generate", "schedule")
-    stages.watch(pipeline, "run_passes", "passes")
+    stages.watch(driver, "optimize", "passes")  # not in their modules, which only it imports
     stages.watch(KernelStream, "_advance", "schedule")
     stages.watch(manager.Backend, "generate", "generate code")
     stages.watch(manager.Backend, "compile", "compile and load")

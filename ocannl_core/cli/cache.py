@@ -25,7 +25,7 @@ from ocannl_core.base.files.digests import strip_digest, strip_json_digest
 from ocannl_core.base.files.directory import open_private
 
 _PLACE = re.compile(
-    r"(routines|schedules/[^/]+|placements/[^/]+|[^/]+/[0-9a-f]{16,64}/(objects|kernels))"
+    r"(routines|kernels|schedules/[^/]+|placements/[^/]+|[^/]+/[0-9a-f]{16,64}/(objects|kernels))"
     r"/[0-9a-f]{16,64}(\.[a-z]+)?"
 )
 """The paths of cached files; others are left alone."""
@@ -48,7 +48,7 @@ class _Cached:
 
     @property
     def kind(self) -> str:
-        """The directory directly in the cache: `routines`, `schedules`, or a backend."""
+        """The directory directly in the cache: `routines`, `kernels`, `schedules`, or a backend."""
         return self.place.partition("/")[0]
 
 
@@ -133,7 +133,7 @@ def _integrity(file: _Cached) -> _Integrity:
     except OSError:
         return _Integrity.UNCHECKED
     name = file.path.name
-    if file.kind == "routines":
+    if file.kind in ("routines", "kernels"):
         is_right = strip_digest(name, content) is not None
     elif name.endswith(".json"):
         is_right = strip_json_digest(name, content) is not None

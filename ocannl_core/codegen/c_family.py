@@ -43,16 +43,12 @@ from ocannl_core.codegen.text.scalar_replacement import assign_registers
 from ocannl_core.ir.kernels.nodes import HostCall, Kernel, LeafStep, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import nodes_of, walk, writes
+from ocannl_core.ir.loops.traverse import nodes_of, reads, walk_up, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import int64, uint4x32
-from ocannl_core.schedule.cost_model import estimated_cycles
 from ocannl_core.schedule.machine_model import STACK_BYTES
 
 _DECLARATIONS = frozenset({ir.Allocate, ir.DeclareLocal})
-_OF_FILLS = (ir.Block, ir.For, ir.Fill, ir.Store, ir.Const)
-_SHORT_CYCLES = 1 << 12
-"""The most cycles of a kernel that takes about as long as its launch."""
 
 
 def render_kernel(
@@ -120,9 +116,25 @@ def render_step(step: LeafStep, nodes: NodeInfos, dialect: Dialect) -> KernelTex
             assert_never(step)
 
 
-def _only_fills(body: ir.Block) -> bool:
-    """Return True if statements write constants only."""
-    return all(isinstance(node, _OF_FILLS) for node in walk(body))
+_CARRYING = (ir.Scatter, ir.CheckPositions, ir.SubgroupReduce, ir.Staged)
+
+
+def _carries_nothing(body: ir.Block) -> bool:
+    """Return True if no iteration of a loop reads what an earlier one wrote, as sums do."""
+    if not {*reads(body)}.isdisjoint(writes(body)):
+        return False
+    assigned = set[ir.Local]()
+    for node in walk_up(body):
+        match node:
+            case ir.LocalRead(local) if local not in assigned:
+                return False
+            case ir.SetLocal(local):
+                if local in assigned:
+                    return False
+                assigned.add(local)
+            case _ if isinstance(node, _CARRYING):
+                return False
+    return True
 
 
 def _render(
@@ -153,7 +165,6 @@ class _KernelRenderer:
     ) -> None:
         self._has_vectors = has_vectors
         self._nest = nest
-        self._nodes = nodes
         self._dialect = dialect
         self._state = state = RenderState(nest, nodes, dialect)
         self._names = state.names
@@ -183,17 +194,14 @@ class _KernelRenderer:
 
     @property
     def vectorization(self) -> CompilerVectorization:
-        """Return the work that is left for the C compiler; little where more would not be noticed:
-        in short kernels, and in those that write constants.
-        """
+        """Return the work that is left for the C compiler."""
         left = CompilerVectorization.PLAIN
         if self._has_vectors:
             loops = self._plain_loops, self._vector_loops
             left = remaining_vectorization(self.writer.helpers, *loops)
-        if left is CompilerVectorization.PLAIN and self._dialect.has_vectors:
-            body = self._nest.body
-            if _only_fills(body) or estimated_cycles(body, self._nodes) <= _SHORT_CYCLES:
-                return CompilerVectorization.MIXED
+        is_plain = left is CompilerVectorization.PLAIN
+        if is_plain and self._dialect.has_vectors and _carries_nothing(self._nest.body):
+            return CompilerVectorization.INDEPENDENT
         return left
 
     @property

@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from ocannl_core.backend.protocols import Buffer, Executable, Source
@@ -55,7 +56,7 @@ from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.placements.placement_cache import with_tuned_placements
-from ocannl_core.compile.saved_code import find_lowered, find_saved, program_key
+from ocannl_core.compile.saved_code import find_kernels, find_lowered, find_saved, program_key
 from ocannl_core.compile.stages import (
     AbsentDevice,
     Build,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
     from ocannl_core.compile.placements.placement_candidates import ObserveModes
     from ocannl_core.compile.placements.report import PlacementTuning
+    from ocannl_core.compile.saved_kernels import SavedKernels
     from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
     from ocannl_core.passes.loops.pipeline import NamedPass
     from ocannl_core.tensor.computations.computation import Computation
@@ -156,7 +158,7 @@ def _attempts(
                 optimized = optimize(final, dump)
             generated = saved.code
             if generated is None:
-                generated = generate(final, optimized, dump)
+                generated = generate(final, optimized, dump, find_kernels(key))
                 saved.save(generated)
             if within is not None and memory_plan(generated.plan).nbytes > within:
                 return None
@@ -321,8 +323,14 @@ def _bytes_over_budget(request: CompileRequest, found: OptimizedProgram) -> int:
     return needed_bytes(found.optimized) - budget
 
 
-def generate(request: CompileRequest, found: OptimizedProgram, dump: Dump) -> GeneratedCode:
-    """Return the generated code of an optimised program, after scheduling."""
+def generate(
+    request: CompileRequest, found: OptimizedProgram, dump: Dump, saved: SavedKernels | None = None
+) -> GeneratedCode:
+    """Return the generated code of an optimised program, after scheduling.
+
+    Args:
+        saved: Kernels of earlier programs, which are neither scheduled nor rendered again.
+    """
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
     backend, target, optimized = request.backend, request.target, found.optimized
@@ -337,9 +345,10 @@ def generate(request: CompileRequest, found: OptimizedProgram, dump: Dump) -> Ge
         kernels = plan_kernels(optimized, target, observers, offer=backend.library(target))
         kernels = admitted(kernels, optimized, request.lowered, backend, target)
         try:
-            if request.fallbacks:
-                kernels.plan()  # no code of a program that the device does not support
-            source: Source = backend.generate(kernels, target)
+            with nullcontext() if saved is None else saved.used():
+                if request.fallbacks:
+                    kernels.plan()  # no code of a program that the device does not support
+                source: Source = backend.generate(kernels, target)
         except CodegenError as error:
             if not request.fallbacks:
                 raise

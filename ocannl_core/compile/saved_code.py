@@ -51,13 +51,14 @@ from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
+    from ocannl_core.compile.saved_kernels import SavedKernels
 
 _MOST_ENTRIES = 1000
-"""With more entries, the least recently used half is removed."""
 _CORE = Path(__file__).parents[1]
 _LOADED = time.time()
 _PLACEMENTS = tuple[tuple[TensorNode, Placement], ...]
-_ASSIGNMENTS = tuple[tuple[tuple[str, str, Target], ...], AssignProgram, tuple[TensorNode, ...]]
+_DEVICE = tuple[str, str, Target]
+_ASSIGNMENTS = tuple[tuple[_DEVICE, ...], AssignProgram, tuple[TensorNode, ...]]
 _REQUEST = tuple[
     str,
     tuple[tuple[TensorNode, Definition], ...],
@@ -93,11 +94,13 @@ class ProgramKey:
 
     Attributes:
         digest: A hash of its assignments and of all else that the facts about it depend on.
+        circumstances: A hash of all that the code of the device depends on beside the program.
         numbering: The nodes and variables that the assignments mention.
         form: The schema of generated code.
     """
 
     digest: str
+    circumstances: str
     directory: PrivateDirectory
     numbering: Numbering
     form: Form
@@ -127,11 +130,12 @@ def program_key(
         for digest, (_, target) in zip(code, devices, strict=True)
     )
     try:
+        circumstances = _hash(described[0], form_of(_DEVICE), Numbering())
         digest = _hash((described, program, candidates), form_of(_ASSIGNMENTS), numbering)
         directory = private_directory(settings.cache_directory(), "routines")
     except (NotDataError, OSError):
         return None
-    return ProgramKey(digest, directory, numbering, form, devices)
+    return ProgramKey(digest, circumstances, directory, numbering, form, devices)
 
 
 def _hash(value: object, form: Form | None, numbering: Numbering) -> str:
@@ -196,6 +200,22 @@ def find_saved(key: ProgramKey | None, request: CompileRequest) -> SavedCode:
 
     entry = _read(key.directory, name, form, numbering.things)
     return SavedCode(None if entry is None else _from_data(entry, key.devices), write)
+
+
+def find_kernels(key: ProgramKey | None) -> SavedKernels | None:
+    """Return the kernels of earlier programs for the device; None if code is not saved.
+
+    Args:
+        key: The key of the program; None to save and read nothing.
+    """
+    if key is None:
+        return None
+    from ocannl_core.compile.saved_kernels import SavedKernels
+
+    with suppress(OSError):
+        directory = private_directory(settings.cache_directory(), "kernels")
+        return SavedKernels(directory, key.circumstances)
+    return None
 
 
 def _form(backends: Sequence[Backend]) -> Form | None:
@@ -329,7 +349,4 @@ def _read(
 def _write(directory: PrivateDirectory, name: str, payload: bytes) -> None:
     """Write an entry; drop old ones when there are many."""
     directory.write(name, add_digest(name, payload))
-    names = directory.removable_names()
-    if len(names) > _MOST_ENTRIES:
-        for each in sorted(names, key=directory.last_use)[: len(names) // 2]:
-            directory.remove(each)
+    directory.drop_old(_MOST_ENTRIES)

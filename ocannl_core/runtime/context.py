@@ -185,13 +185,13 @@ class Context:
             bindings: The static indices; each routine takes those that its code uses.
             keep: The tensors to store instead of results; each routine those that it mentions.
         """
-        from ocannl_core.passes.kernels.deduplicate import share_kernels
+        from ocannl_core.passes.kernels.deduplicate import SharedKernels, kernels_in
 
         kept = None if keep is None else tuple(keep)
         options = CompileOptions(tuple(bindings), kept, are_shared=True)
         checks.check_entries("bindings", options.bindings)
         checks.check_entries("keep", kept or ())
-        with share_kernels():
+        with kernels_in(SharedKernels()):
             routines = []
             for each in computations:
                 checks.check_code(each, "computations")

@@ -34,7 +34,7 @@ def environment_of(directory: Path) -> Mapping[str, str]:
     settings_of_git = os.environ.get("GIT_CONFIG_GLOBAL") or os.path.expanduser("~/.gitconfig")
     for each in (home, cache, cache / "ocannl"):
         each.mkdir(mode=0o700, exist_ok=True)
-    for name in (*_MEASURED, "routines"):
+    for name in (*_MEASURED, "routines", "kernels"):
         shutil.rmtree(cache / "ocannl" / name, ignore_errors=True)
     return {
         "HOME": str(home),

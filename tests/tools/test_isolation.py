@@ -105,7 +105,7 @@ def test_code_of_routines_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_schedules_that_were_tuned_before_are_not_there(tmp_path: Path) -> None:
-    for name in ("schedules", "routines", "cpu_c"):
+    for name in ("schedules", "routines", "kernels", "cpu_c"):
         (tmp_path / "cache" / "ocannl" / name / "device").mkdir(parents=True)
     cache = environment_of(tmp_path)["OCANNL_CACHE_DIR"]
     assert os.listdir(cache) == ["cpu_c"]

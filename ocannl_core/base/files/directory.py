@@ -113,6 +113,15 @@ class PrivateDirectory:
         is_ours = (self._root or self).is_marked()
         return [name for name in self.names() if is_ours and _CACHED.fullmatch(name)]
 
+    def drop_old(self, most: int) -> None:
+        """Remove the least recently used cached files if there are more than `most`: half of this
+        number stays.
+        """
+        names = self.removable_names()
+        if len(names) > most:
+            for name in sorted(names, key=self.last_use)[: -(most // 2)]:
+                self.remove(name)
+
     def is_marked(self) -> bool:
         """Return True if it was empty when it became a cache."""
         return self.read(_MARKER, limit=len(_MARK)) == _MARK

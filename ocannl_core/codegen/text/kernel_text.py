@@ -20,6 +20,7 @@ class CompilerVectorization(Enum):
     """Most of the text is rendered in vectors, but some loops are not."""
     FUNCTIONS = "little, beside constants to be kept in registers"
     """The same, and the vector code calls elementary functions."""
+    INDEPENDENT = "all, and no iteration depends on another one"
     PLAIN = "all"
 
 

@@ -12,7 +12,9 @@ long sums that matter for speed are vectors of the schedule.
 
 from __future__ import annotations
 
-from ocannl_core.ir.indexing import AxisIndex, variables
+from collections.abc import Iterable
+
+from ocannl_core.ir.indexing import AxisIndex, IndexVar, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import walk, walk_in_loops
 from ocannl_core.ir.node import TensorNode
@@ -27,27 +29,34 @@ def has_ordered_chain(loop: ir.For) -> bool:
     private: set[ir.Local | TensorNode] = set()
     updated: set[_Target] = set()
     for node, loops in walk_in_loops(loop.body):
-        inner = {each.var for each in loops if each.stop - each.start > 1}
         match node:
             case ir.DeclareLocal(local) | ir.Scoped(local):
                 private.add(local)
             case ir.Allocate(array):
                 private.add(array)
             case ir.SetLocal(local, value) if local not in private:
-                if _updates(value, ir.LocalRead(local)):
-                    if inner or local in updated or not _is_single(value, ir.LocalRead(local)):
+                read = ir.LocalRead(local)
+                if _updates(value, read):
+                    is_only = local not in updated and _is_single(value, read)
+                    if _repeated(loops) or not is_only:
                         return True
                     updated.add(local)
             case ir.Store(array, indices, value) if array not in private:
                 used = {var for index in indices for var in variables(index)}
                 cell = ir.Load(array, indices, value.dtype)
                 if loop.var not in used and _updates(value, cell):
-                    if inner - used or (array, indices) in updated or not _is_single(value, cell):
+                    is_only = (array, indices) not in updated and _is_single(value, cell)
+                    if _repeated(loops) - used or not is_only:
                         return True
                     updated.add((array, indices))
             case _:
                 pass
     return False
+
+
+def _repeated(loops: Iterable[ir.For]) -> set[IndexVar]:
+    """Return the variables of the loops that have several iterations."""
+    return {each.var for each in loops if each.stop - each.start > 1}
 
 
 def _updates(value: ir.Expr, target: ir.Expr) -> bool:

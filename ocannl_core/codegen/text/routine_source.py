@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING, assert_never
@@ -159,15 +161,31 @@ def _launches(plan: Plan, rendered: Sequence[KernelText | None]) -> Iterator[Run
             yield Launch.of(step, text, plan.nodes)
 
 
+_known: ContextVar[IdentityMap[LeafStep, KernelText | None] | None]
+_known = ContextVar("_known", default=None)
+
+
+@contextmanager
+def texts_in(known: IdentityMap[LeafStep, KernelText | None]) -> Iterator[None]:
+    """Render no steps inside whose text is known; add that of the others."""
+    token = _known.set(known)
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
 def render_steps(
     kernels: KernelStream, render: Callable[[LeafStep, NodeInfos], KernelText | None]
 ) -> Iterator[KernelText | None]:
-    """Yield the kernel of each step; kernels that are equal but for names share their text.
+    """Yield the kernel of each step; kernels that are equal but for names share their text, and
+    known ones keep theirs.
 
     Args:
         render: Returns the kernel of a step; None for a call of code that is not generated.
     """
-    rendered: IdentityMap[LeafStep, KernelText | None] = IdentityMap()
+    known = _known.get()
+    rendered: IdentityMap[LeafStep, KernelText | None] = IdentityMap() if known is None else known
     for step, nodes in kernels:
         first = step.like if isinstance(step, Kernel) and step.like is not None else step
         if first not in rendered:

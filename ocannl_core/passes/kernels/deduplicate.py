@@ -1,15 +1,17 @@
 """Deduplication: kernels that are equal up to renaming are scheduled once.
 
 The layers of a network repeat each other. The scheduled kernel of the first layer is copied for the
-others. A copy refers to its original, so that its code is not generated again.
+others. A copy refers to its original, so that its code is not generated again. A store has the
+kernels of other plans.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from typing import Protocol
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos, StepReplacement
@@ -18,11 +20,29 @@ from ocannl_core.ir.serialization.forms import NotDataError
 from ocannl_core.ir.templates import Key, Label, Template, canonical_form, shares_forms
 
 
+class KernelStore(Protocol):
+    """Scheduled kernels of other plans for the same target under the same settings, by the
+    canonical form of all that they depend on.
+    """
+
+    def find(
+        self, key: Key, names: Sequence[object], titles: Sequence[str]
+    ) -> StepReplacement | None:
+        """Return the scheduled steps of a kernel with these names and titles; None if there are
+        none.
+        """
+
+    def keep(
+        self, key: Key, names: Sequence[object], titles: Sequence[str], made: StepReplacement
+    ) -> None:
+        """Add the scheduled steps of a kernel."""
+
+
 @dataclass(slots=True)
 class _First:
     """The first of several equal kernels."""
 
-    names: tuple[object, ...]
+    names: Sequence[object]
     titles: Sequence[str]
     made: StepReplacement
     template: Template | None = None
@@ -33,23 +53,11 @@ class _First:
             self.template = Template(self.made, self.names)
         return self.template
 
-    def copied(
-        self, names: tuple[object, ...], titles: Sequence[str], *, is_referred: bool
-    ) -> StepReplacement:
-        """Return the steps of an equal kernel, as copies that refer to these or as its own."""
-        made: StepReplacement = self.write().bind(names, _labels(self.names, names))
-        new_titles = dict(zip(self.titles, titles, strict=True))
-        steps = [
-            replace(
-                copy,
-                like=(step.like or step) if is_referred else None,
-                title=_retitled(copy.title, new_titles),
-            )
-            if isinstance(copy, Kernel) and isinstance(step, Kernel)
-            else copy
-            for copy, step in zip(made.steps, self.made.steps, strict=True)
-        ]
-        return replace(made, steps=tuple(steps))
+    def copied(self, names: Sequence[object], titles: Sequence[str]) -> StepReplacement:
+        """Return the steps of an equal kernel."""
+        labels = new_labels(labels_of(self.names), names)
+        made: StepReplacement = self.write().bind(names, labels)
+        return with_titles(made, self.titles, titles)
 
 
 class KernelMemo:
@@ -58,12 +66,12 @@ class KernelMemo:
     Kernels that hold more than data are scheduled each time.
 
     Args:
-        shared: Kernels of other plans for the same target under the same settings.
+        store: Kernels of other plans.
     """
 
-    def __init__(self, shared: dict[Key, _First] | None = None) -> None:
+    def __init__(self, store: KernelStore | None = None) -> None:
         self._first: dict[Key, _First] = {}
-        self._shared = {} if shared is None else shared
+        self._store = store
 
     def made(
         self,
@@ -81,37 +89,84 @@ class KernelMemo:
             return make()
         try:
             key, names, _ = canonical_form(kernel, nodes)
-            first, other = self._first.get(key), self._shared.get(key)
-            if (found := first or other) is not None:
-                found.write()
+            first = self._first.get(key)
+            if first is not None:
+                return _referring(first.copied(names, titles), first.made)
         except NotDataError:
             return make()
-        if first is not None:
-            return first.copied(names, titles, is_referred=True)
-        made = make() if other is None else other.copied(names, titles, is_referred=False)
-        self._first[key] = own = _First(names, titles, made)
-        self._shared.setdefault(key, own)
+        made = None if self._store is None else self._store.find(key, names, titles)
+        if made is None:
+            made = make()
+            if self._store is not None:
+                self._store.keep(key, names, titles, made)
+        self._first[key] = _First(names, titles, made)
         return made
 
 
-_shared: ContextVar[dict[Key, _First] | None] = ContextVar("_shared", default=None)
+class SharedKernels:
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        self._first: dict[Key, _First] = {}
+
+    def find(
+        self, key: Key, names: Sequence[object], titles: Sequence[str]
+    ) -> StepReplacement | None:
+        """As `KernelStore.find`."""
+        first = self._first.get(key)
+        return None if first is None else first.copied(names, titles)
+
+    def keep(
+        self, key: Key, names: Sequence[object], titles: Sequence[str], made: StepReplacement
+    ) -> None:
+        """As `KernelStore.keep`; steps that hold more than data are not kept."""
+        first = _First(names, titles, made)
+        with suppress(NotDataError):
+            first.write()
+            self._first[key] = first
+
+
+_store: ContextVar[KernelStore | None] = ContextVar("_store", default=None)
 
 
 @contextmanager
-def share_kernels() -> Iterator[None]:
-    """Schedule kernels that are equal but for names once in all plans that are made inside, which
-    are for one target.
+def kernels_in(store: KernelStore) -> Iterator[None]:
+    """Schedule kernels that are in a store, up to their names, no more in the plans that are made
+    inside; add the others to it.
     """
-    token = _shared.set({})
+    token = _store.set(store)
     try:
         yield
     finally:
-        _shared.reset(token)
+        _store.reset(token)
 
 
 def new_memo() -> KernelMemo:
     """Return the memo of a new plan."""
-    return KernelMemo(_shared.get())
+    return KernelMemo(_store.get())
+
+
+def _referring(made: StepReplacement, first: StepReplacement) -> StepReplacement:
+    """Return steps whose kernels refer to those of an equal kernel of the plan."""
+    steps = [
+        replace(copy, like=step.like or step)
+        if isinstance(copy, Kernel) and isinstance(step, Kernel)
+        else copy
+        for copy, step in zip(made.steps, first.steps, strict=True)
+    ]
+    return replace(made, steps=tuple(steps))
+
+
+def with_titles(made: StepReplacement, old: Sequence[str], new: Sequence[str]) -> StepReplacement:
+    """Return steps with the titles that theirs consist of replaced, that are like no others."""
+    titles = dict(zip(old, new, strict=True))
+    steps = [
+        replace(step, like=None, title=_retitled(step.title, titles))
+        if isinstance(step, Kernel)
+        else step
+        for step in made.steps
+    ]
+    return replace(made, steps=tuple(steps))
 
 
 def _retitled(title: str, new: Mapping[str, str]) -> str:
@@ -122,18 +177,20 @@ def _retitled(title: str, new: Mapping[str, str]) -> str:
     return re.sub("|".join(map(re.escape, longest)), lambda match: new[match[0]], title)
 
 
-def _labels(old: Sequence[object], new: Sequence[object]) -> Callable[[Label], Label]:
+def labels_of(names: Iterable[object]) -> list[Label]:
+    """Return the labels of names; an empty one for what has none."""
+    return [name.label if isinstance(name, TensorNode) else () for name in names]
+
+
+def new_labels(old: Sequence[Label], names: Sequence[object]) -> Callable[[Label], Label]:
     """Return a function that renames labels derived from some nodes' labels."""
-    names = {
-        before.label: after.label
-        for before, after in zip(old, new, strict=True)
-        if isinstance(before, TensorNode) and isinstance(after, TensorNode) and before.label
-    }
+    pairs = zip(old, labels_of(names), strict=True)
+    found = {before: after for before, after in pairs if before and after}
 
     def renamed(label: Label) -> Label:
         for length in range(len(label), 0, -1):
-            if label[:length] in names:
-                return (*names[label[:length]], *label[length:])
+            if label[:length] in found:
+                return (*found[label[:length]], *label[length:])
         return label
 
     return renamed

@@ -79,7 +79,13 @@ def compute() -> bytes:
 
 def forget() -> None:
     """Bring the process back to where a new one starts."""
-    for known in (loader._loaded, loader._libraries, loader._pools, loader._found_runtime):
+    for known in (
+        loader._loaded,
+        loader._libraries,
+        loader._pools,
+        loader._found_runtime,
+        loader._passed,
+    ):
         known.clear()
     directory._swept.clear()
     directory._temporary.clear()

@@ -199,6 +199,7 @@ def cache(tmp_path: Path) -> Path:
     routine, schedule = "ab" * 32, "cd" * 16 + ".json"
     for kind, name, content in (
         ("routines", routine, add_digest(routine, b"code")),
+        ("kernels", routine, add_digest(routine, b"loops")),
         (f"schedules/{'12' * 8}", schedule, add_json_digest(schedule, {"n": 1})),
         (f"cpu_c/{'34' * 16}/objects", "ef" * 16 + ".c", b"int main;"),
         ("photos", "holiday.jpg", b"!"),
@@ -216,15 +217,20 @@ def test_cache_info_and_list_show_the_files(
 ) -> None:
     assert main(["cache", "info"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines[:-1]] == ["cpu_c", "routines", "schedules"]
-    assert lines[-1].startswith("3 files, ")
+    assert [line.split(":")[0] for line in lines[:-1]] == [
+        "cpu_c",
+        "kernels",
+        "routines",
+        "schedules",
+    ]
+    assert lines[-1].startswith("4 files, ")
     assert main(["cache", "list", "routines"]) == 0
     assert "routines/abab" in capsys.readouterr().out
 
 
 def test_cache_verify_finds_damaged_files(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "verify"]) == 0
-    assert capsys.readouterr().out == "2 right, 0 damaged, 1 without a digest\n"
+    assert capsys.readouterr().out == "3 right, 0 damaged, 1 without a digest\n"
     (path,) = (cache / "routines").iterdir()
     path.write_bytes(path.read_bytes() + b"?")
     assert main(["cache", "verify"]) == 1
@@ -241,7 +247,7 @@ def test_cache_clear_removes_cached_files_only(
     left = {path.name for path in cache.rglob("*") if not path.is_dir()}
     assert left == {"CACHEDIR.TAG", "holiday.jpg", "cd" * 19}
     assert {each.name for each in cache.iterdir() if each.is_dir()} == {"photos", "clone", "empty"}
-    assert "removed: 2 files" in capsys.readouterr().out
+    assert "removed: 3 files" in capsys.readouterr().out
 
 
 def test_cache_clear_removes_nothing_where_files_of_others_were(

@@ -273,17 +273,19 @@ def test_short_functions_of_vectors_are_inlined_at_every_level():
 
 
 def test_how_much_is_left_to_a_compiler(build):
-    def loops_of(lanes: int, extent: int, *, reads: bool = True) -> CompilerVectorization:
-        out, x = build.node("out", 16384, 16), build.node("x", 16384, 16)
+    def loops_of(lanes: int, extent: int, *, adds: bool = False) -> CompilerVectorization:
+        out, x = build.node("out", 64, 16), build.node("x", 64, 16)
         i, lane = build.vars(2)
         place = (VarIndex(i), VarIndex(lane))
-        copy = Store(out, place, build.load(x, *place) if reads else Const(0.0, float32))
+        value = build.load(x, *place)
+        if adds:
+            value = Binary(BinaryOp.ADD, build.load(out, *place), value, float32)
         kind = AxisKind.VECTOR if lanes > 1 else AxisKind.SERIAL
-        inner = For(lane, 0, lanes if lanes > 1 else 8, Block((copy,)), kind)
+        body = Block((Store(out, place, value),))
+        inner = For(lane, 0, lanes if lanes > 1 else 8, body, kind)
         return build.kernel(For(i, 0, extent, Block((inner,)))).vectorization
 
     assert loops_of(16, 64) is CompilerVectorization.VECTORS
-    assert loops_of(1, 16384) is CompilerVectorization.PLAIN
-    assert loops_of(2, 16384) is CompilerVectorization.PLAIN  # no register is so small
-    assert loops_of(1, 64) is CompilerVectorization.MIXED  # too short to matter
-    assert loops_of(1, 16384, reads=False) is CompilerVectorization.MIXED
+    assert loops_of(1, 64) is CompilerVectorization.INDEPENDENT
+    assert loops_of(1, 64, adds=True) is CompilerVectorization.PLAIN
+    assert loops_of(2, 64, adds=True) is CompilerVectorization.PLAIN  # no register is so small

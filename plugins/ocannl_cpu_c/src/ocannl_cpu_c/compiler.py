@@ -44,6 +44,7 @@ _LEVELS_OF_CLANG = (
     ("-O2", "-fno-slp-vectorize"),
     ("-O2", "-fno-slp-vectorize"),
     ("-O3",),
+    ("-O3",),
 )
 """As `_LEVELS_OF_GCC`. Superword-level parallelism, which clang 22 finds beside explicit vectors,
 makes convolutions half as fast.
@@ -71,6 +72,7 @@ _LEVELS_OF_GCC = (
     ("-Og", *_VECTORS_OF_GCC, "-fno-ivopts"),
     ("-O1", *_VECTORS_OF_GCC, "-fno-ivopts", *_WITH_PLAIN_LOOPS),
     ("-O1", *_VECTORS_OF_GCC, "-fgcse", *_WITH_PLAIN_LOOPS),
+    ("-O3",),
     ("-O3",),
 )
 """Optimisation levels for each kind of loops: where most of the text is vectors, the higher levels

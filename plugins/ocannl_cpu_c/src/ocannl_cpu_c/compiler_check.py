@@ -57,7 +57,7 @@ from ocannl_core.backend_api.loops import (
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.cache import TranslationUnit
 from ocannl_cpu_c.dialect import DIALECT
-from ocannl_cpu_c.loaded_objects import LoadedKernel
+from ocannl_cpu_c.loaded_objects import LoadedObject
 from ocannl_cpu_c.translation_units import CHECK_VERSION, file_of, keys_text
 
 Array = np.ndarray[Any, Any]
@@ -99,25 +99,23 @@ def check_kernels() -> tuple[CheckKernel, ...]:
 
 @lru_cache(maxsize=len(CompilerVectorization))
 def check_unit(loops: CompilerVectorization) -> TranslationUnit:
-    """Return the file that defines the kernels, for a kind of loops to vectorise."""
+    """Return the file that defines the kernels, for a kind of loops to vectorise. It has one key:
+    the kernels are loaded together.
+    """
     file = file_of([each.text for each in check_kernels()])
-    keys = tuple(_key(each, loops) for each in check_kernels())
+    content = f"{CHECK_VERSION}\n{loops.value}\n{file.text}"
+    keys = (hashlib.sha256(content.encode()).hexdigest(),)
     text = file.text.replace(keys_text(file.keys), keys_text(keys))
     return TranslationUnit(keys, text, loops, file.libraries)
 
 
-def _key(kernel: CheckKernel, loops: CompilerVectorization) -> str:
-    content = f"{CHECK_VERSION}\n{loops.value}\n{kernel.text.text}"
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def failures(kernels: Sequence[LoadedKernel]) -> list[str]:
-    """Return the titles of the compiled kernels whose results are wrong."""
+def failures(library: LoadedObject) -> list[str]:
+    """Return the titles of the kernels in a compiled file whose results are wrong."""
     wrong = []
-    for each, compiled in zip(check_kernels(), kernels, strict=True):
+    for position, each in enumerate(check_kernels()):
         memory = [given.copy() for given in each.arguments]
         buffers = [ffi.from_buffer(cells) for cells in memory]
-        compiled.address(ffi.new("void *[]", buffers))
+        library.code.ocannl_kernels[position](ffi.new("void *[]", buffers))
         pairs = zip(memory, each.expected, strict=True)
         if any(found.tobytes() != right.tobytes() for found, right in pairs):
             wrong.append(each.title)

@@ -218,26 +218,27 @@ def _check_compiler(cache: DiskCache, kinds: Collection[CompilerVectorization]) 
     needed = [each for each in CompilerVectorization if each in kinds and _needs_check(cache, each)]
     if not needed:
         return
-    from ocannl_cpu_c.compiler_check import check_unit, failures
+    from ocannl_cpu_c.compiler_check import check_kernels, check_unit, failures
 
-    files = [check_unit(each) for each in needed]
-    early = background_compilation.take_running(cache, {key for each in files for key in each.keys})
+    files = {check_unit(each).keys[0]: check_unit(each) for each in needed}
+    early = background_compilation.take_running(cache, files.keys())
     begun = {each.unit.keys for each in early}
-    entries = _compile(cache, [each for each in files if each.keys not in begun], early)
+    new = [each for each in files.values() if each.keys not in begun]
+    entries = _compile(cache, new, early)
     wrong: list[str] = []
-    for file in files:
-        found = failures([_open(each, entries[each]) for each in file.keys])
+    for file_key, file in files.items():
+        found = failures(_library(file_key, entries[file_key]))
         wrong += [f"{each} ({file.loops.name.lower()} loops)" for each in found]
         if not found:
             _passed.add((cache.compiled.objects.path, file.loops))
             with suppress(OSError):  # then the next process checks it, too
-                cache.add_key(_passed_key(file.loops), entries[file.keys[0]])
+                cache.add_key(_passed_key(file.loops), entries[file_key])
     if not wrong:
         return
     compiler = find()
     command = shlex.join(compiler.command)
     more = f"\nand {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-    count = sum(len(each.keys) for each in files)
+    count = len(check_kernels()) * len(files)
     raise CompileError(
         "The C compiler must compile kernels with known results right.",
         found=f"{command}, {compiler.version}, gets {len(wrong)} of {count} wrong:\n"
