@@ -289,10 +289,10 @@ def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
     A sub-axis is position 0; a concatenation and a computed position have no affine form.
     """
     match index:
-        case FixedIndex(value):
-            return (), value
         case VarIndex(var):
             return ((1, var),), 0
+        case FixedIndex(value):
+            return (), value
         case AffineIndex(terms, offset):
             return terms, offset
         case SubAxis():
@@ -306,10 +306,12 @@ def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
 def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIndex:
     """Substitute indices for the variables of an index, simultaneously."""
     match index:
-        case FixedIndex() | SubAxis():
-            return index
         case VarIndex(var):
             return values.get(var, index)
+        case FixedIndex() | SubAxis():
+            return index
+        case _ if values.keys().isdisjoint(variables(index)):
+            return index
         case AffineIndex(terms, offset):
             replaced: list[tuple[int, IndexVar]] = []
             for coefficient, var in terms:
@@ -337,18 +339,27 @@ def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIn
 def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
     """Return the variables of an index, in order of appearance."""
     match index:
+        case VarIndex(var):  # almost all
+            return (var,)
         case FixedIndex() | SubAxis():
             return ()
-        case VarIndex(var):
-            return (var,)
         case AffineIndex(terms):
-            return tuple(var for _, var in terms)
+            return tuple([var for _, var in terms])
         case ConcatIndex():
             return index.variables
         case ComputedIndex(_, at):
             return tuple(dict.fromkeys(var for each in at for var in variables(each)))
         case _:
             assert_never(index)
+
+
+def has_static(indices: Iterable[AxisIndex]) -> bool:
+    """Return True if some index depends on a static index."""
+    for index in indices:
+        for var in (index.var,) if isinstance(index, VarIndex) else variables(index):
+            if isinstance(var, StaticIndex):
+                return True
+    return False
 
 
 def value_of(index: AxisIndex, env: Mapping[IndexVar, int]) -> int:

@@ -231,7 +231,7 @@ def _rewrite(
     on_stmt: Callable[[ir.Stmt], Replacement] | None,
     on_expr: Callable[[ir.Expr], ir.Expr] | None,
 ) -> _Replacement:
-    found: list[tuple[Node, tuple[Node, ...]]] = []
+    found: list[tuple[Any, tuple[Node, ...]]] = []
     pending = [root]
     while pending:  # backwards: a node, then its children from the right
         node = pending.pop()
@@ -239,22 +239,23 @@ def _rewrite(
         inner = () if inside is None else inside(node)
         found.append((node, inner))
         pending += inner
-    results: list[_Replacement] = []
-    for node, old in reversed(found):
+    results: list[Any] = []
+    for each, old in reversed(found):
         if old:
             new = results[-len(old) :]
             del results[-len(old) :]
             if not all(map(is_, new, old)):
-                node = _with_children(node, new)
-        if type(node) not in _STATEMENTS:
-            results.append(on_expr(cast(ir.Expr, node)) if on_expr else node)
+                each = _with_children(each, new)
+        if type(each) not in _STATEMENTS:
+            results.append(on_expr(each) if on_expr else each)
             continue
-        replacement = on_stmt(cast(ir.Stmt, node)) if on_stmt else cast(ir.Stmt, node)
+        replacement: Any = on_stmt(each) if on_stmt else each
         if type(replacement) not in _STATEMENTS:
-            several = tuple(cast(Sequence[ir.Stmt], replacement))
+            several = tuple(replacement)
             replacement = several[0] if len(several) == 1 else several
-        results.append(cast(_Replacement, replacement))
-    return results[0]
+        results.append(replacement)
+    result: _Replacement = results[0]
+    return result
 
 
 _REBUILD: Mapping[type[Node], Callable[[Any, Sequence[Any]], Node]] = {
@@ -267,22 +268,19 @@ _REBUILD: Mapping[type[Node], Callable[[Any, Sequence[Any]], Node]] = {
     ir.StoreVector: lambda node, new: replace(node, arg=new[0]),
     ir.Gather: lambda node, new: replace(node, position=new[0]),
     ir.Scatter: lambda node, new: replace(node, position=new[0], value=new[1]),
+    ir.Block: lambda _, new: ir.Block(_flat(new)),
+    **dict.fromkeys(
+        (ir.For, ir.Scoped, ir.Staged),
+        lambda node, new: replace(node, body=_as_block(_flat(new))),
+    ),
 }
-"""The nodes of a class with other expressions inside."""
+"""The nodes of a class with other nodes inside."""
 
 
 def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
     """Return the node with other children."""
     rebuild = _REBUILD.get(type(node))
-    if rebuild is not None:
-        return rebuild(node, new)
-    match node:
-        case ir.For() | ir.Scoped() | ir.Staged():
-            return replace(node, body=_as_block(_flat(new)))
-        case ir.Block():
-            return ir.Block(cast(tuple[ir.Stmt, ...], _flat(new)))
-        case _:
-            return node
+    return node if rebuild is None else rebuild(node, new)
 
 
 def with_children(node: SomeNode, inside: Sequence[ir.Expr]) -> SomeNode:
@@ -291,18 +289,20 @@ def with_children(node: SomeNode, inside: Sequence[ir.Expr]) -> SomeNode:
     return node if is_same else cast(SomeNode, _with_children(node, inside))
 
 
-def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:
+def _flat(replacements: Sequence[Any]) -> tuple[Any, ...]:
     """Return nodes one after the other."""
+    if tuple not in map(type, replacements):
+        return tuple(replacements)
     groups = [each if isinstance(each, tuple) else (each,) for each in replacements]
     return tuple([node for group in groups for node in group])
 
 
-def _as_block(stmts: tuple[Node, ...]) -> ir.Block:
+def _as_block(stmts: tuple[ir.Stmt, ...]) -> ir.Block:
     match stmts:
         case (ir.Block() as block,):
             return block
         case _:
-            return ir.Block(cast(tuple[ir.Stmt, ...], stmts))
+            return ir.Block(stmts)
 
 
 def depth(root: Node) -> int:
@@ -466,21 +466,41 @@ def clone_expr(root: ir.Expr, new_local: NewLocal) -> ir.Expr:
 
 def _substitute_stmt(stmt: ir.Stmt, values: Mapping[IndexVar, AxisIndex]) -> ir.Stmt:
     match stmt:
-        case ir.Store() | ir.StoreVector() | ir.Scatter() | ir.Prefetch() if _mentions(
-            stmt.indices, values
-        ):
-            return replace(stmt, indices=tuple(substitute(i, values) for i in stmt.indices))
-        case ir.For(bound=ir.LoopBound()) if _mentions(indices_of(stmt), values):
+        case ir.Store() | ir.StoreVector() | ir.Scatter() | ir.Prefetch():
+            return _substitute_indices(stmt, values)
+        case ir.For(bound=ir.LoopBound()):
             return with_bound_at(stmt, values)
         case _:
             return stmt
+
+
+_Indexed = TypeVar(
+    "_Indexed",
+    bound=ir.Store
+    | ir.StoreVector
+    | ir.Scatter
+    | ir.Prefetch
+    | ir.Load
+    | ir.LoadMerge
+    | ir.Gather
+    | ir.Scoped,
+)
+
+
+def _substitute_indices(node: _Indexed, values: Mapping[IndexVar, AxisIndex]) -> _Indexed:
+    """Return a node at other indices; the node itself if they are the same."""
+    old = node.indices
+    new = tuple([substitute(index, values) for index in old])
+    return node if all(map(is_, new, old)) else replace(node, indices=new)
 
 
 def with_bound_at(loop: ir.For, values: Mapping[IndexVar, AxisIndex]) -> ir.For:
     """Return a loop with indices substituted for the variables in its bound."""
     if loop.bound is None:
         return loop
-    return replace(loop, bound=replace(loop.bound, index=substitute(loop.bound.index, values)))
+    index = substitute(loop.bound.index, values)
+    same = index is loop.bound.index
+    return loop if same else replace(loop, bound=replace(loop.bound, index=index))
 
 
 def with_loops(loops: Iterable[ir.For], body: ir.Block) -> ir.Block:
@@ -492,18 +512,13 @@ def with_loops(loops: Iterable[ir.For], body: ir.Block) -> ir.Block:
 
 def _substitute_expr(expr: ir.Expr, values: Mapping[IndexVar, AxisIndex]) -> ir.Expr:
     match expr:
-        case ir.Load() | ir.LoadMerge() | ir.Gather() | ir.Scoped() if _mentions(
-            expr.indices, values
-        ):
-            return replace(expr, indices=tuple(substitute(i, values) for i in expr.indices))
-        case ir.IndexValue(index) if _mentions((index,), values):
-            return replace(expr, index=substitute(index, values))
+        case ir.Load() | ir.LoadMerge() | ir.Gather() | ir.Scoped():
+            return _substitute_indices(expr, values)
+        case ir.IndexValue(old):
+            new = substitute(old, values)
+            return expr if new is old else replace(expr, index=new)
         case _:
             return expr
-
-
-def _mentions(indices: tuple[AxisIndex, ...], vars: Collection[IndexVar]) -> bool:
-    return any(var in vars for index in indices for var in variables(index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,45 +536,44 @@ class Access:
     merge: bool = False
 
 
-_WRITING = (ir.Store, ir.StoreVector, ir.Scatter, ir.Fill)
-_ACCESSING = {
-    ir.Load,
-    ir.Gather,
-    ir.LoadMerge,
-    *_WRITING,
-    ir.CheckPositions,
-    ir.CallExternal,
-    ir.Repeat,
+def _whole_accesses(node: ir.CallExternal | ir.Repeat) -> tuple[Access, ...]:
+    read = [Access(each, False) for each in node.inputs]
+    return (*read, *(Access(each, True) for each in node.outputs))
+
+
+_ACCESSES: dict[type[Node], Callable[[Any], tuple[Access, ...]]] = {
+    **dict.fromkeys((ir.Load, ir.Gather), lambda node: (Access(node.node, False, node.indices),)),
+    **dict.fromkeys(
+        (ir.Store, ir.StoreVector, ir.Scatter),
+        lambda node: (Access(node.node, True, node.indices),),
+    ),
+    ir.LoadMerge: lambda node: (Access(node.node, False, node.indices, merge=True),),
+    ir.CheckPositions: lambda node: (Access(node.node, False),),
+    ir.Fill: lambda node: (Access(node.node, True),),
+    **dict.fromkeys((ir.CallExternal, ir.Repeat), _whole_accesses),
 }
+
+
+_AT_ONE_NODE = _ACCESSES.keys() - {ir.CallExternal, ir.Repeat}
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
     """Return the accesses of a node, without the accesses of its children."""
-    match node:
-        case ir.Load() | ir.Gather():
-            return (Access(node.node, False, node.indices),)
-        case ir.LoadMerge():
-            return (Access(node.node, False, node.indices, merge=True),)
-        case ir.Store() | ir.StoreVector() | ir.Scatter():
-            return (Access(node.node, True, node.indices),)
-        case ir.CheckPositions(positions):
-            return (Access(positions, False),)
-        case ir.Fill():
-            return (Access(node.node, True),)
-        case (
-            ir.CallExternal(inputs=inputs, outputs=outputs)
-            | ir.Repeat(inputs=inputs, outputs=outputs)
-        ):
-            return (*(Access(n, False) for n in inputs), *(Access(n, True) for n in outputs))
-        case _:
-            return ()
+    found = _ACCESSES.get(type(node))
+    return () if found is None else found(node)
+
+
+def accesses_memory(node: Node) -> bool:
+    """Return True if a node itself accesses memory."""
+    return type(node) in _ACCESSES
 
 
 def accesses(root: Node) -> Iterator[Access]:
     """Yield every access inside a node, in execution order."""
     for node in walk_up(root):
-        if type(node) in _ACCESSING:
-            yield from accesses_at(node)
+        found = _ACCESSES.get(type(node))
+        if found is not None:
+            yield from found(node)
 
 
 def reads(root: Node) -> tuple[TensorNode, ...]:
@@ -574,12 +588,19 @@ def writes(root: Node) -> tuple[TensorNode, ...]:
 
 def merge_reads(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes whose merge buffers are read, in order of first use."""
-    return _distinct(a.node for a in accesses(root) if a.merge)
+    return _distinct(node.node for node in walk_up(root) if isinstance(node, ir.LoadMerge))
 
 
 def nodes_of(root: Node) -> tuple[TensorNode, ...]:
     """Return every node whose memory or merge buffer is accessed, in order of first use."""
-    return _distinct(a.node for a in accesses(root))
+    found: dict[TensorNode, None] = {}
+    for node in walk_up(root):
+        kind = type(node)
+        if kind in _AT_ONE_NODE:
+            found[cast(ir.Load, node).node] = None
+        elif kind in _ACCESSES:
+            found.update(dict.fromkeys(access.node for access in accesses_at(node)))
+    return tuple(found)
 
 
 def allocated_nodes(root: Node) -> tuple[TensorNode, ...]:
@@ -650,9 +671,10 @@ def remove_unused_nodes(program: ir.LoopProgram) -> ir.LoopProgram:
     def without_unused(stmt: ir.Stmt) -> Replacement:
         return () if isinstance(stmt, ir.Allocate) and stmt.node not in used else stmt
 
+    allocates = any(type(each) is ir.Allocate for each in walk(program.body))
     return replace(
         program,
         params=tuple(node for node in program.params if node in used),
         nodes={node: info for node, info in program.nodes.items() if node in used},
-        body=map_stmts(program.body, without_unused),
+        body=map_stmts(program.body, without_unused) if allocates else program.body,
     )

@@ -69,7 +69,7 @@ class _AssignedCells:
         if (
             read.indices is None
             or not isinstance(read.access, ir.Load)
-            or _has_static(read.indices)
+            or indexing.has_static(read.indices)
         ):
             return False
         wanted = count_accesses_per_cell(read.indices, ranges_of(read.loops), self.info.buffer_dims)
@@ -179,9 +179,9 @@ def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
     match site.access:
         case ir.Fill():
             return np.ones(dims, dtype=np.int64)
-        case ir.Store(_, indices) if not _has_static(indices):
+        case ir.Store(_, indices) if not indexing.has_static(indices):
             return count_accesses_per_cell(indices, loops, dims)
-        case ir.StoreVector(_, indices, length) if not _has_static(indices):
+        case ir.StoreVector(_, indices, length) if not indexing.has_static(indices):
             cells, lane = _lanes(indices, length, info)
             found = count_accesses_per_cell((cells,), {**loops, **lane}, (info.size,))
             return None if found is None else found.reshape(dims)
@@ -191,14 +191,6 @@ def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
             return found
         case _:
             return None
-
-
-def _has_static(indices: tuple[indexing.AxisIndex, ...]) -> bool:
-    return any(
-        isinstance(var, indexing.StaticIndex)
-        for index in indices
-        for var in indexing.variables(index)
-    )
 
 
 def assigns_all(site: AccessSite, info: NodeInfo) -> bool:
