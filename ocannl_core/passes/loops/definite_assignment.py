@@ -169,8 +169,11 @@ def may_run_never(site: AccessSite) -> bool:
     A loop along an axis of the node itself leaves out no cell, because cells beyond the extent are
     undefined.
     """
+    bounded = [loop.var for loop in site.loops if loop.bound is not None]
+    if not bounded:
+        return False
     used = {var for index in site.indices or () for var in indexing.variables(index)}
-    return any(loop.bound is not None and loop.var not in used for loop in site.loops)
+    return not used.issuperset(bounded)
 
 
 def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:

@@ -104,7 +104,7 @@ def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
         return Reason.VECTOR_STORE
     if isinstance(site.access, ir.Scatter):
         return Reason.COMPUTED_POSITION
-    if any(isinstance(i, ConcatIndex | ComputedIndex) for i in site.indices or ()):
+    if any(isinstance(i, (ConcatIndex, ComputedIndex)) for i in site.indices or ()):
         return Reason.CONCATENATED_INDEX
     if any(not loop.traced or loop.kind.resource is ir.Resource.DEVICE for loop in site.loops):
         return Reason.UNTRACED_LOOP
@@ -246,27 +246,14 @@ def _slice(stmt: ir.Stmt, node: TensorNode) -> ir.Block:
 
 def slice_writes(stmt: ir.Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[ir.Stmt, ...]:
     """Return the stores and fills in a statement that write wanted nodes, under their loops."""
-
-    def combine(each: Node, inner: tuple[tuple[ir.Stmt, ...], ...]) -> tuple[ir.Stmt, ...]:
-        kept = tuple(one for group in inner for one in group)
-        match each:
-            case ir.Store(written) | ir.Fill(written) if wanted(written):
-                return (each,)
-            case ir.For(body=body) if kept:
-                same = len(kept) == len(body.stmts) and all(map(is_, kept, body.stmts))
-                return (each if same else replace(each, body=ir.Block(kept)),)
-            case _:
-                return kept
-
-    return fold(stmt, combine, nested_statements)
-
-
-def nested_statements(node: Node) -> tuple[Node, ...]:
-    """Return the statements directly inside loops and blocks; skip values."""
-    match node:
+    match stmt:
+        case ir.Store(written) | ir.Fill(written):
+            return (stmt,) if wanted(written) else ()
         case ir.For(body=body):
-            return body.stmts
+            kept = slice_writes(body, wanted)
+            same = len(kept) == len(body.stmts) and all(map(is_, kept, body.stmts))
+            return (stmt if same else replace(stmt, body=ir.Block(kept)),) if kept else ()
         case ir.Block(stmts):
-            return stmts
+            return tuple([one for each in stmts for one in slice_writes(each, wanted)])
         case _:
             return ()
