@@ -540,10 +540,15 @@ def is_injective(projections: Projections) -> bool:
         return False
     open_vars: set[IndexVar] = {var for var, extent in extents.items() if extent > 1}
     open_vars.update(visited)
+    open_vars.difference_update(
+        [i.var for i in projections.lhs if isinstance(i, VarIndex) and isinstance(i.var, LoopVar)]
+    )
+    if not open_vars:  # almost always
+        return True
     pending = [
         as_affine(index)[0]
         for index in projections.lhs
-        if not isinstance(index, ConcatIndex | ComputedIndex)
+        if not isinstance(index, (VarIndex, ConcatIndex, ComputedIndex))
     ]
     progress = True
     while progress:

@@ -50,6 +50,7 @@ from ocannl_core.ir.loops.traverse import (
     substitute_in_expr,
     substitute_in_stmt,
     walk,
+    with_children,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, saturate
@@ -316,8 +317,7 @@ def kernel_nest(
         for name, each in zip(AXIS_LETTERS, all_loops, strict=False)
     )
     nest = _with_shifts(KernelNest(axes, reduction, epilogue))
-    stores = _stores(inner)
-    if stores is not None and not nest.reduced:
+    if reduction is not None and not nest.reduced and (stores := _stores(inner)) is not None:
         nest = KernelNest(axes, None, stores[2])  # every cell is combined with one number only
     return nest if is_independent(nest) else None
 
@@ -377,7 +377,12 @@ def perfect_loops(block: ir.Block) -> tuple[list[ir.For], tuple[ir.Stmt, ...]]:
 
 def flat_statements(block: ir.Block) -> tuple[ir.Stmt, ...]:
     """Return the statements of a block and of blocks inside it, without remarks."""
-    return tuple(stmt for stmt in flattened(block) if not isinstance(stmt, ir.Remark))
+    if _FLATTENED.isdisjoint(map(type, block.stmts)):
+        return block.stmts
+    return tuple([stmt for stmt in flattened(block) if not isinstance(stmt, ir.Remark)])
+
+
+_FLATTENED = frozenset((ir.Block, ir.Remark))
 
 
 def _accumulation(loops: list[ir.For], stmts: tuple[ir.Stmt, ...]) -> _Found | None:
@@ -523,7 +528,8 @@ def with_flat_computations(store: ir.Store) -> ir.Store:
                         return value
         return expr
 
-    return replace(store, value=map_expr(store.value, flat))
+    has_scopes = any(isinstance(each, ir.Scoped) for each in walk(store.value))
+    return with_children(store, [map_expr(store.value, flat)]) if has_scopes else store
 
 
 def with_value(store: ir.Store, old: ir.Expr, new: ir.Expr) -> ir.Store:
@@ -554,7 +560,7 @@ def is_independent(nest: KernelNest) -> bool:
     for store in nest.epilogue:
         if places.setdefault(store.node, store.indices) != store.indices:
             return False
-        if any(isinstance(i, ConcatIndex | ComputedIndex) for i in store.indices):
+        if any(isinstance(i, (ConcatIndex, ComputedIndex)) for i in store.indices):
             return False
         if not _is_injective(nest, store):
             return False

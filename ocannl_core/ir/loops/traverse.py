@@ -315,21 +315,25 @@ def size(root: Node) -> int:
     return sum(1 for _ in walk(root))
 
 
+_INDEXED = frozenset(
+    (
+        ir.Load,
+        ir.LoadMerge,
+        ir.Gather,
+        ir.Store,
+        ir.StoreVector,
+        ir.Scatter,
+        ir.Prefetch,
+        ir.Scoped,
+    )
+)
+
+
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
     """Return the axis indices of a node, without the indices of its children."""
+    if type(node) in _INDEXED:
+        return cast(ir.Load, node).indices
     match node:
-        case (
-            ir.Load()
-            | ir.LoadMerge()
-            | ir.Gather()
-            | ir.Store()
-            | ir.StoreVector()
-            | ir.Prefetch()
-            | ir.Scoped()
-        ):
-            return node.indices
-        case ir.Scatter(indices=indices):
-            return indices
         case ir.IndexValue(index):
             return (index,)
         case ir.For(bound=ir.LoopBound(index) as bound):
@@ -345,16 +349,18 @@ def free_variables(root: Node) -> tuple[LoopVar, ...]:
 
     The indices of `Scoped` are ignored.
     """
-    bound = {node.var for node in walk(root) if isinstance(node, ir.For)}
+    bound: set[LoopVar] = set()
     found: dict[LoopVar, None] = {}
     for node in walk_up(root):
         if isinstance(node, ir.Scoped):
             continue
+        if isinstance(node, ir.For):
+            bound.add(node.var)
         for index in indices_of(node):
             for var in variables(index):
-                if isinstance(var, LoopVar) and var not in bound:
+                if isinstance(var, LoopVar):
                     found[var] = None
-    return tuple(found)
+    return tuple([var for var in found if var not in bound])
 
 
 def static_indices(root: Node) -> tuple[StaticIndex, ...]:

@@ -146,9 +146,9 @@ def _flat(body: ir.Block) -> Iterator[ir.Stmt]:
 def _groups(stmts: tuple[ir.Stmt, ...]) -> Iterator[tuple[ir.Stmt, ...]]:
     """Yield groups of statements: single ones, or those from a declaration to its last use."""
     last_use: dict[object, int] = {}
-    for position, stmt in enumerate(stmts):
-        for thing in (*locals_of(stmt), *nodes_of(stmt)):
-            last_use[thing] = position
+    if any(_declared(stmt) is not None for stmt in stmts):
+        for position, stmt in enumerate(stmts):
+            last_use.update(dict.fromkeys((*locals_of(stmt), *nodes_of(stmt)), position))
     start = 0
     while start < len(stmts):
         end = position = start

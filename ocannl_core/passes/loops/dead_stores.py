@@ -147,8 +147,9 @@ def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
     body = program.body
     if any(_stores_node_twice(stmt) for stmt in traverse.statements(body)):
         body = traverse.rewrite(body, on_stmt=_remove_overwritten)
-    read = {access.node for access in traverse.accesses(body) if not access.writes}
-    useless = frozenset(traverse.allocated_nodes(body)) - read
+    useless = frozenset(traverse.allocated_nodes(body))
+    if useless:
+        useless -= {access.node for access in traverse.accesses(body) if not access.writes}
     kept = _Liveness(program.nodes, body, useless).live_statements()
     if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
         body = ir.Block(kept)
@@ -161,7 +162,7 @@ def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
 
 def _stores_node_twice(stmt: ir.Stmt) -> bool:
     """Return True if a block stores to one node repeatedly."""
-    if not isinstance(stmt, ir.Block):
+    if not isinstance(stmt, ir.Block) or len(stmt.stmts) < 2:
         return False
     targets = [each.node for each in stmt.stmts if isinstance(each, ir.Store)]
     return len(targets) > 1 and len(set(targets)) < len(targets)

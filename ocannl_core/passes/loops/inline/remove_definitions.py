@@ -106,12 +106,17 @@ def _remove_stores(stmt: ir.Stmt, removed: Collection[TensorNode]) -> tuple[ir.S
         ) if node in removed:
             return ()
         case ir.For(body=body):
-            return tuple([replace(stmt, body=left) for left in _remove_stores(body, removed)])
-        case ir.Block(stmts):
-            left = tuple([one for each in stmts for one in _remove_stores(each, removed)])
-            has_effect = any(
-                not isinstance(one, (ir.Remark, ir.Allocate, ir.DeclareLocal)) for one in left
-            )
-            return (ir.Block(left),) if has_effect else ()
+            left = _with_effects(body, removed)
+            return (replace(stmt, body=ir.Block(left)),) if left else ()
+        case ir.Block():
+            left = _with_effects(stmt, removed)
+            return (ir.Block(left),) if left else ()
         case _:
             return (stmt,)
+
+
+def _with_effects(block: ir.Block, removed: Collection[TensorNode]) -> tuple[ir.Stmt, ...]:
+    """Return the statements of a block without those stores; none if no other has an effect."""
+    left = tuple([one for each in block.stmts for one in _remove_stores(each, removed)])
+    declared = (ir.Remark, ir.Allocate, ir.DeclareLocal)
+    return () if all(isinstance(one, declared) for one in left) else left
