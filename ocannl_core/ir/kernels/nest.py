@@ -353,8 +353,10 @@ def _with_shifts(nest: KernelNest) -> KernelNest:
 
 
 def _is_injective(nest: KernelNest, store: ir.Store) -> bool:
-    domain = tuple((axis.var, axis.extent) for axis in nest.cells)
+    domain = tuple([(axis.var, axis.extent) for axis in nest.cells])
     shifts = {axis.var for axis in nest.axes if axis.is_shifting}
+    if not shifts:
+        return is_injective(Projections(domain, store.indices, (), (), ()))
     fixed: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var in shifts}
     indices = tuple(substitute(index, fixed) for index in store.indices)
     return is_injective(Projections(domain, indices, (), (), ()))
