@@ -471,6 +471,9 @@ def traversals(projections: Projections) -> Iterator[Traversal]:
     x[i^j] over i:2, j:3  -->  x[i] over i:2;  x[j + 2] over j:3
     """
     maps = (projections.lhs, *projections.rhs)
+    if not any(ConcatIndex in map(type, index_map) for index_map in maps):
+        yield projections.domain, maps
+        return
     axes = dict.fromkeys(i for index_map in maps for i in index_map if isinstance(i, ConcatIndex))
     extents = projections.extents
     parts: set[IndexVar] = {part for axis in axes for part in axis.variables}

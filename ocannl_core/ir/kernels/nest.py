@@ -413,6 +413,8 @@ def _inlined(
     """
     if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
         return None
+    if not any(isinstance(each, ir.Scoped) for stmt in stmts for each in walk(stmt)):
+        return None
     stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store)]
     inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, ir.Scoped)}
     if len(inlined) != 1 or not all(is_unconditional(each, around, nodes) for each in stores):
