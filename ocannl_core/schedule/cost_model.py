@@ -29,7 +29,7 @@ from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import unconverted
 from ocannl_core.ir.loops.ranges import Range, include_loop
-from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children, fold, walk
+from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children, contains, fold, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import COMPARISONS
 from ocannl_core.schedule.machine_model import (
@@ -133,9 +133,7 @@ def classify_cost(node: Node, inside: int, own: TensorNode | None) -> int:
             return inside | COMPUTES
         case ir.Gather():  # at every read it would keep schedules from blocks of loads
             return inside | READS | LOADS | COMPUTES
-        case ir.Scoped(_, body) if not inside & LOADS and not any(
-            isinstance(n, ir.For) for n in walk(body)
-        ):
+        case ir.Scoped(_, body) if not inside & LOADS and not contains(body, ir.For):
             return 0  # constant, at any cost of its scalars
         case _:
             return inside

@@ -43,6 +43,7 @@ from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import (
     Access,
     accesses,
+    contains,
     flattened,
     free_variables,
     map_expr,
@@ -395,7 +396,7 @@ def _accumulation(loops: list[ir.For], stmts: tuple[ir.Stmt, ...]) -> _Found | N
         case _:
             return None
     parts = match_accumulation(value, cell)
-    if parts is None or any(isinstance(each, ir.For) for each in walk(parts[1])):
+    if parts is None or contains(parts[1], ir.For):
         return None  # w -= rate * total is the epilogue of the inlined total
     result = _new_local((store,), value.dtype)
     reduction = _of_truths(Reduction(*parts, initial=cell, result=result), loops)
@@ -413,7 +414,7 @@ def _inlined(
     """
     if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
         return None
-    if not any(isinstance(each, ir.Scoped) for stmt in stmts for each in walk(stmt)):
+    if not any(contains(stmt, ir.Scoped) for stmt in stmts):
         return None
     stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store)]
     inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, ir.Scoped)}
@@ -434,7 +435,7 @@ def _inlined(
             parts = match_accumulation(value, ir.LocalRead(scoped.local))
         case _:
             return None
-    if parts is None or any(isinstance(each, ir.Scoped) for each in walk(parts[1])):
+    if parts is None or contains(parts[1], ir.Scoped):
         return None
     result = _new_local(stmts, scoped.dtype)
     epilogue = tuple(with_value(store, scoped, ir.LocalRead(result)) for store in stores)
@@ -466,7 +467,7 @@ def _stores(stmts: tuple[ir.Stmt, ...]) -> _Found | None:
     if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
         return None
     stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store))
-    if any(isinstance(each, ir.Scoped) for store in stores for each in walk(store)):
+    if any(contains(store, ir.Scoped) for store in stores):
         return None
     return None, [], stores
 
@@ -532,7 +533,7 @@ def with_flat_computations(store: ir.Store) -> ir.Store:
                         return value
         return expr
 
-    has_scopes = any(isinstance(each, ir.Scoped) for each in walk(store.value))
+    has_scopes = contains(store.value, ir.Scoped)
     return with_children(store, [map_expr(store.value, flat)]) if has_scopes else store
 
 

@@ -6,7 +6,7 @@ without changes returns its argument itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args
@@ -19,6 +19,7 @@ from ocannl_core.ir.indexing import (
     StaticIndex,
     VarIndex,
     fresh_var,
+    has_static,
     substitute,
     variables,
 )
@@ -118,6 +119,19 @@ def walk(root: Node) -> Iterator[Node]:
         inside = _INSIDE[type(node)]
         if inside is not None:
             pending += inside(node)[::-1]
+
+
+def contains(root: Node, kinds: type[Node] | tuple[type[Node], ...]) -> bool:
+    """Return True if a node or one of its descendants is of a class."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, kinds):
+            return True
+        inside = _INSIDE[type(node)]
+        if inside is not None:
+            pending += inside(node)
+    return False
 
 
 def walk_in_loops(root: Node) -> Iterator[tuple[Node, tuple[ir.For, ...]]]:
@@ -270,8 +284,7 @@ _REBUILD: Mapping[type[Node], Callable[[Any, Sequence[Any]], Node]] = {
     ir.Scatter: lambda node, new: replace(node, position=new[0], value=new[1]),
     ir.Block: lambda _, new: ir.Block(_flat(new)),
     **dict.fromkeys(
-        (ir.For, ir.Scoped, ir.Staged),
-        lambda node, new: replace(node, body=_as_block(_flat(new))),
+        (ir.For, ir.Scoped, ir.Staged), lambda node, new: replace(node, body=_as_block(_flat(new)))
     ),
 }
 """The nodes of a class with other nodes inside."""
@@ -316,16 +329,7 @@ def size(root: Node) -> int:
 
 
 _INDEXED = frozenset(
-    (
-        ir.Load,
-        ir.LoadMerge,
-        ir.Gather,
-        ir.Store,
-        ir.StoreVector,
-        ir.Scatter,
-        ir.Prefetch,
-        ir.Scoped,
-    )
+    (ir.Load, ir.LoadMerge, ir.Gather, ir.Store, ir.StoreVector, ir.Scatter, ir.Prefetch, ir.Scoped)
 )
 
 
@@ -370,10 +374,10 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
         if isinstance(node, ir.Repeat):
             inside = static_indices(node.body)
             found.update(dict.fromkeys(each for each in inside if each is not node.index))
-        for index in indices_of(node):
-            for var in variables(index):
-                if isinstance(var, StaticIndex):
-                    found[var] = None
+        indices = indices_of(node)
+        if has_static(indices):
+            every = [var for index in indices for var in variables(index)]
+            found.update(dict.fromkeys(each for each in every if isinstance(each, StaticIndex)))
     return tuple(found)
 
 
@@ -560,9 +564,6 @@ _ACCESSES: dict[type[Node], Callable[[Any], tuple[Access, ...]]] = {
 }
 
 
-_AT_ONE_NODE = _ACCESSES.keys() - {ir.CallExternal, ir.Repeat}
-
-
 def accesses_at(node: Node) -> tuple[Access, ...]:
     """Return the accesses of a node, without the accesses of its children."""
     found = _ACCESSES.get(type(node))
@@ -584,34 +585,50 @@ def accesses(root: Node) -> Iterator[Access]:
 
 def reads(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes that are read, in order of first use; merge buffers are ignored."""
-    return _distinct(a.node for a in accesses(root) if not a.writes and not a.merge)
+    return _accessed(root, _READING, "inputs")
 
 
 def writes(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes that are written, in order of first use."""
-    return _distinct(a.node for a in accesses(root) if a.writes)
+    return _accessed(root, _WRITING, "outputs")
 
 
 def merge_reads(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes whose merge buffers are read, in order of first use."""
-    return _distinct(node.node for node in walk_up(root) if isinstance(node, ir.LoadMerge))
+    return _accessed(root, {ir.LoadMerge})
 
 
 def nodes_of(root: Node) -> tuple[TensorNode, ...]:
     """Return every node whose memory or merge buffer is accessed, in order of first use."""
-    found: dict[TensorNode, None] = {}
-    for node in walk_up(root):
-        kind = type(node)
-        if kind in _AT_ONE_NODE:
-            found[cast(ir.Load, node).node] = None
-        elif kind in _ACCESSES:
-            found.update(dict.fromkeys(access.node for access in accesses_at(node)))
-    return tuple(found)
+    return _accessed(root, _ACCESSING, "inputs", "outputs")
 
 
 def allocated_nodes(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes allocated inside a statement, in order."""
-    return _distinct(node.node for node in walk(root) if isinstance(node, ir.Allocate))
+    return _accessed(root, {ir.Allocate})
+
+
+_READING = frozenset((ir.Load, ir.Gather, ir.CheckPositions))
+_WRITING = frozenset((ir.Store, ir.StoreVector, ir.Scatter, ir.Fill))
+_ACCESSING = _READING | _WRITING | {ir.LoadMerge}
+
+
+def _accessed(root: Node, kinds: Set[type[Any]], *of_calls: str) -> tuple[TensorNode, ...]:
+    """Return the nodes that parts of some classes mention, in order of first use.
+
+    Args:
+        of_calls: The fields of calls, and of repetitions, that mention others.
+    """
+    found: dict[TensorNode, None] = {}
+    each: Any
+    for each in walk_up(root):
+        kind = type(each)
+        if kind in kinds:
+            found[each.node] = None
+        elif kind is ir.CallExternal or kind is ir.Repeat:
+            for field in of_calls:
+                found.update(dict.fromkeys(getattr(each, field)))
+    return tuple(found)
 
 
 def flattened(body: ir.Block, *, keeps_scopes: bool = False) -> Iterator[ir.Stmt]:
@@ -664,10 +681,6 @@ def rename_local(root: ir.Stmt, old: ir.Local, new: ir.Local) -> ir.Block:
     return rewrite(root, renaming.on_stmt, renaming.on_expr)
 
 
-def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:
-    return tuple(dict.fromkeys(nodes))
-
-
 def remove_unused_nodes(program: ir.LoopProgram) -> ir.LoopProgram:
     """Remove unused parameters, nodes and allocations from a program."""
     used = frozenset(nodes_of(program.body))
@@ -677,7 +690,7 @@ def remove_unused_nodes(program: ir.LoopProgram) -> ir.LoopProgram:
     def without_unused(stmt: ir.Stmt) -> Replacement:
         return () if isinstance(stmt, ir.Allocate) and stmt.node not in used else stmt
 
-    allocates = any(type(each) is ir.Allocate for each in walk(program.body))
+    allocates = contains(program.body, ir.Allocate)
     return replace(
         program,
         params=tuple(node for node in program.params if node in used),

@@ -22,6 +22,7 @@ from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, Step
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
+    contains,
     depth,
     map_expr,
     map_exprs,
@@ -108,7 +109,7 @@ def _value_of(expr: ir.Expr, values: dict[ir.Local, ir.Expr]) -> ir.Expr:
 
 def _has_scopes(expr: ir.Expr) -> bool:
     """Return True if an expression declares variables, of which two copies would need two."""
-    return any(isinstance(each, ir.Scoped) for each in walk(expr))
+    return contains(expr, ir.Scoped)
 
 
 def _changes(node: object, values: dict[ir.Local, ir.Expr]) -> bool:

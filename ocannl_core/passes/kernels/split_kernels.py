@@ -16,10 +16,10 @@ from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     allocated_nodes,
+    contains,
     flattened,
     locals_of,
     nodes_of,
-    walk,
     writes,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -181,4 +181,4 @@ def _is_loop_free(group: tuple[ir.Stmt, ...]) -> bool:
             s, ir.Store | ir.StoreVector | ir.Scatter | ir.SetLocal | ir.DeclareLocal | ir.Remark
         )
         for s in group
-    ) and not any(isinstance(node, ir.For) for stmt in group for node in walk(stmt))
+    ) and not any(contains(stmt, ir.For) for stmt in group)

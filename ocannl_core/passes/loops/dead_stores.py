@@ -147,9 +147,8 @@ def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
     body = program.body
     if any(_stores_node_twice(stmt) for stmt in traverse.statements(body)):
         body = traverse.rewrite(body, on_stmt=_remove_overwritten)
-    useless = frozenset(traverse.allocated_nodes(body))
-    if useless:
-        useless -= {access.node for access in traverse.accesses(body) if not access.writes}
+    read = {*traverse.reads(body), *traverse.merge_reads(body)}
+    useless = frozenset(traverse.allocated_nodes(body)) - read
     kept = _Liveness(program.nodes, body, useless).live_statements()
     if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
         body = ir.Block(kept)
@@ -226,7 +225,7 @@ class _Liveness:
             {site.node for site in sites} for sites in (analyzed.reads, analyzed.writes)
         )
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
-        if not dead or any(isinstance(node, ir.Staged) for node in traverse.walk(analyzed.stmt)):
+        if not dead or traverse.contains(analyzed.stmt, ir.Staged):
             return analyzed.stmt
 
         def on_stmt(each: ir.Stmt) -> traverse.Replacement:

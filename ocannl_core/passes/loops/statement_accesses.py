@@ -60,7 +60,7 @@ class AccessSite:
 
     @property
     def never_runs(self) -> bool:
-        return any([loop.stop <= loop.start for loop in self.loops])
+        return any(loop.stop <= loop.start for loop in self.loops)
 
 
 @dataclass(frozen=True, slots=True)
