@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ocannl_core.base.identity import ById, IdentityMap
 from ocannl_core.ir.indexing import LoopVar, StaticExtent, StaticIndex, fresh_var
 from ocannl_core.ir.loops.nodes import Local, Remark
-from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.serialization.forms import NotDataError
 from ocannl_core.ir.serialization.schema import record_of
@@ -64,9 +64,8 @@ def separate_forms() -> Iterator[None]:
 
 
 _NAMES = frozenset({TensorNode, LoopVar, StaticIndex, StaticExtent})
-_RECORD, _FIELD, _TUPLE, _NAME, _PLAIN, _FLOAT, _SYMBOL, _LOCAL, _SET, _MAP, _BOOL, _REMARK = range(
-    12
-)
+_PLAIN, _TUPLE, _RECORD, _NAME, _FIELD, _BOOL, _SYMBOL, _INFO = range(8)
+_LOCAL, _FLOAT, _REMARK, _SET, _MAP = range(8, 13)
 """The walks over values of a class: records of several fields and of one, ..."""
 _Walk = tuple[int, Callable[[Any], Any]]
 
@@ -85,6 +84,7 @@ _walks: dict[type, _Walk] = {
     dict: (_MAP, _nothing),
     Local: (_LOCAL, _nothing),
     Remark: (_REMARK, attrgetter("text", "origin")),
+    NodeInfo: (_INFO, attrgetter("dtype", "dims", "padding", "extents")),
 }
 
 
@@ -132,22 +132,28 @@ def canonical_form(
             each = pending.pop()
             kind = each.__class__
             walk, inside = known.get(kind) or _walk_of(kind)
-            if walk == _RECORD:
-                emit(kind)
-                pending += inside(each)
+            if walk == _PLAIN:
+                emit(each)
             elif walk == _TUPLE:
                 emit((len(each),))
                 pending += each
+            elif walk == _RECORD:
+                emit(kind)
+                pending += inside(each)
             elif walk == _NAME:
                 emit(numbers.get(each) or numbers.setdefault(each, (len(numbers), None)))
             elif walk == _FIELD:
                 emit(kind)
                 pending.append(inside(each))
-            elif walk == _PLAIN:
-                emit(each)
+            elif walk == _BOOL:
+                emit((kind, each))
             elif walk == _SYMBOL:
                 emit(kind)
                 emit(each._name_)
+            elif walk == _INFO:
+                dtype, dims, padding, extents = inside(each)
+                emit((dtype, dims, padding, len(extents)))
+                pending += extents
             elif walk == _LOCAL:
                 emit(kind)
                 name = kind, each.id
@@ -155,9 +161,6 @@ def canonical_form(
                 pending += each.dtype, each.node
             elif walk == _FLOAT:
                 emit((each.hex(),))
-            elif walk == _BOOL:
-                emit(kind)
-                emit(each)
             elif walk == _REMARK and names_remarks:
                 each = ById(each)
                 emit(numbers.get(each) or numbers.setdefault(each, (len(numbers), None)))
@@ -337,7 +340,7 @@ class _Writer:
         """Return a function that makes a value, and its arguments; none for a constant."""
         kind = value.__class__
         walk, inside = _walks.get(kind) or _walk_of(kind)
-        if walk in (_RECORD, _REMARK):
+        if walk in (_RECORD, _REMARK, _INFO):
             return kind, inside(value)
         if walk == _FIELD:
             return kind, (inside(value),)
