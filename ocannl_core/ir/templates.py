@@ -226,10 +226,10 @@ class Template:
     def __init__(self, value: object, names: Sequence[object]) -> None:
         writer = _Writer(names)
         result = writer.write(value)
-        groups = (names, writer.ids, writer.constants)
+        groups = (names, writer.numbers, writer.constants)
         starts = [0, *accumulate(map(len, groups))]
         self._names = len(names)
-        self._ids = tuple(writer.ids)
+        self._ids = tuple(writer.numbers)
         self._constants = tuple(writer.constants)
         self._result = starts[result[0]] + result[1]
         self._calls: list[tuple[_Make | None, Callable[[Any], Any] | None, int]] = []
@@ -294,47 +294,46 @@ def _mapping(*items: object) -> dict[object, object]:
 class _Number:
     """The number of a scalar."""
 
-    __slots__ = ("id",)
-
-    def __init__(self, number: int) -> None:
-        self.id = number
+    __slots__ = ()
 
 
 class _Writer:
     """The calls that make a value, operands first."""
 
     def __init__(self, names: Sequence[object]) -> None:
-        self.names: IdentityMap[object, _Reference] = IdentityMap()
-        for at, name in enumerate(names):
-            self.names[name] = _REPLACED, at
-        self.ids: dict[int, _Reference] = {}
+        self.numbers: dict[int, _Number] = {}
         self.constants: list[object] = []
         self.calls: list[tuple[_Make | None, list[_Reference]]] = []
         self.written: IdentityMap[object, _Reference] = IdentityMap()
+        for at, name in enumerate(names):
+            self.written[name] = _REPLACED, at
 
     def write(self, value: object) -> _Reference:
         """Return the register of a value."""
+        find = self.written.find
         pending = [value]
         while pending:
             each = pending[-1]
-            if self.known(each) is not None:
+            if find(each) is not None:
                 pending.pop()
                 continue
             make, parts = self.parts(each)
-            missing = [part for part in parts if self.known(part) is None]
+            found = [(part, find(part)) for part in parts]
+            missing = [part for part, reference in found if reference is None]
             if missing:
                 pending += missing
                 continue
             pending.pop()
-            self.written[each] = self.made(each, make, parts)
-        found = self.known(value)
-        assert found is not None
-        return found
+            known = [reference for _, reference in found if reference is not None]
+            self.written[each] = self.made(each, make, known)
+        return self.written[value]
 
-    def known(self, value: object) -> _Reference | None:
-        if isinstance(value, _Number):
-            return self.ids.setdefault(value.id, (_NUMBERS, len(self.ids)))
-        return self.names.find(value) or self.written.find(value)
+    def number(self, scalar: int) -> _Number:
+        """Return the number of a scalar, always the same object."""
+        if scalar not in self.numbers:
+            self.numbers[scalar] = number = _Number()
+            self.written[number] = _NUMBERS, len(self.numbers) - 1
+        return self.numbers[scalar]
 
     def parts(self, value: Any) -> tuple[_Make | None, Sequence[object]]:
         """Return a function that makes a value, and its arguments; none for a constant."""
@@ -347,7 +346,7 @@ class _Writer:
         if walk == _TUPLE:
             return _tuple, value
         if walk == _LOCAL:
-            return kind, (_Number(value.id), value.dtype, value.node)
+            return kind, (self.number(value.id), value.dtype, value.node)
         if walk == _SET:
             return _frozenset, tuple(value)
         if walk == _MAP:
@@ -360,12 +359,10 @@ class _Writer:
             return kind, (value.name, value.extent)
         return None, ()
 
-    def made(self, value: object, make: _Make | None, parts: Sequence[object]) -> _Reference:
-        references = [self.known(part) for part in parts]
-        found = [each for each in references if each is not None]
-        is_shared = all(group == _CONSTANT for group, _ in found)
+    def made(self, value: object, make: _Make | None, references: list[_Reference]) -> _Reference:
+        is_shared = all(group == _CONSTANT for group, _ in references)
         if is_shared and value.__class__ not in _NAMES:
             self.constants.append(value)
             return _CONSTANT, len(self.constants) - 1
-        self.calls.append((make, found))
+        self.calls.append((make, references))
         return _MADE, len(self.calls) - 1
