@@ -328,9 +328,7 @@ def size(root: Node) -> int:
     return sum(1 for _ in walk(root))
 
 
-_INDEXED = frozenset(
-    (ir.Load, ir.LoadMerge, ir.Gather, ir.Store, ir.StoreVector, ir.Scatter, ir.Prefetch, ir.Scoped)
-)
+_INDEXED = frozenset(kind for kind in _INSIDE if "indices" in kind.__match_args__)
 
 
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
@@ -484,24 +482,12 @@ def _substitute_stmt(stmt: ir.Stmt, values: Mapping[IndexVar, AxisIndex]) -> ir.
             return stmt
 
 
-_Indexed = TypeVar(
-    "_Indexed",
-    bound=ir.Store
-    | ir.StoreVector
-    | ir.Scatter
-    | ir.Prefetch
-    | ir.Load
-    | ir.LoadMerge
-    | ir.Gather
-    | ir.Scoped,
-)
-
-
-def _substitute_indices(node: _Indexed, values: Mapping[IndexVar, AxisIndex]) -> _Indexed:
+def _substitute_indices(node: SomeNode, values: Mapping[IndexVar, AxisIndex]) -> SomeNode:
     """Return a node at other indices; the node itself if they are the same."""
-    old = node.indices
+    old = indices_of(node)
     new = tuple([substitute(index, values) for index in old])
-    return node if all(map(is_, new, old)) else replace(node, indices=new)
+    is_same = all(map(is_, new, old))
+    return node if is_same else cast(SomeNode, replace(cast(Any, node), indices=new))
 
 
 def with_bound_at(loop: ir.For, values: Mapping[IndexVar, AxisIndex]) -> ir.For:
