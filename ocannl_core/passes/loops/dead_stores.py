@@ -7,7 +7,7 @@ for i in range(4):            -->   for i in range(4):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from operator import is_
 
@@ -147,9 +147,10 @@ def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
     body = program.body
     if any(_stores_node_twice(stmt) for stmt in traverse.statements(body)):
         body = traverse.rewrite(body, on_stmt=_remove_overwritten)
-    read = {*traverse.reads(body), *traverse.merge_reads(body)}
+    statements = [analyze_statement(stmt, 0, {}) for stmt in body.stmts]
+    read = {site.node for each in statements for site in each.reads}
     useless = frozenset(traverse.allocated_nodes(body)) - read
-    kept = _Liveness(program.nodes, body, useless).live_statements()
+    kept = _Liveness(program.nodes, statements, useless).live_statements()
     if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
         body = ir.Block(kept)
     return (
@@ -197,21 +198,21 @@ class _Liveness:
     """
 
     nodes: Mapping[TensorNode, NodeInfo]
-    body: ir.Block
+    statements: Sequence[AnalyzedStatement]
     useless: frozenset[TensorNode]
     dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
 
     def live_statements(self) -> tuple[ir.Stmt, ...]:
         """Return the live statements."""
-        for stmt in self.body.stmts:
+        for stmt in (each.stmt for each in self.statements):
             if isinstance(stmt, ir.Allocate) and stmt.scope is ir.Scope.ROUTINE:
                 self.dead[stmt.node] = [all_cells(self.nodes[stmt.node])]
         kept: list[ir.Stmt] = []
         is_gone = False
-        for stmt in reversed(self.body.stmts):
+        for analyzed in reversed(self.statements):
+            stmt = analyzed.stmt
             if is_gone and isinstance(stmt, ir.Remark) and stmt.origin is not None:
                 continue  # the remark of a removed statement
-            analyzed = analyze_statement(stmt, 0, {})
             remaining = self.remove_dead(analyzed)
             is_gone = remaining is None
             if remaining is not None:
@@ -221,9 +222,8 @@ class _Liveness:
 
     def remove_dead(self, analyzed: AnalyzedStatement) -> ir.Stmt | None:
         """Remove the dead stores of a statement; return None if nothing is left."""
-        seen, written = (
-            {site.node for site in sites} for sites in (analyzed.reads, analyzed.writes)
-        )
+        seen = {site.node for site in analyzed.reads}
+        written = {site.node for site in analyzed.writes}
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
         if not dead or traverse.contains(analyzed.stmt, ir.Staged):
             return analyzed.stmt
