@@ -8,6 +8,7 @@ calls `id`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, MutableMapping
+from itertools import count
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -60,10 +61,10 @@ class IdentityNumbers(Generic[K]):
         numbers = self._numbers
         before = len(numbers)
         addresses = list(map(id, objects))
-        for address, each in zip(addresses, objects, strict=True):
-            if address not in numbers:
-                numbers[address] = len(numbers)
-                self._objects.append(each)
+        pairs = zip(addresses, objects, strict=True)
+        new = {address: each for address, each in pairs if address not in numbers}
+        numbers.update(zip(new, count(before)))
+        self._objects += new.values()
         return list(map(numbers.__getitem__, addresses)), self._objects[before:]
 
 

@@ -289,10 +289,10 @@ def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
     A sub-axis is position 0; a concatenation and a computed position have no affine form.
     """
     match index:
-        case FixedIndex(value):
-            return (), value
         case VarIndex(var):
             return ((1, var),), 0
+        case FixedIndex(value):
+            return (), value
         case AffineIndex(terms, offset):
             return terms, offset
         case SubAxis():
@@ -306,10 +306,12 @@ def as_affine(index: AxisIndex) -> tuple[tuple[tuple[int, IndexVar], ...], int]:
 def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIndex:
     """Substitute indices for the variables of an index, simultaneously."""
     match index:
-        case FixedIndex() | SubAxis():
-            return index
         case VarIndex(var):
             return values.get(var, index)
+        case FixedIndex() | SubAxis():
+            return index
+        case _ if values.keys().isdisjoint(variables(index)):
+            return index
         case AffineIndex(terms, offset):
             replaced: list[tuple[int, IndexVar]] = []
             for coefficient, var in terms:
@@ -337,18 +339,27 @@ def substitute(index: AxisIndex, values: Mapping[IndexVar, AxisIndex]) -> AxisIn
 def variables(index: AxisIndex) -> tuple[IndexVar, ...]:
     """Return the variables of an index, in order of appearance."""
     match index:
+        case VarIndex(var):  # almost all
+            return (var,)
         case FixedIndex() | SubAxis():
             return ()
-        case VarIndex(var):
-            return (var,)
         case AffineIndex(terms):
-            return tuple(var for _, var in terms)
+            return tuple([var for _, var in terms])
         case ConcatIndex():
             return index.variables
         case ComputedIndex(_, at):
             return tuple(dict.fromkeys(var for each in at for var in variables(each)))
         case _:
             assert_never(index)
+
+
+def has_static(indices: Iterable[AxisIndex]) -> bool:
+    """Return True if some index depends on a static index."""
+    for index in indices:
+        for var in (index.var,) if isinstance(index, VarIndex) else variables(index):
+            if isinstance(var, StaticIndex):
+                return True
+    return False
 
 
 def value_of(index: AxisIndex, env: Mapping[IndexVar, int]) -> int:
@@ -460,6 +471,9 @@ def traversals(projections: Projections) -> Iterator[Traversal]:
     x[i^j] over i:2, j:3  -->  x[i] over i:2;  x[j + 2] over j:3
     """
     maps = (projections.lhs, *projections.rhs)
+    if not any(ConcatIndex in map(type, index_map) for index_map in maps):
+        yield projections.domain, maps
+        return
     axes = dict.fromkeys(i for index_map in maps for i in index_map if isinstance(i, ConcatIndex))
     extents = projections.extents
     parts: set[IndexVar] = {part for axis in axes for part in axis.variables}
@@ -529,10 +543,15 @@ def is_injective(projections: Projections) -> bool:
         return False
     open_vars: set[IndexVar] = {var for var, extent in extents.items() if extent > 1}
     open_vars.update(visited)
+    open_vars.difference_update(
+        [i.var for i in projections.lhs if isinstance(i, VarIndex) and isinstance(i.var, LoopVar)]
+    )
+    if not open_vars:  # almost always
+        return True
     pending = [
         as_affine(index)[0]
         for index in projections.lhs
-        if not isinstance(index, ConcatIndex | ComputedIndex)
+        if not isinstance(index, (VarIndex, ConcatIndex, ComputedIndex))
     ]
     progress = True
     while progress:

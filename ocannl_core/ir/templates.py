@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ocannl_core.base.identity import ById, IdentityMap
 from ocannl_core.ir.indexing import LoopVar, StaticExtent, StaticIndex, fresh_var
 from ocannl_core.ir.loops.nodes import Local, Remark
-from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.serialization.forms import NotDataError
 from ocannl_core.ir.serialization.schema import record_of
@@ -64,9 +64,8 @@ def separate_forms() -> Iterator[None]:
 
 
 _NAMES = frozenset({TensorNode, LoopVar, StaticIndex, StaticExtent})
-_RECORD, _FIELD, _TUPLE, _NAME, _PLAIN, _FLOAT, _SYMBOL, _LOCAL, _SET, _MAP, _BOOL, _REMARK = range(
-    12
-)
+_PLAIN, _TUPLE, _RECORD, _NAME, _FIELD, _BOOL, _SYMBOL, _INFO = range(8)
+_LOCAL, _FLOAT, _REMARK, _SET, _MAP = range(8, 13)
 """The walks over values of a class: records of several fields and of one, ..."""
 _Walk = tuple[int, Callable[[Any], Any]]
 
@@ -85,6 +84,7 @@ _walks: dict[type, _Walk] = {
     dict: (_MAP, _nothing),
     Local: (_LOCAL, _nothing),
     Remark: (_REMARK, attrgetter("text", "origin")),
+    NodeInfo: (_INFO, attrgetter("dtype", "dims", "padding", "extents")),
 }
 
 
@@ -132,22 +132,28 @@ def canonical_form(
             each = pending.pop()
             kind = each.__class__
             walk, inside = known.get(kind) or _walk_of(kind)
-            if walk == _RECORD:
-                emit(kind)
-                pending += inside(each)
+            if walk == _PLAIN:
+                emit(each)
             elif walk == _TUPLE:
                 emit((len(each),))
                 pending += each
+            elif walk == _RECORD:
+                emit(kind)
+                pending += inside(each)
             elif walk == _NAME:
                 emit(numbers.get(each) or numbers.setdefault(each, (len(numbers), None)))
             elif walk == _FIELD:
                 emit(kind)
                 pending.append(inside(each))
-            elif walk == _PLAIN:
-                emit(each)
+            elif walk == _BOOL:
+                emit((kind, each))
             elif walk == _SYMBOL:
                 emit(kind)
                 emit(each._name_)
+            elif walk == _INFO:
+                dtype, dims, padding, extents = inside(each)
+                emit((dtype, dims, padding, len(extents)))
+                pending += extents
             elif walk == _LOCAL:
                 emit(kind)
                 name = kind, each.id
@@ -155,9 +161,6 @@ def canonical_form(
                 pending += each.dtype, each.node
             elif walk == _FLOAT:
                 emit((each.hex(),))
-            elif walk == _BOOL:
-                emit(kind)
-                emit(each)
             elif walk == _REMARK and names_remarks:
                 each = ById(each)
                 emit(numbers.get(each) or numbers.setdefault(each, (len(numbers), None)))
@@ -223,10 +226,10 @@ class Template:
     def __init__(self, value: object, names: Sequence[object]) -> None:
         writer = _Writer(names)
         result = writer.write(value)
-        groups = (names, writer.ids, writer.constants)
+        groups = (names, writer.numbers, writer.constants)
         starts = [0, *accumulate(map(len, groups))]
         self._names = len(names)
-        self._ids = tuple(writer.ids)
+        self._ids = tuple(writer.numbers)
         self._constants = tuple(writer.constants)
         self._result = starts[result[0]] + result[1]
         self._calls: list[tuple[_Make | None, Callable[[Any], Any] | None, int]] = []
@@ -291,60 +294,59 @@ def _mapping(*items: object) -> dict[object, object]:
 class _Number:
     """The number of a scalar."""
 
-    __slots__ = ("id",)
-
-    def __init__(self, number: int) -> None:
-        self.id = number
+    __slots__ = ()
 
 
 class _Writer:
     """The calls that make a value, operands first."""
 
     def __init__(self, names: Sequence[object]) -> None:
-        self.names: IdentityMap[object, _Reference] = IdentityMap()
-        for at, name in enumerate(names):
-            self.names[name] = _REPLACED, at
-        self.ids: dict[int, _Reference] = {}
+        self.numbers: dict[int, _Number] = {}
         self.constants: list[object] = []
         self.calls: list[tuple[_Make | None, list[_Reference]]] = []
         self.written: IdentityMap[object, _Reference] = IdentityMap()
+        for at, name in enumerate(names):
+            self.written[name] = _REPLACED, at
 
     def write(self, value: object) -> _Reference:
         """Return the register of a value."""
+        find = self.written.find
         pending = [value]
         while pending:
             each = pending[-1]
-            if self.known(each) is not None:
+            if find(each) is not None:
                 pending.pop()
                 continue
             make, parts = self.parts(each)
-            missing = [part for part in parts if self.known(part) is None]
+            found = [(part, find(part)) for part in parts]
+            missing = [part for part, reference in found if reference is None]
             if missing:
                 pending += missing
                 continue
             pending.pop()
-            self.written[each] = self.made(each, make, parts)
-        found = self.known(value)
-        assert found is not None
-        return found
+            known = [reference for _, reference in found if reference is not None]
+            self.written[each] = self.made(each, make, known)
+        return self.written[value]
 
-    def known(self, value: object) -> _Reference | None:
-        if isinstance(value, _Number):
-            return self.ids.setdefault(value.id, (_NUMBERS, len(self.ids)))
-        return self.names.find(value) or self.written.find(value)
+    def number(self, scalar: int) -> _Number:
+        """Return the number of a scalar, always the same object."""
+        if scalar not in self.numbers:
+            self.numbers[scalar] = number = _Number()
+            self.written[number] = _NUMBERS, len(self.numbers) - 1
+        return self.numbers[scalar]
 
     def parts(self, value: Any) -> tuple[_Make | None, Sequence[object]]:
         """Return a function that makes a value, and its arguments; none for a constant."""
         kind = value.__class__
         walk, inside = _walks.get(kind) or _walk_of(kind)
-        if walk in (_RECORD, _REMARK):
+        if walk in (_RECORD, _REMARK, _INFO):
             return kind, inside(value)
         if walk == _FIELD:
             return kind, (inside(value),)
         if walk == _TUPLE:
             return _tuple, value
         if walk == _LOCAL:
-            return kind, (_Number(value.id), value.dtype, value.node)
+            return kind, (self.number(value.id), value.dtype, value.node)
         if walk == _SET:
             return _frozenset, tuple(value)
         if walk == _MAP:
@@ -357,12 +359,10 @@ class _Writer:
             return kind, (value.name, value.extent)
         return None, ()
 
-    def made(self, value: object, make: _Make | None, parts: Sequence[object]) -> _Reference:
-        references = [self.known(part) for part in parts]
-        found = [each for each in references if each is not None]
-        is_shared = all(group == _CONSTANT for group, _ in found)
+    def made(self, value: object, make: _Make | None, references: list[_Reference]) -> _Reference:
+        is_shared = all(group == _CONSTANT for group, _ in references)
         if is_shared and value.__class__ not in _NAMES:
             self.constants.append(value)
             return _CONSTANT, len(self.constants) - 1
-        self.calls.append((make, found))
+        self.calls.append((make, references))
         return _MADE, len(self.calls) - 1

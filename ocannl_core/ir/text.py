@@ -57,10 +57,11 @@ class PrintedNames:
 
     def node(self, node: TensorNode) -> str:
         """Return the name of a node; a gradient is named after its value: `w1_grad`."""
+        known = self._names.get(node)
+        if known is not None:
+            return known
         value = node.gradient_of
-        if value is None or node in self._names:
-            return self.of(node, node.name)
-        return self.of(node, f"{self.node(value)}_grad")
+        return self.of(node, node.name if value is None else f"{self.node(value)}_grad")
 
     def variable(self, var: indexing.IndexVar) -> str:
         match var:
@@ -73,8 +74,9 @@ class PrintedNames:
 
     def of(self, thing: Hashable, hint: str) -> str:
         """Return the name of an object: its hint, numbered if the name is taken."""
-        if thing in self._names:
-            return self._names[thing]
+        known = self._names.get(thing)
+        if known is not None:
+            return known
         hint = hint if hint.isidentifier() else "x"
         # names of loop variables become free again, the others never do
         number = 0 if isinstance(thing, indexing.LoopVar) else self._numbers.get(hint, 0)
@@ -101,10 +103,10 @@ class PrintedNames:
     def index(self, index: indexing.AxisIndex) -> str:
         """Return an axis index as text: `2*o + k - 1`."""
         match index:
-            case indexing.FixedIndex(value):
-                return str(value)
             case indexing.VarIndex(var):
                 return self.variable(var)
+            case indexing.FixedIndex(value):
+                return str(value)
             case indexing.AffineIndex(terms, offset):
                 return indexing.affine_text([(c, self.variable(var)) for c, var in terms], offset)
             case indexing.SubAxis():

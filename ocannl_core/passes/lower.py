@@ -253,9 +253,9 @@ class _Lowering:
         self.check(assignment)
         resets = assignment.reset and combine is not BinaryOp.SECOND
         reads_target = any(isinstance(a, NodeOperand) and a.node is target for a in assignment.args)
-        if resets and (reads_target or not _writes_each_once(projections)):
-            self.fill(target, saturate(neutral(combine), dtype))
         starts_neutral = resets and is_injective(projections)
+        if resets and (reads_target or not (starts_neutral and is_surjective(projections))):
+            self.fill(target, saturate(neutral(combine), dtype))
         for nest in self.nests(projections):
             self.prepare_margins(assignment, nest)
             operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
@@ -493,6 +493,8 @@ class _Lowering:
                 "An index map has one index for each axis of its node.",
                 f"{len(index_map)} indices for the {len(info.dims)} axes of {node.name}",
             )
+        if not info.padding and _MOVED.isdisjoint(map(type, index_map)):
+            return index_map
         lefts = [margin.left for margin in info.padding] or [0] * len(info.dims)
         return tuple(
             FixedIndex(0) if isinstance(index, ComputedIndex) else _plus(index, left)
@@ -555,8 +557,8 @@ def _margin_value(combine: BinaryOp) -> float:
     return 0.0 if combine is BinaryOp.SECOND else neutral(combine)
 
 
-def _writes_each_once(projections: Projections) -> bool:
-    return is_surjective(projections) and is_injective(projections)
+_MOVED = frozenset((ComputedIndex, SubAxis))
+"""The classes of indices that are at a first position, in the absence of margins too."""
 
 
 def _plus(index: AxisIndex, offset: int) -> AxisIndex:

@@ -21,14 +21,15 @@ The reduction with its register tiles has a model of its own, for a given proces
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from math import prod
-from typing import NamedTuple
+from operator import or_
 
 from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import unconverted
 from ocannl_core.ir.loops.ranges import Range, include_loop
-from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children, fold, walk
+from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children, contains, fold, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import COMPARISONS
 from ocannl_core.schedule.machine_model import (
@@ -94,31 +95,29 @@ def is_faster_to_recompute(products: float, nbytes: int, rate: int) -> bool:
     return products <= rate * nbytes
 
 
-class CostClass(NamedTuple):
-    """Cost class of an expression or statement.
+READS, LOADS, COMPUTES = 1, 2, 4
+"""The parts of a cost class, a sum of those that apply to an expression or statement: it reads
+memory or scalars; it reads memory; it applies a primitive to those, or contains loops.
 
-    Comparing a position with a value does not count as a computation: it costs no more than a load.
+Comparing a position with a value does not count as a computation: it costs no more than a load.
+"""
 
-    Attributes:
-        has_reads: True if it reads memory or scalars.
-        has_computation: True if it applies a primitive to those, or contains loops.
-        has_loads: True if it reads memory.
+
+def classify_cost(node: Node, inside: int, own: TensorNode | None) -> int:
+    """Return the cost class of a node of the loop language.
+
+    Args:
+        inside: The union of the cost classes of its children.
     """
-
-    has_reads: bool
-    has_computation: bool
-    has_loads: bool
-
-
-def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None) -> CostClass:
-    """Return the cost class of a node of the loop language, given its children's classes."""
-    reads = is_access(node, own)
-    computes, loads = False, reads and not isinstance(node, ir.LocalRead)
-    for has_reads, has_computation, has_loads in inner:
-        reads, computes, loads = reads or has_reads, computes or has_computation, loads or has_loads
     match node:
+        case ir.Load(loaded):
+            return 0 if loaded is own else READS | LOADS
+        case ir.LoadMerge():
+            return READS | LOADS
+        case ir.LocalRead():
+            return READS
         case ir.Binary(_, ir.Load(loaded), _) if loaded is own:
-            return CostClass(reads, computes, loads)
+            return inside
         case ir.Binary(op, left, right) if op in COMPARISONS and (
             isinstance(unconverted(left), ir.IndexValue)
             or isinstance(unconverted(right), ir.IndexValue)
@@ -127,17 +126,17 @@ def classify_cost(node: Node, inner: Sequence[CostClass], own: TensorNode | None
             is_plain = all(
                 isinstance(unconverted(each), ir.Load | ir.IndexValue) for each in (left, right)
             )
-            return CostClass(reads, computes and not is_plain, loads)
+            return inside & ~COMPUTES if is_plain else inside
         case ir.Unary() | ir.Binary() | ir.Ternary():
-            return CostClass(reads, computes or reads, loads)
-        case (
-            ir.For() | ir.Gather()
-        ):  # a gather at every read would keep schedules from blocks of loads
-            return CostClass(reads, True, loads)
-        case ir.Scoped(_, body) if not loads and not any(isinstance(n, ir.For) for n in walk(body)):
-            return CostClass(False, False, False)  # constant, at any cost of its scalars
+            return inside | COMPUTES if inside & READS else inside
+        case ir.For():
+            return inside | COMPUTES
+        case ir.Gather():  # at every read it would keep schedules from blocks of loads
+            return inside | READS | LOADS | COMPUTES
+        case ir.Scoped(_, body) if not inside & LOADS and not contains(body, ir.For):
+            return 0  # constant, at any cost of its scalars
         case _:
-            return CostClass(reads, computes, loads)
+            return inside
 
 
 def has_computation(value: ir.Expr, own: TensorNode | None = None) -> bool:
@@ -146,7 +145,8 @@ def has_computation(value: ir.Expr, own: TensorNode | None = None) -> bool:
     Combining the node's own cell with a value does not count. That is right only if the cell holds
     a constant, which the caller checks.
     """
-    return fold(value, lambda each, inner: classify_cost(each, inner, own)).has_computation
+    found = fold(value, lambda each, inner: classify_cost(each, reduce(or_, inner, 0), own))
+    return bool(found & COMPUTES)
 
 
 def is_access(node: Node, own: TensorNode | None) -> bool:

@@ -11,7 +11,6 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.compile import driver
-from ocannl_core.compile.dump_folder import Dump
 from ocannl_core.compile.saved_code import SavedCode
 from ocannl_core.compile.stages import CompileRequest, OptimizedProgram
 from ocannl_core.ir.kernels.nodes import Plan
@@ -59,7 +58,7 @@ class _PlannedError(Exception):
         self.plan = plan
 
 
-def _plan_alone(_request: CompileRequest, found: OptimizedProgram, _dump: Dump) -> None:
+def _plan_alone(_request: CompileRequest, found: OptimizedProgram, *_rest: object) -> None:
     raise _PlannedError(plan_kernels(found.optimized, TARGET).plan())
 
 

@@ -27,7 +27,7 @@ from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import inner_statements, most_iterations
-from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.traverse import contains
 from ocannl_core.ir.node import TensorNode
 
 KINDS = (ir.AxisKind.GRID, ir.AxisKind.BLOCK)
@@ -171,7 +171,7 @@ def _number(
 
 
 def _meets(body: ir.Block) -> bool:
-    return any(isinstance(each, ir.Barrier | ir.SubgroupReduce) for each in walk(body))
+    return contains(body, (ir.Barrier, ir.SubgroupReduce))
 
 
 def _reject_repeated_writes(

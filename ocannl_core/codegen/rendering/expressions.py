@@ -25,7 +25,7 @@ from ocannl_core.codegen.text.precedence import CExpr, Precedence, cast, conditi
 from ocannl_core.codegen.text.scalar_replacement import reduction_leaves
 from ocannl_core.ir.indexing import AxisIndex
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.traverse import contains, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import (
@@ -533,7 +533,7 @@ _COMPOUND = frozenset({BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV})
 
 
 def _reads_memory(expr: ir.Expr) -> bool:
-    return any(isinstance(part, ir.Load | ir.LoadMerge) for part in walk(expr))
+    return contains(expr, (ir.Load, ir.LoadMerge))
 
 
 def _is_atom(expr: ir.Expr) -> bool:

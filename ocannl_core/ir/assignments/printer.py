@@ -129,11 +129,8 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
                     return values[index.operand][0]
                 return names.index(index)
 
-            has_position = any(
-                isinstance(index, ComputedIndex)
-                for index_map in (projections.lhs, *projections.rhs)
-                for index in index_map
-            )
+            maps = (projections.lhs, *projections.rhs)
+            has_position = any(ComputedIndex in map(type, index_map) for index_map in maps)
             pairs = list(zip(args, projections.rhs, strict=True))
             if has_position:
                 values = [_operand(arg, index_map, names) for arg, index_map in pairs]

@@ -43,6 +43,7 @@ from ocannl_core.ir.loops.ranges import Range
 from ocannl_core.ir.loops.traverse import (
     Access,
     accesses,
+    contains,
     flattened,
     free_variables,
     map_expr,
@@ -50,6 +51,7 @@ from ocannl_core.ir.loops.traverse import (
     substitute_in_expr,
     substitute_in_stmt,
     walk,
+    with_children,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, saturate
@@ -316,8 +318,7 @@ def kernel_nest(
         for name, each in zip(AXIS_LETTERS, all_loops, strict=False)
     )
     nest = _with_shifts(KernelNest(axes, reduction, epilogue))
-    stores = _stores(inner)
-    if stores is not None and not nest.reduced:
+    if reduction is not None and not nest.reduced and (stores := _stores(inner)) is not None:
         nest = KernelNest(axes, None, stores[2])  # every cell is combined with one number only
     return nest if is_independent(nest) else None
 
@@ -353,8 +354,10 @@ def _with_shifts(nest: KernelNest) -> KernelNest:
 
 
 def _is_injective(nest: KernelNest, store: ir.Store) -> bool:
-    domain = tuple((axis.var, axis.extent) for axis in nest.cells)
+    domain = tuple([(axis.var, axis.extent) for axis in nest.cells])
     shifts = {axis.var for axis in nest.axes if axis.is_shifting}
+    if not shifts:
+        return is_injective(Projections(domain, store.indices, (), (), ()))
     fixed: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var in shifts}
     indices = tuple(substitute(index, fixed) for index in store.indices)
     return is_injective(Projections(domain, indices, (), (), ()))
@@ -377,7 +380,12 @@ def perfect_loops(block: ir.Block) -> tuple[list[ir.For], tuple[ir.Stmt, ...]]:
 
 def flat_statements(block: ir.Block) -> tuple[ir.Stmt, ...]:
     """Return the statements of a block and of blocks inside it, without remarks."""
-    return tuple(stmt for stmt in flattened(block) if not isinstance(stmt, ir.Remark))
+    if _FLATTENED.isdisjoint(map(type, block.stmts)):
+        return block.stmts
+    return tuple([stmt for stmt in flattened(block) if not isinstance(stmt, ir.Remark)])
+
+
+_FLATTENED = frozenset((ir.Block, ir.Remark))
 
 
 def _accumulation(loops: list[ir.For], stmts: tuple[ir.Stmt, ...]) -> _Found | None:
@@ -388,7 +396,7 @@ def _accumulation(loops: list[ir.For], stmts: tuple[ir.Stmt, ...]) -> _Found | N
         case _:
             return None
     parts = match_accumulation(value, cell)
-    if parts is None or any(isinstance(each, ir.For) for each in walk(parts[1])):
+    if parts is None or contains(parts[1], ir.For):
         return None  # w -= rate * total is the epilogue of the inlined total
     result = _new_local((store,), value.dtype)
     reduction = _of_truths(Reduction(*parts, initial=cell, result=result), loops)
@@ -405,6 +413,8 @@ def _inlined(
     { total = 0.0; for k: total += term; } out = f(total)
     """
     if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
+        return None
+    if not any(contains(stmt, ir.Scoped) for stmt in stmts):
         return None
     stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store)]
     inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, ir.Scoped)}
@@ -425,7 +435,7 @@ def _inlined(
             parts = match_accumulation(value, ir.LocalRead(scoped.local))
         case _:
             return None
-    if parts is None or any(isinstance(each, ir.Scoped) for each in walk(parts[1])):
+    if parts is None or contains(parts[1], ir.Scoped):
         return None
     result = _new_local(stmts, scoped.dtype)
     epilogue = tuple(with_value(store, scoped, ir.LocalRead(result)) for store in stores)
@@ -457,7 +467,7 @@ def _stores(stmts: tuple[ir.Stmt, ...]) -> _Found | None:
     if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
         return None
     stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store))
-    if any(isinstance(each, ir.Scoped) for store in stores for each in walk(store)):
+    if any(contains(store, ir.Scoped) for store in stores):
         return None
     return None, [], stores
 
@@ -523,7 +533,8 @@ def with_flat_computations(store: ir.Store) -> ir.Store:
                         return value
         return expr
 
-    return replace(store, value=map_expr(store.value, flat))
+    has_scopes = contains(store.value, ir.Scoped)
+    return with_children(store, [map_expr(store.value, flat)]) if has_scopes else store
 
 
 def with_value(store: ir.Store, old: ir.Expr, new: ir.Expr) -> ir.Store:
@@ -554,7 +565,7 @@ def is_independent(nest: KernelNest) -> bool:
     for store in nest.epilogue:
         if places.setdefault(store.node, store.indices) != store.indices:
             return False
-        if any(isinstance(i, ConcatIndex | ComputedIndex) for i in store.indices):
+        if any(isinstance(i, (ConcatIndex, ComputedIndex)) for i in store.indices):
             return False
         if not _is_injective(nest, store):
             return False

@@ -10,6 +10,7 @@ they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import is_
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels import nodes as kernel_ir
@@ -83,6 +84,8 @@ def with_steps(
     Nodes of the routine that no step mentions any more are removed from it.
     """
     more = made or {}
+    if not more and len(steps) == len(plan.steps) and all(map(is_, steps, plan.steps)):
+        return plan
     used = frozenset[TensorNode]().union(*map(mentioned, steps))
     kept = tuple(node for node in (*plan.scratch, *more) if node in used)
     nodes = {**plan.nodes, **more} if more else plan.nodes

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import is_in_bounds, ranges_of, static_ranges
-from ocannl_core.ir.loops.traverse import Node, children, static_indices, walk
+from ocannl_core.ir.loops.traverse import Node, children, contains, static_indices, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import TernaryOp
 
@@ -49,7 +49,7 @@ def is_unconditional(
 
 def _is_guard(choice: ir.Ternary) -> bool:
     branches = [each for branch in (choice.second, choice.third) for each in walk(branch)]
-    return any(isinstance(each, ir.IndexValue) for each in walk(choice.first)) or any(
+    return contains(choice.first, ir.IndexValue) or any(
         isinstance(each, ir.Gather) for each in branches
     )
 

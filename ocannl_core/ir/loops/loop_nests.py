@@ -81,7 +81,7 @@ def with_fresh_variables(
         old: indexing.VarIndex(new) for old, new in fresh.items()
     }
     lhs, *rhs = (
-        tuple(indexing.substitute(index, values) for index in index_map) for index_map in maps
+        tuple([indexing.substitute(index, values) for index in index_map]) for index_map in maps
     )
     loops = tuple((fresh[var], extent) for var, extent in domain)
     sizes = {fresh[var]: var.size for var, _ in domain if var.size is not None}

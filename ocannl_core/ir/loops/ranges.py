@@ -17,6 +17,7 @@ from ocannl_core.ir.indexing import (
     LoopVar,
     Projections,
     StaticIndex,
+    VarIndex,
     affine,
     as_affine,
     is_injective,
@@ -78,7 +79,10 @@ def index_range(index: AxisIndex, ranges: Mapping[IndexVar, Range]) -> Range | N
 
     Return None if the range of a variable is unknown or empty.
     """
-    if isinstance(index, ConcatIndex | ComputedIndex):
+    if isinstance(index, VarIndex):  # almost all
+        values = ranges.get(index.var)
+        return None if values is None or values.high < values.low else values
+    if isinstance(index, (ConcatIndex, ComputedIndex)):
         return None
     terms, low = as_affine(index)
     high = low

@@ -6,7 +6,7 @@ without changes returns its argument itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args
@@ -19,6 +19,7 @@ from ocannl_core.ir.indexing import (
     StaticIndex,
     VarIndex,
     fresh_var,
+    has_static,
     substitute,
     variables,
 )
@@ -118,6 +119,19 @@ def walk(root: Node) -> Iterator[Node]:
         inside = _INSIDE[type(node)]
         if inside is not None:
             pending += inside(node)[::-1]
+
+
+def contains(root: Node, kinds: type[Node] | tuple[type[Node], ...]) -> bool:
+    """Return True if a node or one of its descendants is of a class."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, kinds):
+            return True
+        inside = _INSIDE[type(node)]
+        if inside is not None:
+            pending += inside(node)
+    return False
 
 
 def walk_in_loops(root: Node) -> Iterator[tuple[Node, tuple[ir.For, ...]]]:
@@ -231,7 +245,7 @@ def _rewrite(
     on_stmt: Callable[[ir.Stmt], Replacement] | None,
     on_expr: Callable[[ir.Expr], ir.Expr] | None,
 ) -> _Replacement:
-    found: list[tuple[Node, tuple[Node, ...]]] = []
+    found: list[tuple[Any, tuple[Node, ...]]] = []
     pending = [root]
     while pending:  # backwards: a node, then its children from the right
         node = pending.pop()
@@ -239,22 +253,23 @@ def _rewrite(
         inner = () if inside is None else inside(node)
         found.append((node, inner))
         pending += inner
-    results: list[_Replacement] = []
-    for node, old in reversed(found):
+    results: list[Any] = []
+    for each, old in reversed(found):
         if old:
             new = results[-len(old) :]
             del results[-len(old) :]
             if not all(map(is_, new, old)):
-                node = _with_children(node, new)
-        if type(node) not in _STATEMENTS:
-            results.append(on_expr(cast(ir.Expr, node)) if on_expr else node)
+                each = _with_children(each, new)
+        if type(each) not in _STATEMENTS:
+            results.append(on_expr(each) if on_expr else each)
             continue
-        replacement = on_stmt(cast(ir.Stmt, node)) if on_stmt else cast(ir.Stmt, node)
+        replacement: Any = on_stmt(each) if on_stmt else each
         if type(replacement) not in _STATEMENTS:
-            several = tuple(cast(Sequence[ir.Stmt], replacement))
+            several = tuple(replacement)
             replacement = several[0] if len(several) == 1 else several
-        results.append(cast(_Replacement, replacement))
-    return results[0]
+        results.append(replacement)
+    result: _Replacement = results[0]
+    return result
 
 
 _REBUILD: Mapping[type[Node], Callable[[Any, Sequence[Any]], Node]] = {
@@ -267,22 +282,18 @@ _REBUILD: Mapping[type[Node], Callable[[Any, Sequence[Any]], Node]] = {
     ir.StoreVector: lambda node, new: replace(node, arg=new[0]),
     ir.Gather: lambda node, new: replace(node, position=new[0]),
     ir.Scatter: lambda node, new: replace(node, position=new[0], value=new[1]),
+    ir.Block: lambda _, new: ir.Block(_flat(new)),
+    **dict.fromkeys(
+        (ir.For, ir.Scoped, ir.Staged), lambda node, new: replace(node, body=_as_block(_flat(new)))
+    ),
 }
-"""The nodes of a class with other expressions inside."""
+"""The nodes of a class with other nodes inside."""
 
 
 def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
     """Return the node with other children."""
     rebuild = _REBUILD.get(type(node))
-    if rebuild is not None:
-        return rebuild(node, new)
-    match node:
-        case ir.For() | ir.Scoped() | ir.Staged():
-            return replace(node, body=_as_block(_flat(new)))
-        case ir.Block():
-            return ir.Block(cast(tuple[ir.Stmt, ...], _flat(new)))
-        case _:
-            return node
+    return node if rebuild is None else rebuild(node, new)
 
 
 def with_children(node: SomeNode, inside: Sequence[ir.Expr]) -> SomeNode:
@@ -291,18 +302,20 @@ def with_children(node: SomeNode, inside: Sequence[ir.Expr]) -> SomeNode:
     return node if is_same else cast(SomeNode, _with_children(node, inside))
 
 
-def _flat(replacements: Sequence[_Replacement]) -> tuple[Node, ...]:
+def _flat(replacements: Sequence[Any]) -> tuple[Any, ...]:
     """Return nodes one after the other."""
+    if tuple not in map(type, replacements):
+        return tuple(replacements)
     groups = [each if isinstance(each, tuple) else (each,) for each in replacements]
     return tuple([node for group in groups for node in group])
 
 
-def _as_block(stmts: tuple[Node, ...]) -> ir.Block:
+def _as_block(stmts: tuple[ir.Stmt, ...]) -> ir.Block:
     match stmts:
         case (ir.Block() as block,):
             return block
         case _:
-            return ir.Block(cast(tuple[ir.Stmt, ...], stmts))
+            return ir.Block(stmts)
 
 
 def depth(root: Node) -> int:
@@ -315,21 +328,14 @@ def size(root: Node) -> int:
     return sum(1 for _ in walk(root))
 
 
+_INDEXED = frozenset(kind for kind in _INSIDE if "indices" in kind.__match_args__)
+
+
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
     """Return the axis indices of a node, without the indices of its children."""
+    if type(node) in _INDEXED:
+        return cast(ir.Load, node).indices
     match node:
-        case (
-            ir.Load()
-            | ir.LoadMerge()
-            | ir.Gather()
-            | ir.Store()
-            | ir.StoreVector()
-            | ir.Prefetch()
-            | ir.Scoped()
-        ):
-            return node.indices
-        case ir.Scatter(indices=indices):
-            return indices
         case ir.IndexValue(index):
             return (index,)
         case ir.For(bound=ir.LoopBound(index) as bound):
@@ -345,16 +351,18 @@ def free_variables(root: Node) -> tuple[LoopVar, ...]:
 
     The indices of `Scoped` are ignored.
     """
-    bound = {node.var for node in walk(root) if isinstance(node, ir.For)}
+    bound: set[LoopVar] = set()
     found: dict[LoopVar, None] = {}
     for node in walk_up(root):
         if isinstance(node, ir.Scoped):
             continue
+        if isinstance(node, ir.For):
+            bound.add(node.var)
         for index in indices_of(node):
             for var in variables(index):
-                if isinstance(var, LoopVar) and var not in bound:
+                if isinstance(var, LoopVar):
                     found[var] = None
-    return tuple(found)
+    return tuple([var for var in found if var not in bound])
 
 
 def static_indices(root: Node) -> tuple[StaticIndex, ...]:
@@ -364,10 +372,10 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
         if isinstance(node, ir.Repeat):
             inside = static_indices(node.body)
             found.update(dict.fromkeys(each for each in inside if each is not node.index))
-        for index in indices_of(node):
-            for var in variables(index):
-                if isinstance(var, StaticIndex):
-                    found[var] = None
+        indices = indices_of(node)
+        if has_static(indices):
+            every = [var for index in indices for var in variables(index)]
+            found.update(dict.fromkeys(each for each in every if isinstance(each, StaticIndex)))
     return tuple(found)
 
 
@@ -466,21 +474,29 @@ def clone_expr(root: ir.Expr, new_local: NewLocal) -> ir.Expr:
 
 def _substitute_stmt(stmt: ir.Stmt, values: Mapping[IndexVar, AxisIndex]) -> ir.Stmt:
     match stmt:
-        case ir.Store() | ir.StoreVector() | ir.Scatter() | ir.Prefetch() if _mentions(
-            stmt.indices, values
-        ):
-            return replace(stmt, indices=tuple(substitute(i, values) for i in stmt.indices))
-        case ir.For(bound=ir.LoopBound()) if _mentions(indices_of(stmt), values):
+        case ir.Store() | ir.StoreVector() | ir.Scatter() | ir.Prefetch():
+            return _substitute_indices(stmt, values)
+        case ir.For(bound=ir.LoopBound()):
             return with_bound_at(stmt, values)
         case _:
             return stmt
+
+
+def _substitute_indices(node: SomeNode, values: Mapping[IndexVar, AxisIndex]) -> SomeNode:
+    """Return a node at other indices; the node itself if they are the same."""
+    old = indices_of(node)
+    new = tuple([substitute(index, values) for index in old])
+    is_same = all(map(is_, new, old))
+    return node if is_same else cast(SomeNode, replace(cast(Any, node), indices=new))
 
 
 def with_bound_at(loop: ir.For, values: Mapping[IndexVar, AxisIndex]) -> ir.For:
     """Return a loop with indices substituted for the variables in its bound."""
     if loop.bound is None:
         return loop
-    return replace(loop, bound=replace(loop.bound, index=substitute(loop.bound.index, values)))
+    index = substitute(loop.bound.index, values)
+    same = index is loop.bound.index
+    return loop if same else replace(loop, bound=replace(loop.bound, index=index))
 
 
 def with_loops(loops: Iterable[ir.For], body: ir.Block) -> ir.Block:
@@ -492,18 +508,13 @@ def with_loops(loops: Iterable[ir.For], body: ir.Block) -> ir.Block:
 
 def _substitute_expr(expr: ir.Expr, values: Mapping[IndexVar, AxisIndex]) -> ir.Expr:
     match expr:
-        case ir.Load() | ir.LoadMerge() | ir.Gather() | ir.Scoped() if _mentions(
-            expr.indices, values
-        ):
-            return replace(expr, indices=tuple(substitute(i, values) for i in expr.indices))
-        case ir.IndexValue(index) if _mentions((index,), values):
-            return replace(expr, index=substitute(index, values))
+        case ir.Load() | ir.LoadMerge() | ir.Gather() | ir.Scoped():
+            return _substitute_indices(expr, values)
+        case ir.IndexValue(old):
+            new = substitute(old, values)
+            return expr if new is old else replace(expr, index=new)
         case _:
             return expr
-
-
-def _mentions(indices: tuple[AxisIndex, ...], vars: Collection[IndexVar]) -> bool:
-    return any(var in vars for index in indices for var in variables(index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,70 +532,89 @@ class Access:
     merge: bool = False
 
 
-_WRITING = (ir.Store, ir.StoreVector, ir.Scatter, ir.Fill)
-_ACCESSING = {
-    ir.Load,
-    ir.Gather,
-    ir.LoadMerge,
-    *_WRITING,
-    ir.CheckPositions,
-    ir.CallExternal,
-    ir.Repeat,
+def _whole_accesses(node: ir.CallExternal | ir.Repeat) -> tuple[Access, ...]:
+    read = [Access(each, False) for each in node.inputs]
+    return (*read, *(Access(each, True) for each in node.outputs))
+
+
+_ACCESSES: dict[type[Node], Callable[[Any], tuple[Access, ...]]] = {
+    **dict.fromkeys((ir.Load, ir.Gather), lambda node: (Access(node.node, False, node.indices),)),
+    **dict.fromkeys(
+        (ir.Store, ir.StoreVector, ir.Scatter),
+        lambda node: (Access(node.node, True, node.indices),),
+    ),
+    ir.LoadMerge: lambda node: (Access(node.node, False, node.indices, merge=True),),
+    ir.CheckPositions: lambda node: (Access(node.node, False),),
+    ir.Fill: lambda node: (Access(node.node, True),),
+    **dict.fromkeys((ir.CallExternal, ir.Repeat), _whole_accesses),
 }
 
 
 def accesses_at(node: Node) -> tuple[Access, ...]:
     """Return the accesses of a node, without the accesses of its children."""
-    match node:
-        case ir.Load() | ir.Gather():
-            return (Access(node.node, False, node.indices),)
-        case ir.LoadMerge():
-            return (Access(node.node, False, node.indices, merge=True),)
-        case ir.Store() | ir.StoreVector() | ir.Scatter():
-            return (Access(node.node, True, node.indices),)
-        case ir.CheckPositions(positions):
-            return (Access(positions, False),)
-        case ir.Fill():
-            return (Access(node.node, True),)
-        case (
-            ir.CallExternal(inputs=inputs, outputs=outputs)
-            | ir.Repeat(inputs=inputs, outputs=outputs)
-        ):
-            return (*(Access(n, False) for n in inputs), *(Access(n, True) for n in outputs))
-        case _:
-            return ()
+    found = _ACCESSES.get(type(node))
+    return () if found is None else found(node)
+
+
+def accesses_memory(node: Node) -> bool:
+    """Return True if a node itself accesses memory."""
+    return type(node) in _ACCESSES
 
 
 def accesses(root: Node) -> Iterator[Access]:
     """Yield every access inside a node, in execution order."""
     for node in walk_up(root):
-        if type(node) in _ACCESSING:
-            yield from accesses_at(node)
+        found = _ACCESSES.get(type(node))
+        if found is not None:
+            yield from found(node)
 
 
 def reads(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes that are read, in order of first use; merge buffers are ignored."""
-    return _distinct(a.node for a in accesses(root) if not a.writes and not a.merge)
+    return _accessed(root, _READING, "inputs")
 
 
 def writes(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes that are written, in order of first use."""
-    return _distinct(a.node for a in accesses(root) if a.writes)
+    return _accessed(root, _WRITING, "outputs")
 
 
 def merge_reads(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes whose merge buffers are read, in order of first use."""
-    return _distinct(a.node for a in accesses(root) if a.merge)
+    return _accessed(root, {ir.LoadMerge})
 
 
 def nodes_of(root: Node) -> tuple[TensorNode, ...]:
     """Return every node whose memory or merge buffer is accessed, in order of first use."""
-    return _distinct(a.node for a in accesses(root))
+    return _accessed(root, _ACCESSING, "inputs", "outputs")
 
 
 def allocated_nodes(root: Node) -> tuple[TensorNode, ...]:
     """Return the nodes allocated inside a statement, in order."""
-    return _distinct(node.node for node in walk(root) if isinstance(node, ir.Allocate))
+    return _accessed(root, {ir.Allocate})
+
+
+_READING = frozenset((ir.Load, ir.Gather, ir.CheckPositions))
+_WRITING = frozenset((ir.Store, ir.StoreVector, ir.Scatter, ir.Fill))
+_ACCESSING = _READING | _WRITING | {ir.LoadMerge}
+
+
+def _accessed(root: Node, kinds: Set[type[Any]], *of_calls: str) -> tuple[TensorNode, ...]:
+    """Return the nodes that parts of some classes mention, in order of first use.
+
+    Args:
+        of_calls: The fields of calls, and of repetitions, that mention others.
+    """
+    found: dict[TensorNode, None] = {}
+    each: Any
+    for each in walk_up(root):
+        kind = type(each)
+        if kind in kinds:
+            found[each.node] = None
+        elif kind is ir.CallExternal or kind is ir.Repeat:
+            for field in of_calls:
+                found.update(dict.fromkeys(getattr(each, field)))
+    return tuple(found)
 
 
 def flattened(body: ir.Block, *, keeps_scopes: bool = False) -> Iterator[ir.Stmt]:
@@ -637,10 +667,6 @@ def rename_local(root: ir.Stmt, old: ir.Local, new: ir.Local) -> ir.Block:
     return rewrite(root, renaming.on_stmt, renaming.on_expr)
 
 
-def _distinct(nodes: Iterator[TensorNode]) -> tuple[TensorNode, ...]:
-    return tuple(dict.fromkeys(nodes))
-
-
 def remove_unused_nodes(program: ir.LoopProgram) -> ir.LoopProgram:
     """Remove unused parameters, nodes and allocations from a program."""
     used = frozenset(nodes_of(program.body))
@@ -650,9 +676,10 @@ def remove_unused_nodes(program: ir.LoopProgram) -> ir.LoopProgram:
     def without_unused(stmt: ir.Stmt) -> Replacement:
         return () if isinstance(stmt, ir.Allocate) and stmt.node not in used else stmt
 
+    allocates = contains(program.body, ir.Allocate)
     return replace(
         program,
         params=tuple(node for node in program.params if node in used),
         nodes={node: info for node, info in program.nodes.items() if node in used},
-        body=map_stmts(program.body, without_unused),
+        body=map_stmts(program.body, without_unused) if allocates else program.body,
     )

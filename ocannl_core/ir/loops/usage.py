@@ -16,11 +16,18 @@ from ocannl_core.ir.indexing import (
     StaticIndex,
     affine,
     as_affine,
-    variables,
+    has_static,
 )
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
-from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children, merge_reads
+from ocannl_core.ir.loops.traverse import (
+    Access,
+    Node,
+    accesses_at,
+    accesses_memory,
+    children,
+    merge_reads,
+)
 from ocannl_core.ir.node import NodeInfo, TensorNode
 
 
@@ -86,8 +93,9 @@ def usage_of(program: ir.LoopProgram, known: Mapping[IndexVar, Range] | None = N
     params = frozenset(program.params)
     origin: Origin | None = None
     for node in _in_order(program.body, bounds):
-        if isinstance(node, ir.Remark) and node.origin is not None:
-            origin = node.origin
+        if isinstance(node, ir.Remark):
+            origin = node.origin or origin
+            continue
         if isinstance(node, ir.Repeat):
             inside = _usage_inside(node, program, bounds)
             limits.update(dict.fromkeys(inside.limits))
@@ -103,37 +111,42 @@ def usage_of(program: ir.LoopProgram, known: Mapping[IndexVar, Range] | None = N
                     writes.add(access.node)
             elif not access.merge:
                 reads.add(access.node)
-                has_cells = 0 not in program.nodes[access.node].dims
-                if has_cells and access.node not in writes:
+                if access.node not in writes and 0 not in program.nodes[access.node].dims:
                     reads_first.add(access.node)
-        if isinstance(
-            node, ir.Load | ir.LoadMerge | ir.Gather | ir.Store | ir.StoreVector | ir.Scatter
-        ):
+        if isinstance(node, _AT_CELL):
             found = _limits(node, program.nodes[node.node], bounds, origin)
             limits.update(dict.fromkeys(found))
     used = params & reads, params & reads_first, params & writes
     return Usage(*used, tuple(limits), merge_reads(program.body))
 
 
+_AT_CELL = (ir.Load, ir.Store, ir.Gather, ir.Scatter, ir.StoreVector, ir.LoadMerge)
+
+
 def _in_order(body: ir.Block, bounds: dict[IndexVar, Range]) -> Iterator[Node]:
-    """Yield statements and expressions in the order of the first iteration of every loop.
+    """Yield remarks and the nodes that access memory in the order of the first iteration of every
+    loop.
 
     Loops without iterations are left out. `bounds` holds the variables of the loops around, and of
     earlier ones.
     """
-    pending: list[tuple[Node, bool]] = [(body, False)]
+    pending: list[Node | tuple[Node]] = [body]
     while pending:
-        node, entered = pending.pop()
-        inner = () if entered else children(node)
+        node = pending.pop()
+        if isinstance(node, tuple):  # after the nodes inside
+            yield node[0]
+            continue
         if isinstance(node, ir.For):
             if node.start >= node.stop:
                 continue
             bounds[node.var] = Range(node.start, node.stop - 1)
-        if inner:
-            pending.append((node, True))
-            pending.extend((child, False) for child in reversed(inner))
-        else:
-            yield node
+        inner = children(node)
+        if accesses_memory(node) or isinstance(node, ir.Remark):
+            if not inner:
+                yield node
+                continue
+            pending.append((node,))
+        pending += inner[::-1]
 
 
 def _usage_inside(
@@ -172,9 +185,7 @@ def _limits(
 
     A position given by static indices alone is one of the node's own cells, not of its margins.
     """
-    if not info.extents and not any(
-        isinstance(var, StaticIndex) for index in access.indices for var in variables(index)
-    ):
+    if not info.extents and not has_static(access.indices):
         return
     dims = info.buffer_dims
     margins = info.padding or (Margin(),) * len(dims)

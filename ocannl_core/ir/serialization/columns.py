@@ -53,7 +53,9 @@ class ColumnWriter:
 
     def strings(self, values: Sequence[str]) -> None:
         """Append a column of strings."""
-        self.integers(list(map(self._string, values)))
+        for text in dict.fromkeys(values):
+            self._string(text)
+        self.integers(list(map(self._strings.__getitem__, values)))
 
     def content(self, header: Mapping[str, object]) -> bytes:
         """Return all columns as bytes, with further members of the header."""

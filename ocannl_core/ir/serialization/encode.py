@@ -15,6 +15,7 @@ program in two processes do.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -54,7 +55,8 @@ class _Encoder:
     def __init__(self, numbering: Numbering) -> None:
         self._encoding = Encoding(numbering, self._numbers_of)
         self._numbers: IdentityNumbers[Any] = IdentityNumbers()
-        self._pending: dict[type, list[Any]] = {}
+        self._pending: defaultdict[type, list[Any]] = defaultdict(list)
+        self._codes: dict[type, int] = {}
         self._classes: dict[type, _Class] = {}
         self._kinds: list[int] = []
         self._new = 0
@@ -84,21 +86,21 @@ class _Encoder:
     def _numbers_of(self, records: Values) -> list[int]:
         """Return the numbers of records; the fields of new ones are added later."""
         numbers, new = self._numbers.number(records)
-        for record in new:
-            kind = record.__class__
-            self._kinds.append(self._code(kind))
-            self._pending.setdefault(kind, []).append(record)
+        kinds = list(map(type, new))
+        for kind in dict.fromkeys(kinds):
+            if kind not in self._classes:
+                self._add_class(kind)
+        self._kinds += map(self._codes.__getitem__, kinds)
+        for kind, record in zip(kinds, new, strict=True):
+            self._pending[kind].append(record)
         return numbers
 
-    def _code(self, kind: type) -> int:
-        found = self._classes.get(kind)
-        if found is None:
-            record = record_of(kind)
-            if record is None:
-                raise NotDataError(f"a {kind.__qualname__} holds more than data")
-            found = _Class(record, len(self._classes), self._encoding)
-            self._classes[kind] = found
-        return found.code
+    def _add_class(self, kind: type) -> None:
+        record = record_of(kind)
+        if record is None:
+            raise NotDataError(f"a {kind.__qualname__} holds more than data")
+        self._codes[kind] = len(self._codes)
+        self._classes[kind] = _Class(record, self._encoding)
 
     def _write_identities(self, out: ColumnWriter) -> None:
         """Write the new identities, in the order of their numbers."""
@@ -127,11 +129,10 @@ def _add_values_of_gradients(numbering: Numbering) -> None:
 
 
 class _Class:
-    """The fields of all records of one class, at a position among the classes of the value."""
+    """The fields of all records of one class."""
 
-    def __init__(self, record: Record, code: int, encoding: Encoding) -> None:
+    def __init__(self, record: Record, encoding: Encoding) -> None:
         self.record = record
-        self.code = code
         self._columns = [Column(form, encoding) for form in record.fields.values()]
 
     def add(self, records: Values) -> None:

@@ -61,6 +61,12 @@ class Numbering:
         """Return the number of an object, the next one if it is new."""
         return self.numbers.setdefault(thing, len(self.numbers))
 
+    def numbers_of(self, things: Values) -> list[int]:
+        """Return the numbers of objects."""
+        for thing in dict.fromkeys(things):
+            self.number(thing)
+        return list(map(self.numbers.__getitem__, things))
+
     def close(self) -> None:
         """Mark all objects so far as known to a reader."""
         self.known = len(self.numbers)
@@ -184,9 +190,10 @@ class SymbolForm(Form):
     def __init__(self, kind: type) -> None:
         super().__init__({kind}, name_of(kind))
         self._kind = kind
+        self._name = attrgetter("_name_" if issubclass(kind, Enum) else "name")
 
     def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:
-        return list(map(attrgetter("name"), values))
+        return list(map(self._name, values))
 
     def write(self, column: Values, out: ColumnWriter) -> None:
         out.strings(column)
@@ -222,7 +229,7 @@ class IdentityForm(ReferenceForm):
     """Objects that are compared by identity."""
 
     def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:
-        return list(map(encoding.numbering.number, values))
+        return encoding.numbering.numbers_of(values)
 
     def read(self, decoding: Decoding, count: int) -> Values:
         return self._select(decoding.things, decoding, count)

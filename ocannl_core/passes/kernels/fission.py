@@ -95,7 +95,11 @@ def _split(step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos) -> kernel_ir.St
 def _reductions(
     loops: Iterable[For], stmts: tuple[Stmt, ...], nodes: kernel_ir.NodeInfos
 ) -> tuple[Scoped, ...]:
-    """Return the inlined reductions of stores that may be computed before all of the stores."""
+    """Return the inlined reductions of stores that may be computed before all of the stores, if
+    there are several.
+    """
+    if sum(isinstance(each, Scoped) for stmt in stmts for each in walk(stmt)) < 2:
+        return ()
     stores = [with_flat_computations(each) for each in stmts if isinstance(each, Store)]
     if len(stores) != len(stmts):
         return ()

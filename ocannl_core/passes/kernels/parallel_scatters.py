@@ -35,7 +35,7 @@ from ocannl_core.ir.kernels.dependence import AccessSet, iterations_are_independ
 from ocannl_core.ir.kernels.nest import perfect_loops
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import map_expr, substitute_in_stmt, walk, with_loops
+from ocannl_core.ir.loops.traverse import contains, map_expr, substitute_in_stmt, walk, with_loops
 from ocannl_core.ir.numbers.dtypes import Kind
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.ir.target import ThreadBlocks
@@ -114,7 +114,7 @@ def scatter_in_strips(stmt: ir.For, touched: AccessSet) -> ir.For | None:
         return None
     if any(loop.kind is not ir.AxisKind.SERIAL for loop in loops):
         return None
-    if not any(isinstance(each, ir.Scatter) for part in inner for each in walk(part)):
+    if not any(contains(part, ir.Scatter) for part in inner):
         return None
     if not iterations_are_independent(columns, touched):
         return None

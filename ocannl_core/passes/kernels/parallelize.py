@@ -43,12 +43,12 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     Replacement,
     allocated_nodes,
+    contains,
     declares,
     flattened,
     free_locals,
     map_stmts,
     reads,
-    walk,
     writes,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -147,7 +147,7 @@ def _divided_scalars(body: ir.Block) -> tuple[tuple[ir.DeclareLocal | ir.SetLoca
         elif not isinstance(stmt, ir.Remark):
             rest.append(stmt)
     read = {node for scalar in scalars for node in reads(scalar)}
-    has_loops = any(isinstance(node, ir.Scoped) for scalar in scalars for node in walk(scalar))
+    has_loops = any(contains(scalar, ir.Scoped) for scalar in scalars)
     if has_loops or any(not read.isdisjoint(writes(stmt)) for stmt in rest):
         return (), body
     return tuple(scalars), ir.Block(tuple(rest)) if scalars else body

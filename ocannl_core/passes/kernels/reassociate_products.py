@@ -60,7 +60,7 @@ def reassociate_nest(
         most_left: The most of the multiplications that stages may leave.
     """
     reduction = nest.reduction
-    if reduction is None or reduction.op is not BinaryOp.ADD or not is_vectorizable(nest, nodes):
+    if reduction is None or reduction.op is not BinaryOp.ADD:
         return None
     values = [_Factor(factor, _axes_of(factor, nest)) for factor in reduction.factors]
     varying = tuple(value.axes for value in values if value.axes)
@@ -71,6 +71,8 @@ def reassociate_nest(
     whole, *others = _orders(varying, summed, extents)
     best = min(others, key=lambda order: order.work, default=whole)
     if whole.work - best.work < least_saved or best.work > most_left * whole.work:
+        return None
+    if not is_vectorizable(nest, nodes):
         return None
     return _Builder(nest, reduction, nodes).built(values, best.groups)
 

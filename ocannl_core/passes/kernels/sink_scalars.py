@@ -22,6 +22,7 @@ from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, Step
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
+    contains,
     depth,
     map_expr,
     map_exprs,
@@ -59,7 +60,9 @@ def _sunk(step: LeafStep, nodes: NodeInfos, *, only_nests: bool) -> StepReplacem
 def _with_values_in_loops(body: ir.Block) -> ir.Block | None:
     """Return loops without the scalars inside; None if a reduction would repeat one."""
     loops, stmts = perfect_loops(body)
-    if not loops or any(isinstance(each, ir.For) for each in stmts):
+    if not loops or not any(isinstance(each, ir.SetLocal) for each in stmts):
+        return None
+    if any(isinstance(each, ir.For) for each in stmts):
         return None
     declared = {each.local for each in stmts if isinstance(each, ir.DeclareLocal)}
     scopes = (each for stmt in stmts for each in walk(stmt) if isinstance(each, ir.Scoped))
@@ -71,13 +74,14 @@ def _with_values_in_loops(body: ir.Block) -> ir.Block | None:
 
 def _with_values(body: ir.Block) -> ir.Block | None:
     """Return the body without its scalars; None without any, or if the value of one may change."""
-    if not any(isinstance(stmt, ir.SetLocal) for stmt in flat_statements(body)):
+    stmts = flat_statements(body)
+    if not any(isinstance(stmt, ir.SetLocal) for stmt in stmts):
         return None
     written = set(writes(body))
     declared: set[ir.Local] = set()
     values: dict[ir.Local, ir.Expr] = {}
     rest: list[ir.Stmt] = []
-    for stmt in flat_statements(body):
+    for stmt in stmts:
         match stmt:
             case ir.DeclareLocal(local):
                 declared.add(local)
@@ -105,7 +109,7 @@ def _value_of(expr: ir.Expr, values: dict[ir.Local, ir.Expr]) -> ir.Expr:
 
 def _has_scopes(expr: ir.Expr) -> bool:
     """Return True if an expression declares variables, of which two copies would need two."""
-    return any(isinstance(each, ir.Scoped) for each in walk(expr))
+    return contains(expr, ir.Scoped)
 
 
 def _changes(node: object, values: dict[ir.Local, ir.Expr]) -> bool:

@@ -16,10 +16,10 @@ from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     allocated_nodes,
+    contains,
     flattened,
     locals_of,
     nodes_of,
-    walk,
     writes,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -146,9 +146,9 @@ def _flat(body: ir.Block) -> Iterator[ir.Stmt]:
 def _groups(stmts: tuple[ir.Stmt, ...]) -> Iterator[tuple[ir.Stmt, ...]]:
     """Yield groups of statements: single ones, or those from a declaration to its last use."""
     last_use: dict[object, int] = {}
-    for position, stmt in enumerate(stmts):
-        for thing in (*locals_of(stmt), *nodes_of(stmt)):
-            last_use[thing] = position
+    if any(_declared(stmt) is not None for stmt in stmts):
+        for position, stmt in enumerate(stmts):
+            last_use.update(dict.fromkeys((*locals_of(stmt), *nodes_of(stmt)), position))
     start = 0
     while start < len(stmts):
         end = position = start
@@ -181,4 +181,4 @@ def _is_loop_free(group: tuple[ir.Stmt, ...]) -> bool:
             s, ir.Store | ir.StoreVector | ir.Scatter | ir.SetLocal | ir.DeclareLocal | ir.Remark
         )
         for s in group
-    ) and not any(isinstance(node, ir.For) for stmt in group for node in walk(stmt))
+    ) and not any(contains(stmt, ir.For) for stmt in group)

@@ -111,6 +111,8 @@ class NodeAccesses:
         An inlined `c[i] = t[i] * t[i]` computes `t[i]` once, and so does
         `c[i] = where(x[i], t[i], 0.0) + t[i]`. Loads that occur in branches only stay separate.
         """
+        if len({ById(site.store) for _, site in self.reads}) == len(self.reads):
+            return self
         keys = Counter(_read_key(site) for _, site in self.reads)
         if all(count == 1 for count in keys.values()):
             return self

@@ -7,7 +7,7 @@ for i in range(4):            -->   for i in range(4):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from operator import is_
 
@@ -147,9 +147,10 @@ def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
     body = program.body
     if any(_stores_node_twice(stmt) for stmt in traverse.statements(body)):
         body = traverse.rewrite(body, on_stmt=_remove_overwritten)
-    read = {access.node for access in traverse.accesses(body) if not access.writes}
+    statements = [analyze_statement(stmt, 0, {}) for stmt in body.stmts]
+    read = {site.node for each in statements for site in each.reads}
     useless = frozenset(traverse.allocated_nodes(body)) - read
-    kept = _Liveness(program.nodes, body, useless).live_statements()
+    kept = _Liveness(program.nodes, statements, useless).live_statements()
     if len(kept) != len(body.stmts) or not all(map(is_, kept, body.stmts)):
         body = ir.Block(kept)
     return (
@@ -161,7 +162,7 @@ def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
 
 def _stores_node_twice(stmt: ir.Stmt) -> bool:
     """Return True if a block stores to one node repeatedly."""
-    if not isinstance(stmt, ir.Block):
+    if not isinstance(stmt, ir.Block) or len(stmt.stmts) < 2:
         return False
     targets = [each.node for each in stmt.stmts if isinstance(each, ir.Store)]
     return len(targets) > 1 and len(set(targets)) < len(targets)
@@ -197,21 +198,21 @@ class _Liveness:
     """
 
     nodes: Mapping[TensorNode, NodeInfo]
-    body: ir.Block
+    statements: Sequence[AnalyzedStatement]
     useless: frozenset[TensorNode]
     dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
 
     def live_statements(self) -> tuple[ir.Stmt, ...]:
         """Return the live statements."""
-        for stmt in self.body.stmts:
+        for stmt in (each.stmt for each in self.statements):
             if isinstance(stmt, ir.Allocate) and stmt.scope is ir.Scope.ROUTINE:
                 self.dead[stmt.node] = [all_cells(self.nodes[stmt.node])]
         kept: list[ir.Stmt] = []
         is_gone = False
-        for stmt in reversed(self.body.stmts):
+        for analyzed in reversed(self.statements):
+            stmt = analyzed.stmt
             if is_gone and isinstance(stmt, ir.Remark) and stmt.origin is not None:
                 continue  # the remark of a removed statement
-            analyzed = analyze_statement(stmt, 0, {})
             remaining = self.remove_dead(analyzed)
             is_gone = remaining is None
             if remaining is not None:
@@ -221,11 +222,10 @@ class _Liveness:
 
     def remove_dead(self, analyzed: AnalyzedStatement) -> ir.Stmt | None:
         """Remove the dead stores of a statement; return None if nothing is left."""
-        seen, written = (
-            {site.node for site in sites} for sites in (analyzed.reads, analyzed.writes)
-        )
+        seen = {site.node for site in analyzed.reads}
+        written = {site.node for site in analyzed.writes}
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
-        if not dead or any(isinstance(node, ir.Staged) for node in traverse.walk(analyzed.stmt)):
+        if not dead or traverse.contains(analyzed.stmt, ir.Staged):
             return analyzed.stmt
 
         def on_stmt(each: ir.Stmt) -> traverse.Replacement:

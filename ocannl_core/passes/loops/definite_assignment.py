@@ -69,7 +69,7 @@ class _AssignedCells:
         if (
             read.indices is None
             or not isinstance(read.access, ir.Load)
-            or _has_static(read.indices)
+            or indexing.has_static(read.indices)
         ):
             return False
         wanted = count_accesses_per_cell(read.indices, ranges_of(read.loops), self.info.buffer_dims)
@@ -169,8 +169,11 @@ def may_run_never(site: AccessSite) -> bool:
     A loop along an axis of the node itself leaves out no cell, because cells beyond the extent are
     undefined.
     """
+    bounded = [loop.var for loop in site.loops if loop.bound is not None]
+    if not bounded:
+        return False
     used = {var for index in site.indices or () for var in indexing.variables(index)}
-    return any(loop.bound is not None and loop.var not in used for loop in site.loops)
+    return not used.issuperset(bounded)
 
 
 def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
@@ -179,9 +182,9 @@ def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
     match site.access:
         case ir.Fill():
             return np.ones(dims, dtype=np.int64)
-        case ir.Store(_, indices) if not _has_static(indices):
+        case ir.Store(_, indices) if not indexing.has_static(indices):
             return count_accesses_per_cell(indices, loops, dims)
-        case ir.StoreVector(_, indices, length) if not _has_static(indices):
+        case ir.StoreVector(_, indices, length) if not indexing.has_static(indices):
             cells, lane = _lanes(indices, length, info)
             found = count_accesses_per_cell((cells,), {**loops, **lane}, (info.size,))
             return None if found is None else found.reshape(dims)
@@ -191,14 +194,6 @@ def count_writes(site: AccessSite, info: NodeInfo) -> Counts | None:
             return found
         case _:
             return None
-
-
-def _has_static(indices: tuple[indexing.AxisIndex, ...]) -> bool:
-    return any(
-        isinstance(var, indexing.StaticIndex)
-        for index in indices
-        for var in indexing.variables(index)
-    )
 
 
 def assigns_all(site: AccessSite, info: NodeInfo) -> bool:

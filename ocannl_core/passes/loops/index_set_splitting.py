@@ -20,7 +20,7 @@ from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.indexing import IndexVar, as_affine, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, ranges_of
-from ocannl_core.ir.loops.traverse import clone_stmt, rewrite, size, statements, walk
+from ocannl_core.ir.loops.traverse import clone_stmt, contains, rewrite, size, statements, walk
 from ocannl_core.ir.numbers.primitives import COMPARISONS, BinaryOp, TernaryOp
 from ocannl_core.passes.loops.algebraic_rules import apply_rules
 from ocannl_core.passes.loops.simplify import simplify
@@ -46,9 +46,7 @@ def split_index_sets(program: ir.LoopProgram) -> ir.LoopProgram:
 
 def _is_guard(expr: ir.Ternary) -> bool:
     """Return True if an expression selects by the position of a loop."""
-    return expr.op is TernaryOp.WHERE and any(
-        isinstance(each, ir.IndexValue) for each in walk(expr.first)
-    )
+    return expr.op is TernaryOp.WHERE and contains(expr.first, ir.IndexValue)
 
 
 def _split(stmts: Sequence[ir.Stmt]) -> Iterator[ir.Stmt]:

@@ -52,7 +52,7 @@ def hoist_invariants(
             return stmt
         if not any(_is_costly(s, least_cost) for s in stmt.body.stmts):
             return stmt
-        if any(isinstance(node, ir.Barrier) for node in traverse.walk(stmt.body)):
+        if traverse.contains(stmt.body, ir.Barrier):
             return stmt
         if not known:
             known.append(collect_variables(program.body))

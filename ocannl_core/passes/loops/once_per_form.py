@@ -16,7 +16,7 @@ from operator import is_
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import LoopVar
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import nodes_of, remove_unused_nodes, walk
+from ocannl_core.ir.loops.traverse import contains, nodes_of, remove_unused_nodes
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.serialization.forms import NotDataError
 from ocannl_core.ir.templates import CanonicalForm, Key, Template, canonical_form, shares_forms
@@ -93,7 +93,7 @@ def is_loop_free(stmt: ir.Stmt) -> bool:
     """Return True if a statement has no loops, and so shares a kernel with its neighbours."""
     if isinstance(stmt, ir.Block):
         return all(map(is_loop_free, stmt.stmts))
-    return isinstance(stmt, _LOOP_FREE) and not any(isinstance(n, ir.For) for n in walk(stmt))
+    return isinstance(stmt, _LOOP_FREE) and not contains(stmt, ir.For)
 
 
 def run_local(program: ir.LoopProgram, passes: Sequence[LocalPass]) -> ir.LoopProgram:

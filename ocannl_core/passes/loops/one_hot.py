@@ -46,7 +46,7 @@ def gather_one_hot(
         tables_are_finite: True if all entries that are multiplied by zero are finite.
         positive: Nodes that never hold -0.0.
     """
-    if not any(isinstance(node, ir.IndexValue) for node in traverse.walk(program.body)):
+    if not traverse.contains(program.body, ir.IndexValue):
         return program  # no loop variable is compared
     fresh = fresh_locals(program.body)
     rules = _OneHotRules(program.nodes, fresh, tables_are_finite, frozenset(positive))
@@ -238,7 +238,7 @@ def _is_independent(selection: _Selection, update: ir.Store | ir.SetLocal, var: 
             case ir.SetLocal(local):
                 if local in traverse.locals_of(part):
                     return False
-    return not any(isinstance(part, ir.Scoped) for part in traverse.walk(selection.value))
+    return not traverse.contains(selection.value, ir.Scoped)
 
 
 def _as_integer(position: ir.Expr, loop: ir.For) -> ir.Expr:

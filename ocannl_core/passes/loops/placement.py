@@ -26,7 +26,7 @@ def allocate_scratch(
         independent: Nodes written before they are read, if already computed.
     """
     known = independent_nodes(program) if independent is None else independent
-    scratch = tuple(n for n in program.params if n in known and n not in stored)
+    scratch = dict.fromkeys(n for n in program.params if n in known and n not in stored)
     if not scratch:
         return program
     allocations = tuple(Allocate(node, Scope.ROUTINE) for node in scratch)

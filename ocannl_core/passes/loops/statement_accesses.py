@@ -6,7 +6,8 @@ Passes order effects at this granularity; within a statement they analyse cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, IndexVar
@@ -98,13 +99,31 @@ def analyze_statement(
     writes: list[AccessSite] = []
     ranges = dict(statics)
     next_local = 0
-    for node, loops, store, is_staged in _walk_in_order(stmt):
+    context: _Context = (), None, False
+    pending: list[Node | tuple[Node, _Context]] = [stmt]
+    while pending:
+        visited = pending.pop()
+        if isinstance(visited, tuple):  # after the children of the node
+            node, context = visited
+        else:
+            node = visited
+            inside = _INSIDE.get(type(node))
+            if inside is not None:
+                pending.append((node, context))
+                pending += children(node)[::-1]
+                context = inside(node, context)
+                continue
+            pending += children(node)[::-1]
         match node:
             case ir.Load() | ir.Gather() | ir.LoadMerge():
-                reads.append(AccessSite(node.node, node, node.indices, loops, store, is_staged))
+                reads.append(AccessSite(node.node, node, node.indices, *context))
+            case ir.Unary() | ir.Binary() | ir.Const() | ir.Block():
+                pass
             case ir.Store() | ir.StoreVector():
+                loops, _, is_staged = context
                 writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
             case ir.Fill() | ir.Scatter() | ir.CheckPositions() | ir.CallExternal() | ir.Repeat():
+                loops, _, is_staged = context
                 for each in accesses_at(node):
                     sites = writes if each.writes else reads
                     sites.append(AccessSite(each.node, node, None, loops, node, is_staged))
@@ -123,27 +142,18 @@ def analyze_statement(
     return AnalyzedStatement(position, stmt, tuple(reads), tuple(writes), ranges, next_local)
 
 
-_Visit = tuple[Node, tuple[ir.For, ...], ir.Stmt | None, bool]
+_Context = tuple[tuple[ir.For, ...], ir.Stmt | None, bool]
+"""The loops around a node, the store whose value contains it, and `AccessSite.is_staged`."""
 
 
-def _walk_in_order(root: ir.Stmt) -> Iterator[_Visit]:
-    """Yield every node with its context, in execution order."""
-    pending: list[tuple[_Visit, bool]] = [((root, (), None, False), False)]
-    while pending:
-        visit, entered = pending.pop()
-        node, loops, store, is_staged = visit
-        inner = () if entered else children(node)
-        if not inner:
-            yield visit
-            continue
-        pending.append((visit, True))
-        match node:
-            case ir.For():
-                loops = (*loops, node)
-            case ir.Store() | ir.StoreVector() | ir.Scatter():
-                store = node
-            case ir.Staged():
-                is_staged = True
-            case _:
-                pass
-        pending.extend(((child, loops, store, is_staged), False) for child in reversed(inner))
+def _in_store(node: ir.Stmt, context: _Context) -> _Context:
+    return context[0], node, context[2]
+
+
+_INSIDE: dict[type[Node], Callable[[Any, _Context], _Context]] = {
+    ir.For: lambda node, context: ((*context[0], node), *context[1:]),
+    **dict.fromkeys((ir.Store, ir.StoreVector, ir.Scatter), _in_store),
+    ir.Staged: lambda _, context: (*context[:2], True),
+    ir.Gather: lambda _, context: context,
+}
+"""The contexts of the children of nodes that are accounted for after these."""

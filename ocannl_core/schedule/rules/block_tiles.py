@@ -30,7 +30,7 @@ from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Binary, Expr, Gather, Load, Scoped
-from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.traverse import contains
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.schedule import machine_model as machine
@@ -187,7 +187,7 @@ def _find_tile(
         return Obstacle.AXES
     if nest.rounds_often:
         return Obstacle.ORDER
-    if any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
+    if contains(reduction.term, (Gather, Scoped)):
         return Obstacle.TERM
     axes = product_axes(nest, nodes)
     if axes is None:

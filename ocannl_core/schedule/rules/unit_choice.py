@@ -6,7 +6,7 @@ from ocannl_core.ir.kernels.nest import Reduction
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Gather, Scoped
-from ocannl_core.ir.loops.traverse import walk
+from ocannl_core.ir.loops.traverse import contains
 from ocannl_core.ir.matrix_units import DotProduct, MatrixUnit, Unit
 from ocannl_core.ir.numbers.dtypes import DType, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -26,7 +26,7 @@ def find_unit(kind: type[Unit], reduction: Reduction, target: Target) -> Unit | 
     if not units:
         return Obstacle.FORMAT
     is_shared = target.thread_blocks is not None
-    if is_shared and any(isinstance(each, Gather | Scoped) for each in walk(reduction.term)):
+    if is_shared and contains(reduction.term, (Gather, Scoped)):
         return Obstacle.TERM
     formats = {unwidened(factor).dtype for factor in reduction.factors}
     if len(formats) > 1 and kind.widens:

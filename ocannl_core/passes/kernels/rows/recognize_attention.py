@@ -172,7 +172,7 @@ def _invariants(term: Expr, rows: LoopVar, columns: LoopVar) -> list[Expr]:
 
 def _invariant_parts(expr: Expr, rows: LoopVar, columns: LoopVar) -> list[Expr]:
     variables = traverse.free_variables(expr)
-    loads = any(isinstance(each, Load) for each in traverse.walk(expr))
+    loads = traverse.contains(expr, Load)
     if loads and not traverse.locals_of(expr) and not {rows, columns} <= set(variables):
         return [expr]
     found: list[Expr] = []

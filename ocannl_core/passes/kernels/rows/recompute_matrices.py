@@ -93,7 +93,7 @@ def _can_move_over(step: NestStep, others: Sequence[NestStep]) -> bool:
 
 def _is_plain(step: NestStep) -> bool:
     if isinstance(step, Kernel):
-        return not any(isinstance(stmt, CheckPositions) for stmt in traverse.walk(step.body))
+        return not traverse.contains(step.body, CheckPositions)
     return isinstance(step, NestKernel)
 
 

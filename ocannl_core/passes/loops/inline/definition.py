@@ -15,7 +15,7 @@ from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.loops.definite_assignment import covers_array, follows_store, may_run_never
 from ocannl_core.passes.loops.inline.invert_indices import check_definition
 from ocannl_core.passes.loops.statement_accesses import AccessSite, AnalyzedStatement
-from ocannl_core.schedule.cost_model import CostClass, classify_cost
+from ocannl_core.schedule.cost_model import COMPUTES, READS, classify_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
         return Reason.VECTOR_STORE
     if isinstance(site.access, ir.Scatter):
         return Reason.COMPUTED_POSITION
-    if any(isinstance(i, ConcatIndex | ComputedIndex) for i in site.indices or ()):
+    if any(isinstance(i, (ConcatIndex, ComputedIndex)) for i in site.indices or ()):
         return Reason.CONCATENATED_INDEX
     if any(not loop.traced or loop.kind.resource is ir.Resource.DEVICE for loop in site.loops):
         return Reason.UNTRACED_LOOP
@@ -174,7 +174,7 @@ def build_definition(
     cell = {var for index in indices or () for var in variables(index)}
     repeats = any(values.extent > 1 and var not in cell for var, values in loops.items())
     traits = _Traits(node)
-    taken, depth, _ = fold(body, traits.combine)
+    taken, depth = fold(body, traits.combine)
     combines = traits.reads_itself and (repeats or len(writes) > 1)
     return InlinableDefinition(
         node,
@@ -187,16 +187,17 @@ def build_definition(
         any(covers_array(site, info) and not site.never_runs for site in writes),
         traits.reads_itself,
         repeats or traits.has_inner_loops,
-        taken.has_reads,
-        taken.has_computation or (combines and taken.has_reads),
+        bool(taken & READS),
+        bool(taken & COMPUTES) or (combines and bool(taken & READS)),
         traits.has_merge,
         depth,
         traits.size,
     )
 
 
-_Properties = tuple[CostClass, int, bool]
-"""The cost, the depth, and the presence of loops in a node of the loop language."""
+_Properties = tuple[int, int]
+"""The cost class of a node of the loop language, with `_LOOPS` if it contains loops; its depth."""
+_LOOPS = 8
 
 
 @dataclass(slots=True)
@@ -216,8 +217,11 @@ class _Traits:
     def combine(self, node: Node, inner: tuple[_Properties, ...]) -> _Properties:
         """Account for a node, given the results of its children."""
         self.size += 1
-        taken = classify_cost(node, [each[0] for each in inner], self.node)
-        has_loops = any(each[2] for each in inner)
+        inside = depth = 0
+        for taken, below in inner:
+            inside |= taken
+            depth = max(depth, below)
+        taken = classify_cost(node, inside, self.node) | inside & _LOOPS
         match node:
             case ir.Load(loaded) | ir.Gather(loaded):
                 if loaded is self.node:
@@ -226,15 +230,13 @@ class _Traits:
                     self.operands.add(loaded)
             case ir.LoadMerge():
                 self.has_merge = True
-            case ir.Store() if has_loops:
+            case ir.Store() if inside & _LOOPS:
                 self.has_inner_loops = True
             case ir.For():
-                computes = any(each[0].has_computation for each in inner)  # see `repeats`
-                taken = taken._replace(has_computation=computes)
-                has_loops = True
+                taken = inside | _LOOPS  # see `repeats`
             case _:
                 pass
-        return taken, 1 + max((each[1] for each in inner), default=0), has_loops
+        return taken, depth + 1
 
 
 def _slice(stmt: ir.Stmt, node: TensorNode) -> ir.Block:
@@ -244,27 +246,14 @@ def _slice(stmt: ir.Stmt, node: TensorNode) -> ir.Block:
 
 def slice_writes(stmt: ir.Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[ir.Stmt, ...]:
     """Return the stores and fills in a statement that write wanted nodes, under their loops."""
-
-    def combine(each: Node, inner: tuple[tuple[ir.Stmt, ...], ...]) -> tuple[ir.Stmt, ...]:
-        kept = tuple(one for group in inner for one in group)
-        match each:
-            case ir.Store(written) | ir.Fill(written) if wanted(written):
-                return (each,)
-            case ir.For(body=body) if kept:
-                same = len(kept) == len(body.stmts) and all(map(is_, kept, body.stmts))
-                return (each if same else replace(each, body=ir.Block(kept)),)
-            case _:
-                return kept
-
-    return fold(stmt, combine, nested_statements)
-
-
-def nested_statements(node: Node) -> tuple[Node, ...]:
-    """Return the statements directly inside loops and blocks; skip values."""
-    match node:
+    match stmt:
+        case ir.Store(written) | ir.Fill(written):
+            return (stmt,) if wanted(written) else ()
         case ir.For(body=body):
-            return body.stmts
+            kept = slice_writes(body, wanted)
+            same = len(kept) == len(body.stmts) and all(map(is_, kept, body.stmts))
+            return (stmt if same else replace(stmt, body=ir.Block(kept)),) if kept else ()
         case ir.Block(stmts):
-            return stmts
+            return tuple([one for each in stmts for one in slice_writes(each, wanted)])
         case _:
             return ()

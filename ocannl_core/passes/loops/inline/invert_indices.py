@@ -71,7 +71,7 @@ class NoSolution(Exception):
 
 def check_definition(indices: IndexMap, loops: Mapping[IndexVar, Range]) -> Reason | None:
     """Return why the index map cannot be inverted for any reader; None if it can for some."""
-    if any(isinstance(index, ConcatIndex | ComputedIndex) for index in indices):
+    if any(isinstance(index, (ConcatIndex, ComputedIndex)) for index in indices):
         return Reason.CONCATENATED_INDEX
     own = [[v for v in variables(index) if v in loops] for index in indices]
     if all(len(each) <= 1 for each in own):
@@ -94,7 +94,11 @@ def solve(
     Raises:
         NoSolution: if they cannot be expressed.
     """
-    system = _System(loops, ranges)
+    system = _System(loops, dict(ranges))
+    plain = [index.var for index in indices if isinstance(index, VarIndex)]
+    if len(plain) == len(indices) and len(loops.keys() & plain) == len(indices):
+        system.values.update(zip(plain, cell, strict=True))  # almost all
+        return system.solution()
     pending = list(zip(indices, cell, strict=True))
     while pending:
         # axes with fewer unknowns first: their values may settle the other axes
@@ -107,10 +111,14 @@ def solve(
 
 @dataclass(slots=True)
 class _System:
-    """The system of equations, with the values found so far."""
+    """The system of equations, with the values found so far.
+
+    Attributes:
+        ranges: The ranges of the reader's variables and of the kept loops.
+    """
 
     loops: Mapping[IndexVar, Range]
-    ranges: Mapping[IndexVar, Range]
+    ranges: dict[IndexVar, Range]
     values: dict[IndexVar, AxisIndex] = field(default_factory=dict)
     kept: dict[LoopVar, LoopVar] = field(default_factory=dict)
     conditions: list[Condition] = field(default_factory=list)
@@ -175,23 +183,18 @@ class _System:
             raise NoSolution(Reason.UNSOLVABLE_INDEX)
         for var in order:
             if var is not solved and isinstance(var, LoopVar):
-                self.kept[var] = fresh_var(var.hint)
-                self.values[var] = VarIndex(self.kept[var])
+                self.kept[var] = kept = fresh_var(var.hint)
+                self.values[var] = VarIndex(kept)
+                self.ranges[kept] = self.loops[var]
         self.values[solved] = self.isolate(solved, own, wanted)
 
-    def inner_ranges(self) -> dict[IndexVar, Range]:
-        """Return the ranges of the reader's variables and of the kept loops."""
-        ranges = dict(self.ranges)
-        ranges.update((new, self.loops[old]) for old, new in self.kept.items())
-        return ranges
-
     def is_within(self, index: AxisIndex, wanted: Range) -> bool:
-        reach = index_range(index, self.inner_ranges())
+        reach = index_range(index, self.ranges)
         return reach is not None and wanted.low <= reach.low and reach.high <= wanted.high
 
     def require(self, index: AxisIndex, low: int, high: int) -> bool:
         """Add `low <= index <= high` unless it is implied; return False if it never holds."""
-        reach = index_range(index, self.inner_ranges())
+        reach = index_range(index, self.ranges)
         if reach is None:
             self.conditions.append(Condition(index, low, high))
             return True

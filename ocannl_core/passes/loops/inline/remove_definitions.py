@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import cast
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import Node, fold, walk
+from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.loops.accesses import Accesses
-from ocannl_core.passes.loops.inline.definition import nested_statements
 from ocannl_core.passes.loops.statement_accesses import AnalyzedStatement
 
 
@@ -98,25 +96,27 @@ def remove_nodes(
 
 def _remove_stores(stmt: ir.Stmt, removed: Collection[TensorNode]) -> tuple[ir.Stmt, ...]:
     """Remove the stores to removed nodes from a statement; return () if it becomes empty."""
+    match stmt:
+        case (
+            ir.Store(node)
+            | ir.StoreVector(node)
+            | ir.Scatter(node)
+            | ir.Fill(node)
+            | ir.Allocate(node)
+        ) if node in removed:
+            return ()
+        case ir.For(body=body):
+            left = _with_effects(body, removed)
+            return (replace(stmt, body=ir.Block(left)),) if left else ()
+        case ir.Block():
+            left = _with_effects(stmt, removed)
+            return (ir.Block(left),) if left else ()
+        case _:
+            return (stmt,)
 
-    def combine(each: Node, inner: tuple[tuple[ir.Stmt, ...], ...]) -> tuple[ir.Stmt, ...]:
-        kept = tuple(one for group in inner for one in group)
-        match each:
-            case ir.Store(node) | ir.StoreVector(node) | ir.Fill(node) | ir.Allocate(node) if (
-                node in removed
-            ):
-                return ()
-            case ir.Scatter(node) if node in removed:
-                return ()
-            case ir.For() | ir.Block():
-                empty = all(
-                    isinstance(one, ir.Remark | ir.Allocate | ir.DeclareLocal) for one in kept
-                )
-                body = ir.Block(kept)
-                if empty:
-                    return ()
-                return (replace(each, body=body) if isinstance(each, ir.For) else body,)
-            case _:
-                return (cast(ir.Stmt, each),)
 
-    return fold(stmt, combine, nested_statements)
+def _with_effects(block: ir.Block, removed: Collection[TensorNode]) -> tuple[ir.Stmt, ...]:
+    """Return the statements of a block without those stores; none if no other has an effect."""
+    left = tuple([one for each in block.stmts for one in _remove_stores(each, removed)])
+    declared = (ir.Remark, ir.Allocate, ir.DeclareLocal)
+    return () if all(isinstance(one, declared) for one in left) else left

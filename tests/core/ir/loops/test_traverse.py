@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
-from ocannl_core.ir.indexing import FixedIndex, StaticIndex, VarIndex, affine, fresh_var
+from ocannl_core.ir.indexing import (
+    AxisIndex,
+    FixedIndex,
+    IndexVar,
+    StaticIndex,
+    VarIndex,
+    affine,
+    fresh_var,
+)
 from ocannl_core.ir.loops.nodes import (
     Allocate,
     Binary,
@@ -35,6 +43,7 @@ from ocannl_core.ir.loops.traverse import (
     allocated_nodes,
     clone_expr,
     clone_stmt,
+    contains,
     fold,
     free_locals,
     free_variables,
@@ -87,6 +96,19 @@ def test_parents_come_before_children_going_down_and_after_them_going_up() -> No
     assert sorted(map(repr, down)) == sorted(map(repr, up))
     kinds = [type(node).__name__ for node in up]
     assert kinds.index("Load") < kinds.index("Scoped") < kinds.index("Store") < len(kinds) - 1
+
+
+def test_classes_are_found_inside_of_scopes_too() -> None:
+    assert contains(total(), Scoped)
+    assert contains(total().body, (Fill, For))
+    assert not contains(total(), (Fill, Ternary))
+
+
+def test_a_substitution_of_other_variables_changes_nothing() -> None:
+    loop = total()
+    other: dict[IndexVar, AxisIndex] = {fresh_var("k"): FixedIndex(0)}
+    (same,) = substitute_in_stmt(loop, other).stmts
+    assert same is loop
 
 
 def test_a_fold_sees_the_results_of_the_children() -> None:
