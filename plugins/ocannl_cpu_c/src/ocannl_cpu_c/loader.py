@@ -192,7 +192,7 @@ _passed: set[tuple[Path, CompilerVectorization]] = set()
 
 
 def _needs_check(cache: DiskCache, loops: CompilerVectorization) -> bool:
-    """Return True if the compiler has to be checked before it compiles such loops."""
+    """Return True if the compiler has to be checked before its code for such loops runs."""
     place = cache.compiled.objects.path, loops
     if place not in _passed and cache.find(_passed_key(loops)) is not None:
         _passed.add(place)
