@@ -6,13 +6,13 @@ import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import ocannl_core as oc
 from ocannl_core.compile import driver
-from ocannl_core.compile.dump_folder import Dump
-from ocannl_core.compile.stages import CompileRequest, GeneratedCode, OptimizedProgram
+from ocannl_core.compile.stages import GeneratedCode
 from tests.support.plain_loops import unexplained
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -27,8 +27,8 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleT
     monkeypatch.syspath_prepend(str(EXAMPLES))
     plain: list[tuple[str, int]] = []
 
-    def generate(request: CompileRequest, found: OptimizedProgram, dump: Dump) -> GeneratedCode:
-        code = generated(request, found, dump)
+    def generate(*given: Any) -> GeneratedCode:
+        code = generated(*given)
         plain.extend(unexplained(code.plan))
         return code
 
