@@ -131,7 +131,7 @@ def _watch_own_stages(stages: Stages) -> None:
     stages.watch(driver, "find_saved", "look up")
     stages.watch(saved_code.SavedCode, "save", "look up")
     stages.watch(driver, "generate", "schedule")
-    stages.watch(driver, "optimize", "passes")  # not in their modules, which only it imports
+    stages.watch(driver, "optimize", "passes")  # which imports the passes
     stages.watch(KernelStream, "_advance", "schedule")
     stages.watch(manager.Backend, "generate", "generate code")
     stages.watch(manager.Backend, "compile", "compile and load")

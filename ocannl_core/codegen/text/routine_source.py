@@ -167,7 +167,7 @@ _known = ContextVar("_known", default=None)
 
 @contextmanager
 def texts_in(known: IdentityMap[LeafStep, KernelText | None]) -> Iterator[None]:
-    """Render no steps inside whose text is known; add that of the others."""
+    """Let `render_steps` take the texts of known steps from a map inside, and add new texts."""
     token = _known.set(known)
     try:
         yield

@@ -131,9 +131,7 @@ _store: ContextVar[KernelStore | None] = ContextVar("_store", default=None)
 
 @contextmanager
 def kernels_in(store: KernelStore) -> Iterator[None]:
-    """Schedule kernels that are in a store, up to their names, no more in the plans that are made
-    inside; add the others to it.
-    """
+    """Take scheduled kernels from a store in the plans that are made inside, and add new ones."""
     token = _store.set(store)
     try:
         yield
@@ -147,23 +145,19 @@ def new_memo() -> KernelMemo:
 
 
 def _referring(made: StepReplacement, first: StepReplacement) -> StepReplacement:
-    """Return steps whose kernels refer to those of an equal kernel of the plan."""
+    """Return the steps of a copy with `Kernel.like`, which refers to the steps of the original."""
     steps = [
-        replace(copy, like=step.like or step)
-        if isinstance(copy, Kernel) and isinstance(step, Kernel)
-        else copy
+        replace(copy, like=step) if isinstance(copy, Kernel) and isinstance(step, Kernel) else copy
         for copy, step in zip(made.steps, first.steps, strict=True)
     ]
     return replace(made, steps=tuple(steps))
 
 
 def with_titles(made: StepReplacement, old: Sequence[str], new: Sequence[str]) -> StepReplacement:
-    """Return steps with the titles that theirs consist of replaced, that are like no others."""
+    """Return steps with new titles in the place of old ones, also inside of joined titles."""
     titles = dict(zip(old, new, strict=True))
     steps = [
-        replace(step, like=None, title=_retitled(step.title, titles))
-        if isinstance(step, Kernel)
-        else step
+        replace(step, title=_retitled(step.title, titles)) if isinstance(step, Kernel) else step
         for step in made.steps
     ]
     return replace(made, steps=tuple(steps))
