@@ -1,11 +1,12 @@
 """`dataclass` as in the standard library, with cheaper class creation.
 
 The standard library compiles six functions for each class, one by one: with some three hundred
-classes, that was half of the time from starting Python to a first result. Here the `__init__` of a
-class with slots is made with the class, its `__eq__` and `__hash__` at their first call, from code
-that is compiled once for all classes with the same pattern of fields, and the other methods are not
-compiled at all. Values are stored through the slots, in half the time. `fields`,
-`replace` and pickling work as usual; other classes are passed to the standard library.
+classes, that was half of the time from starting Python to a first result. Here `__init__`, `__eq__`
+and `__hash__` are made when they are first looked up, from code that is compiled once for all
+classes with the same pattern of fields, whatever their names and defaults. The other methods are
+not compiled at all. Values of frozen classes are stored through the slots, in half the time.
+`fields`, `replace` and pickling work as usual; classes with `InitVar` or `KW_ONLY` are passed to
+the standard library.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import dataclasses
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from reprlib import recursive_repr
-from types import CellType, CodeType, FunctionType, MappingProxyType
+from types import CellType, CodeType, FunctionType, MappingProxyType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ocannl_core.base.deferred_annotations import annotations_of
@@ -42,13 +43,12 @@ else:
 
     def dataclass(*, frozen=False, slots=False, eq=True, repr=True, kw_only=False):
         """Return a decorator that creates dataclasses, as `dataclasses.dataclass` does."""
+        options = {"frozen": frozen, "slots": slots, "eq": eq, "repr": repr, "kw_only": kw_only}
 
         def make(cls):
-            if slots and not kw_only and _is_plain(cls):
-                return _slotted_class(cls, frozen=frozen, eq=eq, shown=repr)
-            return dataclasses.dataclass(
-                frozen=frozen, slots=slots, eq=eq, repr=repr, kw_only=kw_only
-            )(cls)
+            if _is_plain(cls):
+                return _plain_class(cls, **options)
+            return dataclasses.dataclass(**options)(cls)
 
         return make
 
@@ -70,62 +70,106 @@ _FACTORY = _Factory()
 
 
 def _is_plain(cls: type) -> bool:
-    """Return True for a class without inherited fields, whose annotations are fields or
-    constants.
-    """
+    """Return True for a class whose annotations are fields or constants."""
     types = annotations_of(cls).values()
     return all(
         isinstance(each, str) and not each.startswith(("InitVar", "KW_ONLY")) for each in types
-    ) and not any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__)
+    )
 
 
-def _slotted_class(cls: type, *, frozen: bool, eq: bool, shown: bool) -> type:
-    """Return a class like `cls` with slots for its fields, and the methods of a dataclass."""
-    fields = _fields_of(cls)
-    content = {key: value for key, value in vars(cls).items() if key not in fields}
-    for inherent in ("__dict__", "__weakref__"):
-        content.pop(inherent, None)
-    inherited = {slot for base in cls.__mro__[1:] for slot in getattr(base, "__slots__", ())}
-    model = _model(frozen, eq, shown)
-    content["__slots__"] = tuple(name for name in fields if name not in inherited)
-    content["__match_args__"] = tuple(name for name, each in fields.items() if each.init)
+def _plain_class(
+    cls: type, *, frozen: bool, slots: bool, eq: bool, repr: bool, kw_only: bool
+) -> type:
+    """Return `cls`, or a class like it with slots for its fields, with the methods of a
+    dataclass.
+    """
+    fields = _fields_of(cls, kw_only)
+    model = _model(frozen, eq, repr)
+    content: dict[str, Any] = {"__dataclass_params__": vars(model)["__dataclass_params__"]}
     content["__dataclass_fields__"] = fields
-    if content.get("__doc__") is None:
-        given = [_parameter(each) for each in fields.values() if each.init]
-        content["__doc__"] = f"{cls.__name__}({', '.join(given)})"
-    content["__dataclass_params__"] = vars(model)["__dataclass_params__"]
-    if shown:
-        content.setdefault("__repr__", _repr_method([n for n, each in fields.items() if each.repr]))
-    if frozen:
-        content.setdefault("__getstate__", vars(model)["__getstate__"])
-        content.setdefault("__setstate__", vars(model)["__setstate__"])
-    made = type(cls)(cls.__name__, cls.__bases__, content)
-    made.__qualname__ = cls.__qualname__
-    if frozen and not {"__init__", "__post_init__", "__reduce__"} & content.keys():
-        _add_reduction(made, fields)
-    if "__init__" not in content:
-        _add_initializer(made, fields, frozen)
+    positional = [n for n, each in fields.items() if each.init and not each.kw_only]
+    content["__match_args__"] = tuple(positional)
+    own = vars(cls)
+    if own.get("__doc__") is None:
+        content["__doc__"] = _signature(cls, fields)
+    if repr and "__repr__" not in own:
+        content["__repr__"] = _repr_method([n for n, each in fields.items() if each.repr])
+    if slots:
+        made = _with_slots(cls, fields, content)
+        if frozen:
+            for name in ("__getstate__", "__setstate__"):
+                if name not in own:
+                    setattr(made, name, vars(model)[name])
+            if not {"__init__", "__post_init__", "__reduce__"} & own.keys():
+                _add_reduction(made, fields)
+    else:
+        made = cls
+        described = [each for name, each in fields.items() if own.get(name) is each]
+        for each in described:  # these are defaults of attributes
+            delattr(made, each.name)
+            if each.default is not MISSING:
+                setattr(made, each.name, each.default)
+        for name, value in content.items():
+            setattr(made, name, value)
+    if "__init__" not in own:
+        make_initializer = partial(_initializer, made, fields, frozen, slots)
+        made.__init__ = OnFirstUse(made, "__init__", make_initializer)  # type: ignore[misc]
     if frozen:
         _freeze(made, fields)
     if eq:
-        _add_comparison(made, fields, frozen, content)
+        _add_comparison(made, fields, frozen, own)
     return made
 
 
-def _fields_of(cls: type) -> dict[str, Field[Any]]:
+def _with_slots(cls: type, fields: dict[str, Field[Any]], content: dict[str, Any]) -> type:
+    """Return a class like `cls`, and with `content`, that has slots for all fields."""
+    left = {*fields, "__dict__", "__weakref__"}
+    inherited = {slot for base in cls.__mro__[1:] for slot in getattr(base, "__slots__", ())}
+    kept = {name: value for name, value in vars(cls).items() if name not in left}
+    slots = tuple([name for name in fields if name not in inherited])
+    made = type(cls)(cls.__name__, cls.__bases__, {**kept, **content, "__slots__": slots})
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
+def _fields_of(cls: type, kw_only: bool) -> dict[str, Field[Any]]:
+    """Return the fields of a class, inherited ones first."""
     found: dict[str, Field[Any]] = {}
+    for base in reversed(cls.__mro__[1:]):
+        found.update(getattr(base, "__dataclass_fields__", {}))
     plain = next(iter(dataclasses.fields(_model(False, True, True))))
     for name, annotation in annotations_of(cls).items():
         if annotation.startswith("ClassVar"):
             continue
-        default = vars(cls).get(name, MISSING)
+        default: Any = getattr(cls, name, MISSING)
+        if isinstance(default, MemberDescriptorType):  # the slot of an inherited field
+            default = MISSING
         each: Field[Any] = (
             default if isinstance(default, Field) else dataclasses.field(default=default)
         )
-        each.name, each.type, each.kw_only = name, annotation, False
+        each.name, each.type = name, annotation
+        if each.kw_only is MISSING:
+            each.kw_only = kw_only
         each._field_type = plain._field_type  # type: ignore[attr-defined]
         found[name] = each
+    last = None
+    for each in _arguments(found):
+        if each.kw_only:
+            break
+        if each.default is not MISSING or each.default_factory is not MISSING:
+            last = each.name
+        elif last is not None:
+            raise TypeError(f"non-default argument {each.name!r} follows default argument {last!r}")
     return found
+
+
+def _arguments(fields: Mapping[str, Field[Any]]) -> list[Field[Any]]:
+    """Return the fields in the order of the arguments of a class."""
+    return sorted([each for each in fields.values() if each.init], key=_is_keyword)
+
+
+_is_keyword: Callable[[Field[Any]], bool] = attrgetter("kw_only")
+_is_compared: Callable[[Field[Any]], bool] = attrgetter("compare")
 
 
 @cache
@@ -139,6 +183,15 @@ def _model(frozen: bool, eq: bool, shown: bool) -> type[Any]:
     )
 
 
+def _signature(cls: type, fields: Mapping[str, Field[Any]]) -> str:
+    """Return a class as it is called, its documentation if there is no other."""
+    given = _arguments(fields)
+    texts = [_parameter(each) for each in given]
+    if any(each.kw_only for each in given):
+        texts.insert(sum(not each.kw_only for each in given), "*")
+    return f"{cls.__name__}({', '.join(texts)})"
+
+
 def _parameter(each: Field[Any]) -> str:
     """Return the text of an argument in the signature of a class."""
     text = f"{each.name}: {each.type!r}"
@@ -147,40 +200,69 @@ def _parameter(each: Field[Any]) -> str:
     return text if each.default is MISSING else f"{text} = {each.default!r}"
 
 
-def _add_initializer(made: Any, fields: dict[str, Field[Any]], frozen: bool) -> None:
-    given: dict[str, object] = {"FACTORY": _FACTORY}
-    parameters, lines, defaults = ["self"], [], list[object]()
-    for name, each in zip(_places(fields), fields.values(), strict=True):
-        value = name
+class OnFirstUse:
+    """A method that is made when it is first looked up, and then takes this place in its class."""
+
+    __slots__ = ("_made", "_make", "_name")
+
+    def __init__(self, made: type, name: str, make: Callable[[], Any]) -> None:
+        self._made, self._name, self._make = made, name, make
+
+    def wrap(self, wrapper: Callable[[Any], Any]) -> None:
+        """Apply a function to the method when it is made."""
+        make = self._make
+        self._make = lambda: wrapper(make())
+
+    def __get__(self, value: object, cls: type) -> Any:
+        method = self._make()
+        setattr(self._made, self._name, method)
+        return method.__get__(value, cls)
+
+
+def _initializer(
+    made: type, fields: dict[str, Field[Any]], frozen: bool, slots: bool
+) -> Callable[..., Any]:
+    given: dict[str, object] = {"FACTORY": _FACTORY, "store": object.__setattr__}
+    places = dict(zip(fields, _places(fields), strict=True))
+    parameters = ["self"]
+    defaults: dict[bool, dict[str, object]] = {False: {}, True: {}}
+    for each in _arguments(fields):
+        if each.kw_only and "*" not in parameters:
+            parameters.append("*")
+        parameters.append(places[each.name])
         if each.default is not MISSING:
-            if each.init:
-                parameters.append(f"{name}=None")
-                defaults.append(each.default)
-            else:
-                value = f"default_{name}"
-                given[value] = each.default
+            defaults[bool(each.kw_only)][each.name] = each.default
         elif each.default_factory is not MISSING:
-            given[f"make_{name}"] = each.default_factory
-            value = f"make_{name}()"
+            defaults[bool(each.kw_only)][each.name] = _FACTORY
+    lines = list[str]()
+    for name, each in fields.items():
+        place = value = places[name]
+        if each.default_factory is not MISSING:
+            given[f"make_{place}"] = each.default_factory
+            value = f"make_{place}()"
             if each.init:
-                parameters.append(f"{name}=None")
-                defaults.append(_FACTORY)
-                value = f"{value} if {name} is FACTORY else {name}"
-        elif each.init:
-            parameters.append(name)
+                value = f"{value} if {place} is FACTORY else {place}"
+        elif not each.init:
+            if each.default is MISSING or not slots:  # then it is an attribute of the class
+                continue
+            given[f"default_{place}"] = each.default
+            value = f"default_{place}"
+        if not frozen:
+            lines.append(f"self.{place} = {value}")
+        elif slots:
+            given[f"set_{place}"] = getattr(made, name).__set__
+            lines.append(f"set_{place}(self, {value})")
         else:
-            continue
-        if frozen:
-            given[f"set_{name}"] = getattr(made, each.name).__set__
-            lines.append(f"set_{name}(self, {value})")
-        else:
-            lines.append(f"self.{name} = {value}")
+            given[f"name_{place}"] = name
+            lines.append(f"store(self, name_{place}, {value})")
     if hasattr(made, "__post_init__"):
         lines.append("self.__post_init__()")
-    function = _make_method("__init__", parameters, lines, made, fields, given, defaults)
-    function.__annotations__ = {n: each.type for n, each in fields.items() if each.init}
+    function = _make_method("__init__", parameters, lines, made, fields, given)
+    function.__defaults__ = tuple(defaults[False].values())
+    function.__kwdefaults__ = defaults[True]
+    function.__annotations__ = {each.name: each.type for each in _arguments(fields)}
     function.__annotations__["return"] = None
-    made.__init__ = function
+    return function
 
 
 def _places(fields: Collection[str]) -> list[str]:
@@ -195,8 +277,7 @@ def _make_method(
     made: type,
     fields: Collection[str],
     given: Mapping[str, object] = MappingProxyType({}),
-    defaults: Sequence[object] = (),
-) -> Callable[..., Any]:
+) -> FunctionType:
     """Return a method from source in which fields have the names of `_places`."""
     names = dict(zip(_places(fields), fields, strict=True))
     code = _compile(name, tuple(parameters), tuple(lines), tuple(given))
@@ -206,7 +287,7 @@ def _make_method(
     )
     cells = tuple([CellType(given[each]) for each in code.co_freevars])
     module = sys.modules.get(made.__module__)
-    function = FunctionType(code, vars(module) if module else {}, name, tuple(defaults), cells)
+    function = FunctionType(code, vars(module) if module else {}, name, closure=cells)
     function.__qualname__ = f"{made.__qualname__}.{name}"
     return function
 
@@ -249,7 +330,7 @@ def _freeze(made: Any, fields: dict[str, Field[Any]]) -> None:
 
 def _add_reduction(made: Any, fields: dict[str, Field[Any]]) -> None:
     """Define `__reduce__` as a call of the class: the default builds lists of states in Python."""
-    if not fields or not all(each.init for each in fields.values()):
+    if not fields or not all(each.init and not each.kw_only for each in fields.values()):
         return
     values: Callable[[Any], Any] = attrgetter(*fields)
     is_one = len(fields) == 1
@@ -262,33 +343,28 @@ def _add_reduction(made: Any, fields: dict[str, Field[Any]]) -> None:
 
 
 def _add_comparison(
-    made: Any, fields: dict[str, Field[Any]], frozen: bool, content: dict[str, Any]
+    made: Any, fields: dict[str, Field[Any]], frozen: bool, own: Mapping[str, Any]
 ) -> None:
-    """Add methods that replace themselves by compiled ones at their first call."""
-    places = dict(zip(_places(fields), fields.values(), strict=True))
-    compared = [name for name, each in places.items() if each.compare]
-    hashed = [n for n, each in places.items() if (each.compare if each.hash is None else each.hash)]
+    def is_hashed(each: Field[Any]) -> bool:
+        return each.compare if each.hash is None else each.hash
 
-    def key(of: str, names: Sequence[str]) -> str:
-        return f"({''.join(f'{of}.{name},' for name in names)})"
+    def key(of: str, is_used: Callable[[Field[Any]], bool]) -> str:
+        places = zip(_places(fields), fields.values(), strict=True)
+        return f"({''.join(f'{of}.{place},' for place, each in places if is_used(each))})"
 
-    def __eq__(self: Any, other: object) -> Any:
+    def equality() -> FunctionType:
         lines = [
             "if other.__class__ is self.__class__:",
-            f" return {key('self', compared)} == {key('other', compared)}",
+            f" return {key('self', _is_compared)} == {key('other', _is_compared)}",
             "return NotImplemented",
         ]
-        made.__eq__ = _make_method("__eq__", ["self", "other"], lines, made, fields)
-        return made.__eq__(self, other)
+        return _make_method("__eq__", ["self", "other"], lines, made, fields)
 
-    def __hash__(self: Any) -> int:
-        lines = [f"return hash({key('self', hashed)})"]
-        made.__hash__ = _make_method("__hash__", ["self"], lines, made, fields)
-        value: int = made.__hash__(self)
-        return value
+    def hashing() -> FunctionType:
+        lines = [f"return hash({key('self', is_hashed)})"]
+        return _make_method("__hash__", ["self"], lines, made, fields)
 
-    has_own_hash = content.get("__hash__") is not None
-    if "__eq__" not in content:
-        made.__eq__ = __eq__
-    if not has_own_hash:
-        made.__hash__ = __hash__ if frozen else None
+    if "__eq__" not in own:
+        made.__eq__ = OnFirstUse(made, "__eq__", equality)
+    if own.get("__hash__") is None:
+        made.__hash__ = OnFirstUse(made, "__hash__", hashing) if frozen else None

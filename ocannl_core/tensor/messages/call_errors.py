@@ -16,13 +16,14 @@ import sysconfig
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, Signature, isclass, isfunction
 from types import TracebackType
 from typing import Any
 
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import OcannlError, UsageError
+from ocannl_core.base.fast_dataclass import OnFirstUse
 from ocannl_core.base.origin import is_inside
 from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
 
@@ -104,10 +105,11 @@ def _guard_class(owner: type) -> None:
             continue
         hidden: Collection[str] = getattr(base, "_of_the_core", frozenset())
         for name, value in list(vars(base).items()):
-            if isfunction(value) and (
-                name in _METHODS or not (name.startswith("_") or name in hidden)
-            ):
+            is_public = name in _METHODS or not (name.startswith("_") or name in hidden)
+            if is_public and isfunction(value):
                 setattr(base, name, bounded(f"{base.__name__}.{name}", value))
+            elif is_public and isinstance(value, OnFirstUse):
+                value.wrap(partial(bounded, f"{base.__name__}.{name}"))
             elif name == "__new__" and isinstance(value, staticmethod):
                 base.__new__ = bounded(base.__name__, value.__func__)  # type: ignore[method-assign]
 

@@ -89,14 +89,69 @@ def empty(decorator: Decorator) -> Any:
 def unslotted(decorator: Decorator) -> Any:
     @decorator(frozen=True)
     class Unslotted:
-        """Left to the standard library."""
+        """Without slots, so that values are kept in a dictionary."""
 
         first: int
+        second: tuple[object, ...] = ()
+        hidden: str = field(default="y", repr=False)
+        made: list[int] = field(init=False, default_factory=list, compare=False)
+        fixed: int = field(init=False, default=3)
 
     return Unslotted
 
 
-KINDS = [frozen, mutable, with_own, unequal, empty, unslotted]
+def unslotted_mutable(decorator: Decorator) -> Any:
+    @decorator()
+    class UnslottedMutable:
+        first: int
+        others: list[object] = field(default_factory=list)
+        last: int = field(init=False)
+
+        def __post_init__(self) -> None:
+            self.last = self.first + 1
+
+    return UnslottedMutable
+
+
+def keywords(decorator: Decorator) -> Any:
+    @decorator(frozen=True, eq=False, kw_only=True)
+    class Keywords:
+        first: int = 1
+        second: str
+        third: float = 1.0
+
+    return Keywords
+
+
+def wider(decorator: Decorator, slots: bool) -> Any:
+    @decorator(frozen=True, slots=slots)
+    class Narrow:
+        """With two fields."""
+
+        first: int
+        second: str = "a"
+
+    @decorator(frozen=True, slots=slots)
+    class Wider(Narrow):
+        """Two more fields, and another default of an inherited one."""
+
+        second: str = "b"
+        third: float = 1.0
+        fourth: int = field(kw_only=True, default=4)
+
+    return Wider
+
+
+def wider_slotted(decorator: Decorator) -> Any:
+    return wider(decorator, True)
+
+
+def wider_unslotted(decorator: Decorator) -> Any:
+    return wider(decorator, False)
+
+
+KINDS = [frozen, mutable, with_own, unequal, empty, unslotted, unslotted_mutable, keywords]
+KINDS += [wider_slotted, wider_unslotted]
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
@@ -106,7 +161,10 @@ def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
 
 
 def example(made: Any, first: int = 1) -> Any:
-    return made(first) if "first" in made.__dataclass_fields__ else made()
+    fields = made.__dataclass_fields__
+    if "first" not in fields:
+        return made()
+    return made(first=first, second="s") if fields["first"].kw_only else made(first)
 
 
 def test_classes_look_the_same(pair: tuple[Any, Any]) -> None:
@@ -119,6 +177,8 @@ def test_classes_look_the_same(pair: tuple[Any, Any]) -> None:
     assert [str(each) for each in dataclasses.fields(ours)] == [
         str(each) for each in dataclasses.fields(theirs)
     ]
+    for each in dataclasses.fields(theirs):
+        assert hasattr(ours, each.name) == hasattr(theirs, each.name)
     assert (ours.__hash__ is None) == (theirs.__hash__ is None)
 
 
@@ -276,10 +336,27 @@ def test_methods_of_equal_patterns_share_their_instructions() -> None:
     assert (one(first=1).first, other(last=2).last) == (1, 2)
 
 
-def test_a_field_without_a_default_comes_before_those_with_one() -> None:
+@pytest.mark.parametrize("decorator", [fast_dataclass.dataclass, dataclasses.dataclass])
+def test_a_field_without_a_default_comes_before_those_with_one(decorator: Decorator) -> None:
     content = {"__annotations__": {"first": "int", "last": "int"}, "first": 1, "__doc__": "A."}
-    with pytest.raises(SyntaxError):
-        fast_dataclass.dataclass(slots=True)(type("Wrong", (), content))
+    with pytest.raises(TypeError, match="non-default argument 'last' follows default argument"):
+        decorator(slots=True)(type("Wrong", (), content))
+
+
+def test_methods_are_made_when_they_are_looked_up() -> None:
+    @fast_dataclass.dataclass(frozen=True, slots=True)
+    class Base:
+        first: int
+
+    class Derived(Base):
+        def __init__(self, first: int) -> None:
+            super().__init__(first + 1)
+
+    assert not inspect.isfunction(vars(Base)["__init__"])
+    assert Derived(1).first == 2
+    assert inspect.isfunction(vars(Base)["__init__"])
+    assert "__init__" in vars(Derived)
+    assert Base.__init__ is vars(Base)["__init__"]
 
 
 def test_a_class_without_a_docstring_has_its_signature_as_one() -> None:
