@@ -1,7 +1,7 @@
 """Iterations of a parallel kernel that several threads may share, and threads that do."""
 
 from ocannl_core.backend.thread_team import ThreadTeam
-from ocannl_core.passes.kernels.parallelize import (
+from ocannl_core.passes.kernels.parallel_loops import (
     ParallelIterations,
     UniformIterations,
     parallel_iterations,

@@ -22,7 +22,7 @@ from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.node import Margin, MemoryMode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.text import axis_texts
-from ocannl_core.passes.kernels.parallelize import parallel_axes
+from ocannl_core.passes.kernels.parallel_loops import parallel_axes
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.solving.derivations import AxisReport, Certainty, RowReport

@@ -22,7 +22,7 @@ from ocannl_core.ir.indexing import affine, as_affine
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops.nodes import For, LoopBound
 from ocannl_core.ir.loops.ranges import index_range
-from ocannl_core.passes.kernels.parallelize import inner_loops, parallel_loops
+from ocannl_core.passes.kernels.parallel_loops import inner_loops, parallel_loops
 
 
 def bound_condition(bound: LoopBound, state: RenderState) -> str:

@@ -29,7 +29,7 @@ from ocannl_core.ir.loops.nodes import CallExternal, CheckPositions
 from ocannl_core.ir.loops.traverse import merge_reads, statements
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.text import PrintedNames
-from ocannl_core.passes.kernels.parallelize import ParallelIterations, parallel_iterations
+from ocannl_core.passes.kernels.parallel_loops import ParallelIterations, parallel_iterations
 
 if TYPE_CHECKING:
     from ocannl_core.codegen.dialect import Dialect

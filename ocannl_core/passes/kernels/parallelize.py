@@ -53,6 +53,7 @@ from ocannl_core.ir.loops.traverse import (
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import uint4x32
+from ocannl_core.passes.kernels.parallel_loops import inner_loops, iteration_count
 from ocannl_core.passes.kernels.parallel_scatters import scatter_in_strips
 from ocannl_core.schedule.cost_model import estimated_cycles
 from ocannl_core.schedule.machine_model import MIN_THREAD_CYCLES, STACK_BYTES
@@ -270,13 +271,13 @@ def _with_inner(
         return pieces
     marked = [_inner_marked(piece, nodes, constants) for piece in pieces]
     loops = [loop for loop in marked if loop is not None]
-    counts = {sum(map(_extent, inner_loops(loop))) for loop in loops}
+    counts = {sum(map(iteration_count, inner_loops(loop))) for loop in loops}
     return loops if len(loops) == len(pieces) and len(counts) == 1 else pieces
 
 
 def _count(stmt: ir.Stmt) -> int:
     """Return the number of iterations of a statement that can be distributed."""
-    return _extent(parallel_loop(_as_loop(stmt)) or _as_loop(stmt))
+    return iteration_count(parallel_loop(_as_loop(stmt)) or _as_loop(stmt))
 
 
 def _inner_marked(
@@ -293,7 +294,7 @@ def _inner_marked(
     inner = [_as_loop(piece.marked()) for piece in groups[0]]
     if any(each.kind is not ir.AxisKind.PARALLEL for each in inner):
         return None
-    if all(_extent(each) == 1 for each in inner):
+    if all(iteration_count(each) == 1 for each in inner):
         return None
     repeated = sum(estimated_cycles(each, nodes) for each in before)
     if repeated and repeated * _LEAST_GAIN > sum(estimated_cycles(each, nodes) for each in inner):
@@ -315,88 +316,6 @@ def _divided(stmts: Sequence[ir.Stmt]) -> tuple[Sequence[ir.Stmt], Sequence[ir.S
             case _:
                 return stmts[:position], stmts[position:]
     return stmts, ()
-
-
-@dataclass(frozen=True, slots=True)
-class UniformIterations:
-    """Iterations of equal cost.
-
-    Attributes:
-        work: The cycles of each; less than one where vectors hold several.
-    """
-
-    count: int
-    work: float
-
-
-@dataclass(frozen=True, slots=True)
-class ParallelIterations:
-    """The iterations of a parallel kernel that can be distributed, counted through all its loops.
-
-    Attributes:
-        inner: The marks of the loops directly inside; empty if these are not distributed.
-        repeated: The cycles of the statements that each thread repeats which takes some inner
-            iterations of an outer one.
-    """
-
-    outer: tuple[UniformIterations, ...]
-    inner: tuple[UniformIterations, ...] = ()
-    repeated: int = 0
-
-    @property
-    def work(self) -> int:
-        """The cycles of all iterations."""
-        return round(sum(run.count * run.work for run in self.outer))
-
-
-def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | None:
-    """Return the iterations of a kernel that can be distributed; None if it is not parallel."""
-    if not nest.is_parallel:
-        return None
-    first = parallel_loops(nest)[0]
-    inner = inner_loops(first)
-    outer = tuple(_run(stmt, nodes) for stmt in nest.body.stmts if isinstance(stmt, ir.For))
-    if not inner:
-        return ParallelIterations(outer)
-    before = first.body.stmts[: len(first.body.stmts) - len(inner)]
-    return ParallelIterations(
-        outer,
-        tuple(_run(loop, nodes) for loop in inner),
-        sum(estimated_cycles(stmt, nodes) for stmt in before),
-    )
-
-
-def parallel_axes(nest: Kernel) -> tuple[tuple[str, int], ...]:
-    """Return the axes that threads share, outermost first, and their iterations; none if serial."""
-    if not nest.is_parallel:
-        return ()
-    outer = parallel_loops(nest)
-    levels = [loops for loops in (outer, inner_loops(outer[0])) if loops]
-    return tuple((max(loops, key=_extent).var.hint, sum(map(_extent, loops))) for loops in levels)
-
-
-def _extent(loop: ir.For) -> int:
-    return loop.stop - loop.start
-
-
-def _run(loop: ir.For, nodes: NodeInfos) -> UniformIterations:
-    count = _extent(parallel_loop(loop) or loop)
-    return UniformIterations(count, estimated_cycles(loop, nodes) / count)
-
-
-def parallel_loops(nest: Kernel) -> tuple[ir.For, ...]:
-    """Return the marked loops of a parallel kernel; all their iterations may run concurrently."""
-    loops = (parallel_loop(stmt) for stmt in nest.body.stmts if isinstance(stmt, ir.For))
-    return tuple(loop for loop in loops if loop is not None)
-
-
-def inner_loops(loop: ir.For) -> tuple[ir.For, ...]:
-    """Return the marked loops directly inside one of a parallel kernel, the last of its body."""
-    return tuple(
-        stmt
-        for stmt in loop.body.stmts
-        if isinstance(stmt, ir.For) and stmt.kind is ir.AxisKind.PARALLEL
-    )
 
 
 def allocate_workspace(step: LeafStep, nodes: NodeInfos) -> StepReplacement:

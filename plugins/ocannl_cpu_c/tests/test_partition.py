@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.passes.kernels.parallelize import ParallelIterations, UniformIterations
+from ocannl_core.passes.kernels.parallel_loops import ParallelIterations, UniformIterations
 from ocannl_core.schedule.machine_model import MIN_THREAD_CYCLES
 from ocannl_cpu_c.partition import partition, private_offsets
 

@@ -17,11 +17,8 @@ from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops.nodes import AxisKind, For
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.passes.kernels.parallelize import (
-    parallel_axes,
-    parallel_iterations,
-    parallelize_step,
-)
+from ocannl_core.passes.kernels.parallel_loops import parallel_axes, parallel_iterations
+from ocannl_core.passes.kernels.parallelize import parallelize_step
 from ocannl_core.passes.kernels.pipeline import finish_for, schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.parser.loops import parse

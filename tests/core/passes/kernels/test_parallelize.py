@@ -38,7 +38,8 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
-from ocannl_core.passes.kernels.parallelize import parallel_iterations, parallelize_step, top_pieces
+from ocannl_core.passes.kernels.parallel_loops import parallel_iterations
+from ocannl_core.passes.kernels.parallelize import parallelize_step, top_pieces
 from ocannl_core.passes.kernels.pipeline import schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.programs import Example
