@@ -1,7 +1,7 @@
 """OCANNL for Python: tensor expressions without shapes, compiled through plugin backends.
 
-Importing loads the modules that build expressions. The compiler, the runtime and the plugin library
-are loaded at the first use of `Context`, `Routine` or `hookimpl`.
+Importing loads the modules that build most expressions. The compiler, the runtime and the plugin
+library are loaded at the first use of `Context`, `Routine` or `hookimpl`.
 """
 
 from importlib import import_module
@@ -59,9 +59,7 @@ from ocannl_core.ir.numbers.dtypes import (
 )
 from ocannl_core.ir.numbers.dtypes import bool_ as bool
 from ocannl_core.shape.language.shape_terms import Size
-from ocannl_core.tensor import custom
 from ocannl_core.tensor.computations.computation import Computation
-from ocannl_core.tensor.computations.precision_report import precision_report
 from ocannl_core.tensor.computations.recording import cd, section
 from ocannl_core.tensor.custom.ordering import argsort, median, searchsorted, sort, topk
 from ocannl_core.tensor.custom.scans import cummax, cummin, cumprod, cumsum
@@ -117,7 +115,6 @@ from ocannl_core.tensor.operations.filled import (
     zeros,
     zeros_like,
 )
-from ocannl_core.tensor.operations.gradients import gradients
 from ocannl_core.tensor.operations.joining import concat, stack
 from ocannl_core.tensor.operations.literals import arange, batch, from_function, number, tensor
 from ocannl_core.tensor.operations.position_writes import put, put_along
@@ -163,8 +160,6 @@ from ocannl_core.tensor.operations.repetition import (
     triu,
 )
 from ocannl_core.tensor.operations.required_shapes import require_shape, require_shapes
-from ocannl_core.tensor.operations.scan import scan
-from ocannl_core.tensor.operations.scan_while import scan_while
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.dimension import Dimension, dim
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
@@ -194,6 +189,11 @@ if TYPE_CHECKING:
     from ocannl_core.runtime.exported import load_exported
     from ocannl_core.runtime.routine import Routine
     from ocannl_core.runtime.target_code import TargetCode, compile_for
+    from ocannl_core.tensor import custom
+    from ocannl_core.tensor.computations.precision_report import precision_report
+    from ocannl_core.tensor.operations.gradients import gradients
+    from ocannl_core.tensor.operations.scan import scan
+    from ocannl_core.tensor.operations.scan_while import scan_while
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
@@ -203,30 +203,38 @@ _LOADED_ON_DEMAND = {
     "Stored": "ocannl_core.data.checkpoints.stored",
     "curves": "ocannl_core.display.pictures.curves",
     "explain": "ocannl_core.display.explain",
+    "gradients": "ocannl_core.tensor.operations.gradients",
     "graph": "ocannl_core.display.pictures.expression_graph",
     "heatmap": "ocannl_core.display.pictures.heatmaps",
     "hookimpl": "ocannl_core.backend.specs",
     "load": "ocannl_core.data.checkpoints.load",
     "load_exported": "ocannl_core.runtime.exported",
+    "precision_report": "ocannl_core.tensor.computations.precision_report",
     "save": "ocannl_core.data.checkpoints.save",
+    "scan": "ocannl_core.tensor.operations.scan",
+    "scan_while": "ocannl_core.tensor.operations.scan_while",
     "show": "ocannl_core.display.views",
     "summary": "ocannl_core.display.summary",
     "table": "ocannl_core.display.tables",
     "tree": "ocannl_core.display.trees",
 }
-_MODULES_ON_DEMAND = frozenset(
-    {"assignments", "data", "nn", "primitives", "random", "testing", "train"}
-)
+_MODULES_ON_DEMAND = {
+    "custom": "ocannl_core.tensor.custom",
+    **{
+        name: f"ocannl_core.{name}"
+        for name in ("assignments", "data", "nn", "primitives", "random", "testing", "train")
+    },
+}
 
 find_moved_modules()
 
 
-_load = load_on_demand(globals(), _LOADED_ON_DEMAND)
+_load = load_on_demand(globals(), _LOADED_ON_DEMAND, make_atomic)
 __dir__ = list_names(globals())
 
 
 def __getattr__(name: str) -> Any:
-    return import_module(f"ocannl_core.{name}") if name in _MODULES_ON_DEMAND else _load(name)
+    return import_module(_MODULES_ON_DEMAND[name]) if name in _MODULES_ON_DEMAND else _load(name)
 
 
 # fmt: off

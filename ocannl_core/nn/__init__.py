@@ -12,47 +12,53 @@ from ocannl_core.nn.attention import (
     multi_head_attention,
 )
 from ocannl_core.nn.attention_weights import attention_weights
-from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
 from ocannl_core.nn.dropout import dropout
-from ocannl_core.nn.embeddings import embedding, learned_positions, rotary, sinusoidal_positions
-from ocannl_core.nn.generation import Generator
-from ocannl_core.nn.images import (
-    basic_block,
-    bottleneck_block,
-    global_avg_pool,
-    lenet,
-    mobilenet,
-    resnet,
-    separable_conv,
-    vgg_block,
-)
-from ocannl_core.nn.layers import dense, mlp, repeat_layers
-from ocannl_core.nn.losses import (
-    accuracy,
-    binary_cross_entropy,
-    confusion,
-    cross_entropy,
-    hinge,
-    huber,
-    kl_divergence,
-    mean_squared_error,
-    perplexity,
-)
-from ocannl_core.nn.normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
-from ocannl_core.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
-from ocannl_core.nn.transformers import (
-    gpt,
-    transformer,
-    transformer_decoder,
-    transformer_encoder,
-    transformer_layer,
-)
 from ocannl_core.tensor.graph.session import make_atomic
 from ocannl_core.tensor.messages.call_errors import guard
 from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
 
 if TYPE_CHECKING:
     from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names
+    from ocannl_core.nn.convolution import avg_pool, conv, conv2d, max_pool, max_pool2d, resize
+    from ocannl_core.nn.embeddings import embedding, learned_positions, rotary, sinusoidal_positions
+    from ocannl_core.nn.generation import Generator
+    from ocannl_core.nn.images import (
+        basic_block,
+        bottleneck_block,
+        global_avg_pool,
+        lenet,
+        mobilenet,
+        resnet,
+        separable_conv,
+        vgg_block,
+    )
+    from ocannl_core.nn.layers import dense, mlp, repeat_layers
+    from ocannl_core.nn.losses import (
+        accuracy,
+        binary_cross_entropy,
+        confusion,
+        cross_entropy,
+        hinge,
+        huber,
+        kl_divergence,
+        mean_squared_error,
+        perplexity,
+    )
+    from ocannl_core.nn.normalization import (
+        batch_norm,
+        group_norm,
+        instance_norm,
+        layer_norm,
+        rms_norm,
+    )
+    from ocannl_core.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
+    from ocannl_core.nn.transformers import (
+        gpt,
+        transformer,
+        transformer_decoder,
+        transformer_encoder,
+        transformer_layer,
+    )
 
 # fmt: off
 __all__ = [
@@ -70,11 +76,28 @@ __all__ = [
 # fmt: on
 
 
-_CHECKPOINTS = "ocannl_core.nn.checkpoints"  # which loads the package of data
+_MODULES = {
+    "checkpoints": "gpt2_names llama_names resnet_names",
+    "convolution": "avg_pool conv conv2d max_pool max_pool2d resize",
+    "embeddings": "embedding learned_positions rotary sinusoidal_positions",
+    "generation": "Generator",
+    "images": "basic_block bottleneck_block global_avg_pool lenet mobilenet resnet separable_conv "
+    "vgg_block",
+    "layers": "dense mlp repeat_layers",
+    "losses": "accuracy binary_cross_entropy confusion cross_entropy hinge huber kl_divergence "
+    "mean_squared_error perplexity",
+    "normalization": "batch_norm group_norm instance_norm layer_norm rms_norm",
+    "recurrent": "gru gru_cell lstm lstm_cell rnn rnn_cell",
+    "transformers": "gpt transformer transformer_decoder transformer_encoder transformer_layer",
+}
+"""The names that are loaded at their first use, by module. A name that its module has, too, is not
+among them: importing that module would set the attribute of this name to the module.
+"""
+_PLACES = {
+    name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names.split()
+}
 
-__getattr__ = load_on_demand(
-    globals(), dict.fromkeys(("gpt2_names", "llama_names", "resnet_names"), _CHECKPOINTS)
-)
+__getattr__ = load_on_demand(globals(), _PLACES, make_atomic)
 __dir__ = list_names(globals())
 make_atomic(globals(), __all__)
 guard(globals(), __all__)

@@ -11,7 +11,6 @@ from ocannl_core.nn.attention_weights import add_weights, weights_of_a_layer
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param
-from ocannl_core.tensor.operations.scan import run_steps
 from ocannl_core.tensor.primitives.pointwise_operations import relu
 
 
@@ -102,6 +101,8 @@ def repeat_layers(
             return following, value
         collected.append(weights)
         return following, (value, tuple(weights.values()))
+
+    from ocannl_core.tensor.operations.scan import run_steps  # which single layers do without
 
     step.__name__ = getattr(layer, "__name__", "layer")
     items, result = run_steps(step, x, xs, layers, is_reversed=False, keep=keep, has_layers=True)

@@ -10,13 +10,18 @@ CUDA.
 A call applies an operation: `Sort()(x)` is a tensor like any other.
 """
 
+from typing import TYPE_CHECKING
+
 from ocannl_core.base.origin import skip_lines_of
 from ocannl_core.ir.external import NativeCode
-from ocannl_core.tensor.custom.composite import Composite
 from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
-from ocannl_core.tensor.custom.scalar_ops import Broadcast, Reduce
 from ocannl_core.tensor.custom.variables import ObjectResult, ObjectType, TensorType, as_variable
 from ocannl_core.tensor.messages.call_errors import guard
+from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.custom.composite import Composite
+    from ocannl_core.tensor.custom.scalar_ops import Broadcast, Reduce
 
 # fmt: off
 __all__ = [
@@ -25,4 +30,13 @@ __all__ = [
 ]
 # fmt: on
 
+__getattr__ = load_on_demand(
+    globals(),
+    {
+        "Broadcast": "ocannl_core.tensor.custom.scalar_ops",
+        "Composite": "ocannl_core.tensor.custom.composite",
+        "Reduce": "ocannl_core.tensor.custom.scalar_ops",
+    },
+)
+__dir__ = list_names(globals())
 guard(globals(), __all__)

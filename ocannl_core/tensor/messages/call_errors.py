@@ -88,7 +88,7 @@ _METHODS = frozenset({"__init__", "__call__", "__getitem__", "__setitem__", "__c
 
 def guard(namespace: dict[str, Any], names: Iterable[str]) -> None:
     """Put the boundary around the functions and the methods of the classes of a public module."""
-    module = namespace["__name__"].replace("ocannl_core", "oc", 1)
+    module = public_title(namespace)
     for name in names:
         value = namespace.get(name)
         if not str(getattr(value, "__module__", "")).startswith("ocannl_core."):
@@ -97,6 +97,12 @@ def guard(namespace: dict[str, Any], names: Iterable[str]) -> None:
             namespace[name] = bounded(f"{module}.{name}", value)
         elif isclass(value) and not issubclass(value, Exception):
             _guard_class(value)
+
+
+def public_title(namespace: Mapping[str, Any]) -> str:
+    """Return the name of a public module for users: `oc`, or `oc.custom`."""
+    _, *inside = namespace["__name__"].split(".")
+    return f"oc.{inside[-1]}" if inside else "oc"
 
 
 def _guard_class(owner: type) -> None:

@@ -7,18 +7,23 @@ from importlib import import_module
 from typing import Any
 
 from ocannl_core.base.renamed import old_name, warn_of_old
-from ocannl_core.tensor.messages.call_errors import guard
+from ocannl_core.tensor.messages.call_errors import guard, public_title
 from ocannl_core.tensor.messages.foreign_modules import missing_name
 
 
-def load_on_demand(namespace: dict[str, Any], places: Mapping[str, str]) -> Callable[[str], Any]:
+def load_on_demand(
+    namespace: dict[str, Any],
+    places: Mapping[str, str],
+    prepare: Callable[[dict[str, Any], list[str]], None] | None = None,
+) -> Callable[[str], Any]:
     """Return the `__getattr__` of a public module.
 
     Args:
         namespace: The globals of the module.
         places: The modules that define the names.
+        prepare: A function of the globals and of names in them that have been loaded.
     """
-    title = namespace["__name__"].replace("ocannl_core", "oc", 1)
+    title = public_title(namespace)
 
     def load(name: str) -> Any:
         if name not in places:
@@ -30,6 +35,8 @@ def load_on_demand(namespace: dict[str, Any], places: Mapping[str, str]) -> Call
         module = import_module(places[name])
         together = [each for each, place in places.items() if place == places[name]]
         namespace.update({each: getattr(module, each) for each in together})
+        if prepare is not None:
+            prepare(namespace, together)
         guard(namespace, together)
         return namespace[name]
 
