@@ -69,7 +69,6 @@ from ocannl_core.compile.stages import (
     ResolvedCode,
 )
 from ocannl_core.compile.tuned_placements import describe_in_line
-from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.assignments.constant_keys import keys_as_data
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan
@@ -192,7 +191,9 @@ def _dump_of(code: ResolvedCode, request: CompileRequest, *, is_held: bool) -> D
     is_held = is_held or _has_budget(request) or _searches_placements()
     dump = open_dump(code.program.name, is_held=is_held)
     if dump.is_open:
-        dump.text("assignments", assign_printer.to_text(code.program))
+        from ocannl_core.ir.assignments.printer import to_text
+
+        dump.text("assignments", to_text(code.program))
     return dump
 
 

@@ -15,7 +15,6 @@ from ocannl_core.backend.protocols import Source
 from ocannl_core.base import settings, timeline
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.files.new_files import write_new
-from ocannl_core.ir.loops import printer
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 
@@ -70,12 +69,13 @@ class Dump:
     def program(self, stage: str, program: LoopProgram) -> None:
         """Write a loop program after a pass."""
         if self.is_open:
-            self.text(stage, printer.to_text(program))
+            from ocannl_core.ir.loops.printer import to_text
+
+            self.text(stage, to_text(program))
 
     def plan(self, stage: str, plan: NestPlan) -> None:
         """Write a plan after a pass."""
         if self.is_open:
-            # a start from disk does without the nests
             from ocannl_core.ir.kernels.printer import to_text
 
             self.text(stage, to_text(plan))

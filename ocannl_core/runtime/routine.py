@@ -14,13 +14,10 @@ from ocannl_core.compile.driver import compile_again, refuse_partition, search_p
 from ocannl_core.compile.memory_plan import MemoryPlan, memory_plan
 from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.stages import Linkable
-from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex, affine
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.loops import printer as loop_printer
 from ocannl_core.ir.loops.usage import IndexBound
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
-from ocannl_core.ir.text import PrintedNames
 from ocannl_core.runtime import checks, link, merge, recompute_nodes
 from ocannl_core.runtime.memory import MemoryEntry
 from ocannl_core.runtime.pauses import Action, Pauses
@@ -365,12 +362,16 @@ class Routine:
     @property
     def loop_ir(self) -> str:
         """The optimised loop program as text."""
-        return loop_printer.to_text(self._build.optimized)
+        from ocannl_core.ir.loops.printer import to_text
+
+        return to_text(self._build.optimized)
 
     @property
     def assignments(self) -> str:
         """The assignments that were compiled, as text."""
-        return assign_printer.to_text(self._build.assignments)
+        from ocannl_core.ir.assignments.printer import to_text
+
+        return to_text(self._build.assignments)
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in self._of_the_core]
@@ -597,6 +598,8 @@ class Routine:
         value = sum(coefficient * numbers[var.name] for coefficient, var in limit.terms)
         if limit.low <= value <= limit.high:
             return
+        from ocannl_core.ir.text import PrintedNames
+
         terms = PrintedNames().index(affine(limit.terms))
         raise UsageError(
             f"Static indices that address an axis together stay inside it: "

@@ -23,7 +23,6 @@ from ocannl_core.compile.tuned_placements import (
     TunedPlacements,
     placed,
 )
-from ocannl_core.ir.canonical import canonical_program
 from ocannl_core.ir.node import MemoryMode, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
@@ -106,6 +105,8 @@ def program_text(request: CompileRequest) -> str:
     """Return the canonical text of a program with all else that its placements depend on, which
     does not depend on names.
     """
+
+    from ocannl_core.ir.canonical import canonical_program
 
     def facts(node: TensorNode) -> list[str]:
         stored = request.stored.get(node)

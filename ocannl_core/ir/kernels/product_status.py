@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
+
+if TYPE_CHECKING:
+    from ocannl_core.ir.kernels.nest import KernelNest
 
 
 class ProductUnit(Enum):

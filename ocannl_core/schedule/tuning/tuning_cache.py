@@ -9,17 +9,17 @@ counts as a problem, not as an entry.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ocannl_core.base import settings
 from ocannl_core.base.files.digests import text_digest
-from ocannl_core.ir.canonical import canonical_text
-from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.target import Target
-from ocannl_core.schedule.rules.vectorizable import is_vectorizable
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
+
+if TYPE_CHECKING:
+    from ocannl_core.ir.kernels.nest import KernelNest
 
 
 class TuningCache(EntryFolder[TuningResult]):
@@ -30,13 +30,16 @@ class TuningCache(EntryFolder[TuningResult]):
 
     def find(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
         """Return the result of tuning a nest; None if there is none, or its entry is unreadable."""
+        # Imported here since a start from disk reads the state of this folder alone.
+        from ocannl_core.schedule.rules.vectorizable import is_vectorizable
+
         if nest.reduction is None or not is_vectorizable(nest, nodes):
             return None
-        return self.with_key(lambda: canonical_text(nest, nodes))
+        return self.with_key(lambda: _key(nest, nodes))
 
     def keep(self, nest: KernelNest, nodes: NodeInfos, measured: TuningResult) -> None:
         """Store the result of tuning a nest."""
-        self.write(canonical_text(nest, nodes), measured)
+        self.write(_key(nest, nodes), measured)
 
     def to_json(self, measured: TuningResult) -> dict[str, Any]:
         return {
@@ -57,6 +60,12 @@ class TuningCache(EntryFolder[TuningResult]):
             int(found["tried"]),
             bool(found["complete"]),
         )
+
+
+def _key(nest: KernelNest, nodes: NodeInfos) -> str:
+    from ocannl_core.ir.canonical import canonical_text
+
+    return canonical_text(nest, nodes)
 
 
 def tuning_cache(target: Target) -> TuningCache:

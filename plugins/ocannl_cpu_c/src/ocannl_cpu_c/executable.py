@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from ocannl_core.backend_api import (
     Buffer,
@@ -25,13 +25,15 @@ from ocannl_core.backend_api import (
     settings,
 )
 from ocannl_core.backend_api.launches import Launch, RoutineSource, RunStep
-from ocannl_core.backend_api.loops import CheckPositions, raise_failed_check
 from ocannl_cpu_c import calling
 from ocannl_cpu_c.bindings import ffi
 from ocannl_cpu_c.loaded_objects import LoadedKernel
 from ocannl_cpu_c.loader import load, pool, runtime
 from ocannl_cpu_c.memory import Array, CBuffer, address, arena, raw
 from ocannl_cpu_c.partition import partition, private_offsets
+
+if TYPE_CHECKING:
+    from ocannl_core.backend_api.loops import CheckPositions
 
 Buffers = Mapping[TensorNode, Buffer]
 Part = Callable[[Sequence[int]], None]
@@ -229,6 +231,8 @@ class _Linker:
 
     def _raise_failure(self, checked: Sequence[tuple[Sequence[CheckPositions], Any]]) -> None:
         """Raise the error of a check that set its flag, and clear the flags."""
+        from ocannl_core.backend_api.loops import raise_failed_check
+
         failed = [check for checks, flag in checked if flag[0] for check in checks]
         for _, flag in checked:
             flag[0] = 0

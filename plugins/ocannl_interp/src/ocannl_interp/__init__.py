@@ -6,6 +6,8 @@ backend is compared with it. It is slow, so its priority is low.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ocannl_core.backend_api import (
@@ -25,7 +27,9 @@ from ocannl_core.backend_api import (
     settings,
 )
 from ocannl_interp.memory import ArrayBuffer
-from ocannl_interp.routine import Interpretation, LoopSource
+
+if TYPE_CHECKING:
+    from ocannl_interp.routine import Interpretation, LoopSource
 
 OCANNL_API = (1, 1)
 TARGET = Target(
@@ -53,11 +57,16 @@ def ocannl_described() -> dict[str, Target]:
 
 @hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> LoopSource:
+    # Where another backend is selected, this one is loaded as well.
+    from ocannl_interp.routine import LoopSource
+
     return LoopSource(kernels.plan())
 
 
 @hookimpl
 def ocannl_compile(source: LoopSource, target: Target) -> Interpretation:
+    from ocannl_interp.routine import Interpretation
+
     return Interpretation(source.plan)
 
 
