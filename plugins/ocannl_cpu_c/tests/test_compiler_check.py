@@ -50,6 +50,7 @@ def checked(tmp_path: Path) -> Iterator[None]:
 
 def forget_kernels() -> None:
     """Render the kernels again when they are needed."""
+    compiler_check._reductions.cache_clear()
     compiler_check.check_kernels.cache_clear()
     compiler_check.check_unit.cache_clear()
 
@@ -62,9 +63,12 @@ def run(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
 
 
-@pytest.mark.parametrize("number", range(len(compiler_check.check_kernels())))
+KERNELS = compiler_check.check_kernels(CompilerVectorization.MIXED)
+
+
+@pytest.mark.parametrize("number", range(len(KERNELS)))
 def test_the_interpreter_has_the_known_results(number: int) -> None:
-    check = compiler_check.check_kernels()[number]
+    check = KERNELS[number]
     params, nodes = tuple(check.nodes)[: len(check.arguments)], check.nodes
     plan = Plan("check", (check.kernel,), params, (), (), nodes)
     subject = subject_named("interp")
@@ -96,6 +100,8 @@ def test_plain_loops_are_checked_before_the_first_of_them() -> None:
     loader._check_compiler(cache, {mixed})
     assert not loader._needs_check(cache, mixed)
     assert loader._needs_check(cache, plain)
+    titles = [{each.title for each in compiler_check.check_kernels(k)} for k in (plain, mixed)]
+    assert titles[0] < titles[1]
     assert loader.check_state().endswith("to be checked for plain loops before the first of them")
     loader._passed.clear()  # as in another process, which reads the cache
     assert not loader._needs_check(cache, mixed)
