@@ -198,7 +198,8 @@ class Context:
 
     def _compile(self, computation: Computation, options: CompileOptions) -> Routine:
         collect_if_due()
-        with settings.held(), without_collections():
+        # what is compiled depends on the memory that the code of other threads adds
+        with self._store.history.lock, settings.held(), without_collections():
             return compile_computation(computation, options, self._store.state(), self._bind)
 
     def export(
@@ -300,8 +301,9 @@ class Context:
                 found=f"a {type(routine).__name__}",
                 fix="ctx.link(step), where step = other.compile(...); or ctx.compile(code)",
             )
-        linkable = link.relinked(routine.linkable, routine.recomputed, self._store)
-        return self._bind(linkable, routine.memory)
+        with self._store.history.lock:
+            linkable = link.relinked(routine.linkable, routine.recomputed, self._store)
+            return self._bind(linkable, routine.memory)
 
     def _bind(
         self, linkable: Linkable, origin: Mapping[TensorNode, NodeMemory] | None = None
@@ -496,7 +498,7 @@ class Context:
         """
         pairs = transfers.pairs_of(tensors)
         found = [source._readable(there) for _, there in pairs]
-        with self._store.all_or_none() as new:
+        with self._store.history.lock, self._store.all_or_none() as new:
             places = [
                 self._place(here, each, new) for (here, _), each in zip(pairs, found, strict=True)
             ]
