@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from ocannl_core.base import settings
 from tests.support.slow import slow
 
 THREADS = 3
+ROUNDS = 3
+Result = TypeVar("Result")
 
 
 @pytest.fixture(autouse=True)
@@ -43,16 +47,21 @@ def train(backend: str, width: int) -> tuple[list[float], str]:
         return losses, str(step.loop_ir)
 
 
-def together(work: list[tuple[str, int]]) -> list[tuple[list[float], str]]:
-    """Train networks in threads that begin at the same moment."""
+def at_once(work: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Return the results of functions in threads that begin at the same moment."""
     barrier = threading.Barrier(len(work))
 
-    def run(backend: str, width: int) -> tuple[list[float], str]:
+    def run(each: Callable[[], Result]) -> Result:
         barrier.wait()
-        return train(backend, width)
+        return each()
 
     with ThreadPoolExecutor(len(work)) as pool:
-        return [each.result() for each in [pool.submit(run, *item) for item in work]]
+        return list(pool.map(run, work))
+
+
+def together(work: list[tuple[str, int]]) -> list[tuple[list[float], str]]:
+    """Train networks in threads that begin at the same moment."""
+    return at_once([partial(train, *item) for item in work])
 
 
 @pytest.mark.parametrize("backend", [*slow(["interp"]), "cpu_c"])
@@ -74,3 +83,44 @@ def test_settings_of_a_thread_are_its_own_while_others_compile() -> None:
 
     with ThreadPoolExecutor(THREADS) as pool:
         assert all(pool.map(run, range(THREADS)))
+
+
+@pytest.mark.parametrize("backend", [*slow(["interp"]), "cpu_c"])
+def test_threads_compile_one_program_for_contexts_of_their_own(backend: str) -> None:
+    def train(x: oc.Tensor, loss: oc.Tensor, code: oc.Computation) -> list[float]:
+        context = oc.Context(backend)
+        context[x] = np.linspace(-1, 1, 6)
+        context.init_params(loss)
+        step = context.compile(code)
+        losses = []
+        for _ in range(2):
+            step()
+            losses.append(context.item(loss))
+        return losses
+
+    for _ in range(ROUNDS):
+        with oc.Session():
+            x = oc.placeholder("x", output=[6])
+            hidden = oc.tanh(oc.param("w1", output=[5]) @ x + oc.param("b1", init=0.0))
+            loss = oc.einsum("... => 0", (oc.param("w2", output=[4]) @ hidden) ** 2.0)
+            code = oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.1)
+        program = partial(train, x, loss, code)
+        assert at_once([program] * THREADS) == [program()] * THREADS
+
+
+@pytest.mark.parametrize("backend", [*slow(["interp"]), "cpu_c"])
+def test_routines_that_threads_compile_in_one_context_share_its_memory(backend: str) -> None:
+    @oc.cd
+    def add(total: oc.Tensor, factor: float, x: oc.Tensor) -> None:
+        total += factor * x
+
+    for _ in range(ROUNDS):
+        with oc.Session():
+            x, total = oc.placeholder("x", output=[3]), oc.placeholder("total", output=[3])
+            codes = [add(total, number + 1.0, x) for number in range(THREADS)]
+        context = oc.Context(backend)
+        steps = at_once([partial(context.compile, code) for code in codes])
+        context[x], context[total] = [1, 2, 3], 0.0
+        for step in steps:
+            step()
+        assert context[total].tolist() == [6, 12, 18]
