@@ -327,7 +327,11 @@ def _compile(
             if _UNRESOLVED.search(problem):
                 every = [replace(each, libraries=Libraries.DEFAULT) for each in every]
             else:
-                cache.move(error)
+                try:
+                    cache.move(error)
+                except OSError as other:
+                    problem = str(other)
+                    break
         except (KeyboardInterrupt, SystemExit):  # no caller waits for the others either
             background_compilation.stop()
             raise
