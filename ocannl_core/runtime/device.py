@@ -72,9 +72,10 @@ class SharedDevice:
     @property
     def queue(self) -> HostQueue:
         """The queue of work that contexts submit to the device."""
-        if self._queue is None:
-            self._queue = HostQueue(str(self.target))
-        return self._queue
+        with _lock:
+            if self._queue is None:
+                self._queue = HostQueue(str(self.target))
+            return self._queue
 
 
 _devices: dict[tuple[str, int], SharedDevice] = {}

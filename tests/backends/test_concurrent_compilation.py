@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
 import ocannl_core as oc
+from ocannl_core.backend.queues import HostQueue
 from ocannl_core.base import settings
+from ocannl_core.ir import node
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.runtime import device
+from ocannl_core.tensor.graph import tensor
 from tests.support.slow import slow
 
 THREADS = 3
@@ -119,3 +126,42 @@ def test_routines_that_threads_compile_in_one_context_share_its_memory(backend: 
         for step in steps:
             step()
         assert context[total].tolist() == [6, 12, 18]
+
+
+def slowly(make: Callable[..., Result]) -> Callable[..., Result]:
+    """Return a function that lets other threads run before it returns."""
+
+    def made(*arguments: Any) -> Result:
+        result = make(*arguments)
+        time.sleep(0.01)
+        return result
+
+    return made
+
+
+def test_threads_that_ask_for_the_node_of_a_tensor_get_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[3])
+    monkeypatch.setattr(tensor, "TensorNode", slowly(TensorNode))
+    assert len(set(at_once([lambda: x.node] * THREADS))) == 1
+
+
+def test_values_that_threads_give_a_tensor_stay_in_each_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[3])
+    contexts = [oc.Context("interp") for _ in range(THREADS)]
+    monkeypatch.setattr(node, "WeakKeyDictionary", slowly(weakref.WeakKeyDictionary))
+    at_once([partial(each.__setitem__, x, number) for number, each in enumerate(contexts)])
+    assert [each[x].tolist() for each in contexts] == [[number] * 3 for number in range(THREADS)]
+
+
+def test_contexts_of_threads_share_the_queue_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = oc.Context("interp").store.device
+    monkeypatch.setattr(shared, "_queue", None)
+    monkeypatch.setattr(device, "HostQueue", slowly(HostQueue))
+    queues = at_once([lambda: oc.Context("interp", asynchronous=True).store.queue] * THREADS)
+    assert len(set(queues)) == 1

@@ -368,14 +368,17 @@ class Tensor(TensorMethods, Assignable):
         """The identity of the tensor's memory; the label is final once the node exists."""
         if self.memory is not self:
             return self.memory.node
-        if self._node is None:
-            if isinstance(self.definition, GradientOf):
-                value = self.definition.tensor
-                self._set("_node", TensorNode(self.id, (*value.label, "grad"), value.node))
-            else:
-                self._set("_node", TensorNode(self.id, self.label))
+        if self._node is not None:
+            return self._node
+        with self.session.undo_log.lock:
+            if self._node is None:  # nor has another thread made it
+                if isinstance(self.definition, GradientOf):
+                    value = self.definition.tensor
+                    self._set("_node", TensorNode(self.id, (*value.label, "grad"), value.node))
+                else:
+                    self._set("_node", TensorNode(self.id, self.label))
             assert self._node is not None
-        return self._node
+            return self._node
 
     @property
     def memory(self) -> Tensor:
