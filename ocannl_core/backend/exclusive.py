@@ -8,7 +8,7 @@ themselves, and raise `raise_overlap`.
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -29,14 +29,15 @@ def raise_overlap(routine: str) -> NoReturn:
 
 def make_exclusive(launch: Launch, routine: str) -> Launch:
     """Return a function that runs a routine, and raises if a call of it is running."""
-    lock = threading.Lock()
+    running: dict[int, object] = {}  # the call of each process: calls of a parent are not a child's
 
     def launch_alone(values: Sequence[int]) -> None:
-        if not lock.acquire(blocking=False):
+        process, call = os.getpid(), object()
+        if running.setdefault(process, call) is not call:
             raise_overlap(routine)
         try:
             launch(values)
         finally:
-            lock.release()
+            del running[process]
 
     return launch_alone

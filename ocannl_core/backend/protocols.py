@@ -60,6 +60,7 @@ NAMES_SINCE = {
             "ocannl_refuse",
             "ocannl_share",
             "ocannl_time_launch",
+            "queues.process_lock",
             "rendering.NotVectorizedError",
             "settings.of_plugin",
             "settings.setting",

@@ -11,9 +11,12 @@ import atexit
 import threading
 import weakref
 from collections.abc import Callable
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from ocannl_core.backend.protocols import Event
+from ocannl_core.base.errors import UsageError
+from ocannl_core.base.forks import note_threads, process_lock
 
 Work = Callable[[], object]
 
@@ -66,16 +69,19 @@ class HostQueue:
     """Work in the order of submission, on one thread.
 
     When work fails, the work submitted behind it is left out, and its events raise the same error,
-    until a wait or a later submission has raised it.
+    until a wait or a later submission has raised it. So does work that is not over when the process
+    forks, in the child.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._items: SimpleQueue[tuple[Work, QueueEvent] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = process_lock()
         self._failure: BaseException | None = None
         self._last: QueueEvent | None = None
+        self._begun: QueueEvent | None = None
+        note_threads(self)
         atexit.register(_drain, weakref.ref(self))
 
     def submit(self, work: Work, label: str) -> QueueEvent:
@@ -90,7 +96,7 @@ class HostQueue:
             raise failure
         event = QueueEvent(label, self)
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():  # also in a forked process
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
                     target=_serve, args=(weakref.ref(self), self._items), daemon=True
                 )
@@ -144,6 +150,26 @@ class HostQueue:
                 self._failure = error
         return self._failure
 
+    def _after_fork(self) -> None:
+        """Fail the work that is not over: the thread that does it is another process's."""
+        if self._thread is threading.current_thread():  # its work has forked
+            return
+        begun = self._begun
+        left = [] if begun is None or begun.is_done else [begun]
+        with suppress(Empty):
+            while True:
+                item = self._items.get_nowait()
+                left += [] if item is None else [item[1]]
+        self._items, self._thread, self._begun = SimpleQueue(), None, None
+        for event in left:
+            self._failure = UsageError(
+                "The child of a fork has the results of work that was over before.",
+                found=f"{event.label}: not over when the process forked",
+                where=f"the queue of {self.name}",
+                fix="ctx.synchronize() before the fork",
+            )
+            event.finish(self._failure)
+
     def close(self) -> None:
         """End the thread after the work submitted so far."""
         self._items.put(None)
@@ -162,6 +188,7 @@ def _serve(
         if item is None or queue is None:
             return
         work, event = item
+        queue._begun = event
         error = queue.run(work)
         del item, work, queue  # before anybody waits for its memory to be free
         event.finish(error)

@@ -11,7 +11,6 @@ import importlib
 import os
 import re
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
@@ -34,6 +33,7 @@ from ocannl_core.backend.results import reraise_interruption
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError, printable
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.forks import process_lock
 from ocannl_core.base.origin import caller_depth
 from ocannl_core.base.plugin_settings import violation_of_settings
 from ocannl_core.base.suggestions import join_lines
@@ -127,7 +127,7 @@ class Registry:
 
 
 _registry: Registry | None = None
-_lock = threading.RLock()
+_lock = process_lock()
 
 
 def get_registry() -> Registry:

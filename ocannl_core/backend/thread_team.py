@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from ocannl_core.base.forks import note_threads, process_lock
+
 Part = Callable[[int, int], object]
 """A function of a first iteration and an end."""
 
@@ -27,7 +29,8 @@ class ThreadTeam:
         self._name = name
         self._work: SimpleQueue[_Share | None] = SimpleQueue()
         self._started = False
-        self._lock = threading.Lock()
+        self._lock = process_lock()
+        note_threads(self)
 
     def parallel_for(self, count: int, function: Part) -> None:
         """Call `function(first, end)` for parts that make up `range(count)`, at the same time.
@@ -53,6 +56,10 @@ class ThreadTeam:
         for each in (own, *others):
             if each.error is not None:
                 raise each.error
+
+    def _after_fork(self) -> None:
+        """Start other threads at the next loop."""
+        self._work, self._started = SimpleQueue(), False
 
     def _start(self) -> None:
         with self._lock:

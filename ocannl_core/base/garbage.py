@@ -9,9 +9,14 @@ were alive after that run.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from ocannl_core.base.forks import process_lock
 
 _LARGE = 1 << 20
 """Smaller memory is not counted, in bytes."""
@@ -32,7 +37,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self.alive = self.kept = self.made = 0
-        self.lock = threading.RLock()  # objects may be freed while it is held
+        self.lock = process_lock()  # objects may be freed while it is held
 
     def make(self, nbytes: int) -> None:
         with self.lock:
@@ -62,3 +67,35 @@ def collect_if_due() -> None:
         gc.collect()
         with _counts.lock:
             _counts.kept, _counts.made = _counts.alive, 0
+
+
+_without: list[int] = []
+"""The thread that has disabled the collector."""
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Disable the garbage collector, for code that allocates many objects and no cycles: each
+    collection would traverse all objects of the process.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    try:
+        _without.append(threading.get_ident())
+        gc.disable()
+        yield
+    finally:
+        gc.enable()
+        _without.clear()
+
+
+def _enable() -> None:
+    """Enable the collector in the child of a fork, if a thread that it lacks has disabled it."""
+    if _without and threading.get_ident() not in _without:
+        gc.enable()
+        _without.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_enable)

@@ -17,11 +17,12 @@ from time import perf_counter
 
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.files.new_files import write_text
+from ocannl_core.base.forks import process_lock
 
 _path: str | None = None
 _events: list[tuple[str, str, float, float, int]] = []
 _paths: set[str] = set()
-_lock = threading.Lock()
+_lock = process_lock()
 
 
 def use(path: str | None) -> None:

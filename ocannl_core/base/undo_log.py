@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any, Final, TypeVar, cast
 
+from ocannl_core.base.forks import process_lock
+
 _Key = TypeVar("_Key")
 _Inner = TypeVar("_Inner")
 _Value = TypeVar("_Value")
@@ -46,9 +48,10 @@ class UndoLog:
 
     Attributes:
         depth: The number of open transactions.
+        lock: Held for changes that other threads must not see in part, or make at the same time.
     """
 
-    __slots__ = ("_forgotten", "_log", "_supplies", "depth")
+    __slots__ = ("_forgotten", "_log", "_supplies", "depth", "lock")
 
     def __init__(self) -> None:
         self._log: list[Any] = []
@@ -59,6 +62,7 @@ class UndoLog:
         """The position of the first entry of the log: positions are used once."""
         self._supplies: list[Ordinals] = []
         self.depth = 0
+        self.lock = process_lock()
 
     def supply(self, start: int = 0) -> Ordinals:
         """Return a supply of numbers that a rollback restores."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.forks import process_lock
 from ocannl_core.ir.indexing import Margin as Margin
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import DType
@@ -69,6 +70,10 @@ class TensorNode(_Entered):
 V = TypeVar("V")
 
 
+_lock = process_lock()
+"""Held while a node gets an entry: contexts of several threads have tables of their own."""
+
+
 class NodeTable(Generic[V]):
     """A table of values by node, in which an entry lives as long as both the node and the table.
 
@@ -81,12 +86,13 @@ class NodeTable(Generic[V]):
         self._nodes: WeakSet[TensorNode] = WeakSet()
 
     def __setitem__(self, node: TensorNode, value: V) -> None:
-        entries = _entries(node)
-        if entries is None:
-            entries = WeakKeyDictionary()
-            object.__setattr__(node, "_entries", entries)
-        entries[self] = value
-        self._nodes.add(node)
+        with _lock:
+            entries = _entries(node)
+            if entries is None:
+                entries = WeakKeyDictionary()
+                object.__setattr__(node, "_entries", entries)
+            entries[self] = value
+            self._nodes.add(node)
 
     def get(self, node: TensorNode) -> V | None:
         """Return the value of a node, or None."""

@@ -14,12 +14,12 @@ A finaliser may free a block at any instruction, also inside `allocate` on the s
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.forks import process_lock
 from ocannl_core.compile.memory_plan import ALIGNMENT
 
 
@@ -60,7 +60,7 @@ class Arena:
         self._ends = [start + nbytes] if nbytes else []
         self._sizes: dict[int, int] = {}
         self._freed: deque[tuple[int, int]] = deque()
-        self._lock = threading.Lock()
+        self._lock = process_lock()
 
     def allocate(self, nbytes: int, alignment: int | None = None) -> int:
         """Return the address of a new block.

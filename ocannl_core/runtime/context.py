@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import add
 from os import PathLike
@@ -16,7 +14,7 @@ from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import Buffer, Event
 from ocannl_core.base import settings
 from ocannl_core.base.errors import LinkError, ShapeError, UsageError
-from ocannl_core.base.garbage import collect_if_due, note_memory
+from ocannl_core.base.garbage import collect_if_due, note_memory, without_collections
 from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.driver import compile_computation
 from ocannl_core.compile.memory_plan import memory_plan
@@ -79,7 +77,7 @@ class Context:
         asynchronous: bool | None = None,
         fallback: str | Sequence[str] | None = None,
     ) -> None:
-        with settings.held(), _without_collections():  # imported objects live on
+        with settings.held(), without_collections():  # imported objects live on
             chosen, target = manager.select(backend)
         if device is not None and device != target.device:
             if backend is not None and ":" in backend:
@@ -89,7 +87,7 @@ class Context:
                     fix=f"Context({chosen.name!r}, device={device})",
                 )
             chosen, target = manager.select(f"{chosen.name}:{device}")
-        with settings.held(), _without_collections():
+        with settings.held(), without_collections():
             others = _fallbacks(fallback, chosen, target)
         has_queue = settings.current().asynchronous if asynchronous is None else asynchronous
         found = device_of(chosen, target)
@@ -200,7 +198,8 @@ class Context:
 
     def _compile(self, computation: Computation, options: CompileOptions) -> Routine:
         collect_if_due()
-        with settings.held(), _without_collections():
+        # what is compiled depends on the memory that the code of other threads adds
+        with self._store.history.lock, settings.held(), without_collections():
             return compile_computation(computation, options, self._store.state(), self._bind)
 
     def export(
@@ -302,8 +301,9 @@ class Context:
                 found=f"a {type(routine).__name__}",
                 fix="ctx.link(step), where step = other.compile(...); or ctx.compile(code)",
             )
-        linkable = link.relinked(routine.linkable, routine.recomputed, self._store)
-        return self._bind(linkable, routine.memory)
+        with self._store.history.lock:
+            linkable = link.relinked(routine.linkable, routine.recomputed, self._store)
+            return self._bind(linkable, routine.memory)
 
     def _bind(
         self, linkable: Linkable, origin: Mapping[TensorNode, NodeMemory] | None = None
@@ -498,7 +498,7 @@ class Context:
         """
         pairs = transfers.pairs_of(tensors)
         found = [source._readable(there) for _, there in pairs]
-        with self._store.all_or_none() as new:
+        with self._store.history.lock, self._store.all_or_none() as new:
             places = [
                 self._place(here, each, new) for (here, _), each in zip(pairs, found, strict=True)
             ]
@@ -627,21 +627,6 @@ def _fallbacks(
                 fix="name another backend",
             )
     return tuple(found)
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Disable the garbage collector: compiling allocates many objects and no cycles, and each
-    collection would traverse all objects of the process.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _checked(tensor: Tensor) -> Tensor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from ocannl_core.backend.protocols import Buffer
 from ocannl_core.backend.queues import HostQueue
+from ocannl_core.base.forks import process_lock
 from ocannl_core.ir.node import NodeInfo, NodeTable, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime.memory import Account
@@ -72,13 +72,14 @@ class SharedDevice:
     @property
     def queue(self) -> HostQueue:
         """The queue of work that contexts submit to the device."""
-        if self._queue is None:
-            self._queue = HostQueue(str(self.target))
-        return self._queue
+        with _lock:
+            if self._queue is None:
+                self._queue = HostQueue(str(self.target))
+            return self._queue
 
 
 _devices: dict[tuple[str, int], SharedDevice] = {}
-_lock = threading.Lock()
+_lock = process_lock()
 
 
 def device_of(backend: Backend, target: Target) -> SharedDevice:

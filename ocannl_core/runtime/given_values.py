@@ -65,7 +65,9 @@ class DeviceCells:
 
 def _prepare_write(stored: NodeMemory, store: BufferStore) -> None:
     if stored.shared is not None:
-        link.unshare(stored, store, stored.node.name)
+        with store.history.lock:
+            if stored.shared is not None:
+                link.unshare(stored, store, stored.node.name)
     store.wait_for_others(stored)
 
 
@@ -78,6 +80,15 @@ def prepare(
         new: Gets the memory that was allocated for the tensor.
     """
     tensor.note_host_write()
+    if store.find(tensor.node) is not None:
+        return _prepared(store, tensor, value, new)
+    with store.history.lock:
+        return _prepared(store, tensor, value, new)
+
+
+def _prepared(
+    store: BufferStore, tensor: Tensor, value: object, new: list[NodeMemory] | None
+) -> HostCells | DeviceCells:
     found = store.find(tensor.node)
     info = found.info if found is not None else tensor.info
     allocated: NodeMemory | None = None

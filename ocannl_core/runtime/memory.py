@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections import Counter
 from typing import Any
@@ -12,6 +11,7 @@ from ocannl_core.backend.protocols import MemoryStatistics
 from ocannl_core.base import settings
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.forks import process_lock
 from ocannl_core.ir.kernels.nodes import Plan
 
 _SHOWN = 8
@@ -43,7 +43,7 @@ class Account:
         self.nbytes = 0
         self.peak = 0
         self._entries: dict[weakref.ref[Any], MemoryEntry] = {}
-        self._lock = threading.RLock()  # owners may be freed while it is held
+        self._lock = process_lock()  # owners may be freed while it is held
 
     def add(self, owner: Any, entry: MemoryEntry) -> None:
         """Enter memory that is freed with its owner."""

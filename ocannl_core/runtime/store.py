@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ocannl_core.backend.protocols import Buffer, Event
 from ocannl_core.backend.queues import HostQueue, QueueEvent
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.forks import process_lock
 from ocannl_core.base.garbage import note_memory
 from ocannl_core.compile.context_state import ContextState, Unstored
 from ocannl_core.ir.indexing import StaticExtent
@@ -122,15 +123,17 @@ class History:
     """The order of writes and runs in a lineage of contexts.
 
     Attributes:
+        lock: Held while code is compiled, and while memory is added for values.
         last: The last event, if it was a run after which nothing needs checking or recording
             before the same routine runs again; None after everything else.
         merged: The content of the merge buffer; None while it is empty.
         merge_memory: The memory of the merge buffer in each layout that it has had.
     """
 
-    __slots__ = ("__weakref__", "last", "merge_memory", "merged", "ordinals", "routines")
+    __slots__ = ("__weakref__", "last", "lock", "merge_memory", "merged", "ordinals", "routines")
 
     def __init__(self) -> None:
+        self.lock = process_lock()
         self.last: RunRecord | None = None
         self.routines: weakref.WeakSet[RoutineRecord] = weakref.WeakSet()
         self.merged: MergeContent | None = None

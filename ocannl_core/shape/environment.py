@@ -181,7 +181,7 @@ class Environment:
         """
         state = self._state
         relation = relation_of(logic, result, operands, origin, state.fresh)
-        with self.atomic():
+        with self.undo_log.lock, self.atomic():
             for row in contracted_rows(logic, operands):
                 tail = state.flat(row).tail
                 if tail is not None:
@@ -249,7 +249,7 @@ class Environment:
             ShapeError: if they contradict earlier constraints; then nothing is added.
         """
         constraints = relate(self._state.fresh)
-        with self.atomic():
+        with self.undo_log.lock, self.atomic():
             self._state.agenda.extend(constraints)
             solver.run(self._state)
             for result in results:
@@ -369,7 +369,7 @@ class Environment:
             ShapeError: if that is impossible, or requires a guess on a parameter; then nothing is
                 decided.
         """
-        with self.atomic():
+        with self.undo_log.lock, self.atomic():
             captured = [_shape_of(ref.captured) for ref in refs]
             origin = Origin(subject, caller_location())
             unchecked: list[EinsumApplication] = []
@@ -389,7 +389,7 @@ class Environment:
         state = self._state
         shapes = list(shapes)
         kept = dict(self.previews)
-        with self.atomic() as transaction:
+        with self.undo_log.lock, self.atomic() as transaction:
             operands = self._with_operands(shapes, [], is_preview=True)
             close(state, operands, Origin("a preview"), has_defaults=has_defaults)
             found = [self.view(shape) for shape in shapes]
@@ -403,7 +403,7 @@ class Environment:
         """Return arguments and shapes that follow from them with as few variables as possible, and
         the relations that remain between these, without any effect on inference.
         """
-        with self.atomic() as transaction:
+        with self.undo_log.lock, self.atomic() as transaction:
             equate_with_least(self._state, arguments.values())
             found = {name: self.view(shape) for name, shape in {**arguments, **shapes}.items()}
             names = SchemeNames(found, len(arguments))
@@ -420,7 +420,7 @@ class Environment:
         Raises:
             ShapeError: if the arguments cannot have these shapes.
         """
-        with self.atomic() as transaction:
+        with self.undo_log.lock, self.atomic() as transaction:
             for argument, shape in zip(arguments, given, strict=True):
                 for (kind, row), (_, known) in zip(argument.rows(), shape.rows(), strict=True):
                     self._state.agenda.append(RowEqual(row, known, Origin(f"{kind.value} row")))

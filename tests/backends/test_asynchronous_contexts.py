@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.backend.queues import HostQueue
 from ocannl_core.base import settings
+from tests.support.children import succeeds_in_child
 
 CONTEXTS = 3
 Action = tuple[str, int, int]
@@ -179,3 +182,48 @@ def test_an_event_of_another_queue_comes_first() -> None:
     fast.wait_for(slow.submit(later, "later"))
     fast.submit(lambda: order.append("fast"), "fast").wait()
     assert order == ["slow", "fast"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_work_that_is_not_over_at_a_fork_fails_in_the_child() -> None:
+    queue, done = HostQueue("test"), []
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        may_go_on.wait()
+
+    works = {"first": wait, "second": lambda: done.append(2)}
+    events = {each: queue.submit(work, each) for each, work in works.items()}
+    begun.wait()
+
+    def run() -> None:
+        for name, event in events.items():
+            with pytest.raises(oc.UsageError, match=f"{name}: not over when the process forked"):
+                event.wait()
+        queue.submit(lambda: done.append(3), "third").wait()
+        queue.synchronize()
+        assert done == [3]
+
+    assert succeeds_in_child(run)
+    may_go_on.set()
+    queue.synchronize()
+    assert done == [2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_has_the_values_that_were_there_before_a_fork() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[2])
+        ctx = oc.Context("cpu_c", asynchronous=True)
+        step = ctx.compile(double(x))
+        ctx[x] = 1.0
+        step()
+        ctx.synchronize()
+
+        def run() -> None:
+            step()
+            assert ctx[x].tolist() == [4.0, 4.0]
+
+        assert succeeds_in_child(run)
+        assert ctx[x].tolist() == [2.0, 2.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
+from tests.support.children import succeeds_in_child
 from tests.support.sample_ops import Calling
 
 SECONDS = 30
@@ -132,3 +134,55 @@ def test_indices_that_are_refused_leave_a_routine_callable(target: str) -> None:
             step(i=Wrong())
         step(i=1)
         assert ctx[y].tolist() == [6, 8]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_call_of_a_thread_of_the_parent_does_not_run_in_a_child(target: str) -> None:
+    inside, may_go_on = threading.Event(), threading.Event()
+    waits = [True]
+
+    def wait() -> None:
+        if waits:
+            inside.set()
+            assert may_go_on.wait(SECONDS)
+
+    step, result = calling(target, wait)
+    other = threading.Thread(target=step)
+    other.start()
+    assert inside.wait(SECONDS)
+
+    def run() -> None:
+        waits.clear()
+        step()
+        assert result() == [1, 1, 1]
+
+    assert succeeds_in_child(run)
+    may_go_on.set()
+    other.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_calls_compiled_code_that_runs_in_its_parent() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[700, 700])
+        y = oc.einsum("i,j; j,k => i,k", x, x)
+        ctx = oc.Context("cpu_c")
+        step = ctx.compile(oc.train.forward(y), name="product")
+        ctx[x] = np.ones((700, 700), np.float32)
+    is_over, begun = threading.Event(), threading.Event()
+
+    def call() -> None:
+        while not is_over.is_set():
+            step()
+            begun.set()
+
+    def run() -> None:
+        step()
+        assert (ctx[y] == 700).all()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    begun.wait()
+    assert all(succeeds_in_child(run) for _ in range(3))
+    is_over.set()
+    thread.join()

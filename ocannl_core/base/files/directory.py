@@ -271,8 +271,12 @@ def temporary_directory(refused: Path, *names: str, error: OSError) -> PrivateDi
     try:
         found = open_private(_temporary[0]).child(*names)
     except (IndexError, OSError):
-        _temporary[:] = [_new_temporary()]
-        found = open_private(_temporary[0]).child(*names)
+        try:
+            _temporary[:] = [_new_temporary()]
+            found = open_private(_temporary[0]).child(*names)
+        except OSError as other:
+            reason = f"{refused} cannot be used ({error}), and no temporary directory ({other})"
+            raise OSError(error.errno, reason) from None
     warn_once("Compiled code is not kept", refused, error)
     return found
 
@@ -285,7 +289,10 @@ def _new_temporary() -> Path:
 
     if not trust.IS_CHECKED:
         raise OSError(errno.ENOTSUP, "no directory is known to be private without user ids")
-    for parent in (tempfile.gettempdir(), "/var/tmp", "/dev/shm"):  # linux: or none, passed over
+    parents = ["/var/tmp", "/dev/shm"]  # linux: or none, passed over
+    with suppress(OSError):  # all that it tries may be full
+        parents.insert(0, tempfile.gettempdir())
+    for parent in parents:
         with suppress(OSError):
             status = os.stat(parent)
             owners = (0, os.geteuid())  # posix: refused above

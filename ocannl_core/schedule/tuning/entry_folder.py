@@ -128,14 +128,12 @@ class EntryFolder(ABC, Generic[Result]):
 
     def _existing(self) -> PrivateDirectory | None:
         """Return the folder; None if there is none, or if others can change it."""
-        if not self.folder.is_dir():
-            return None
         try:
-            return open_private(self.folder)
+            return open_private(self.folder) if self.folder.is_dir() else None
         except UntrustedError as error:
             warn_once(f"{self.what} are not used", self.folder, error)
             return None
-        except OSError:
+        except OSError:  # also one that the user cannot look at
             return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import field
 from typing import Any, NoReturn
 
@@ -95,21 +95,23 @@ class Computation:
                 "of that one's code",
                 stacklevel=caller_depth(),
             )
-        program = self._resolution().program
-        for tensor in mentioned_tensors(self.steps):
-            consumed = tensor.session.consumed
-            if tensor not in self.temporaries and tensor not in consumed:
-                consumed[tensor] = f"the computation {self.name}"
-        return program
+        with self._lock:
+            program = self._resolution().program
+            for tensor in mentioned_tensors(self.steps):
+                consumed = tensor.session.consumed
+                if tensor not in self.temporaries and tensor not in consumed:
+                    consumed[tensor] = f"the computation {self.name}"
+            return program
 
     def keep_less(self, excess: int) -> bool:
         """Let loops keep values for gradients in fewer bytes, by `excess`; other values are
         computed again. Return False if the loops keep nothing but their carries.
         """
-        found = self._resolution().kept_bytes
-        if found:
-            self._cache[:] = [self._resolve(max(0, found - excess))]
-        return bool(found)
+        with self._lock:
+            found = self._resolution().kept_bytes
+            if found:
+                self._cache[:] = [self._resolve(max(0, found - excess))]
+            return bool(found)
 
     def literals(self) -> Mapping[TensorNode, np.ndarray[Any, Any]]:
         """Return the host's arrays behind the literal nodes that the computation reads."""
@@ -143,9 +145,17 @@ class Computation:
         found = self._resolution()
         return {**found.tensors, **found.step_tensors} if of_steps else found.tensors
 
+    @property
+    def _lock(self) -> AbstractContextManager[object]:
+        """The lock of the session, whose shapes resolution decides."""
+        found = code.session_of(self.steps)
+        return nullcontext() if found is None else found.undo_log.lock
+
     def _resolution(self) -> ResolvedComputation:
         if not self._cache:
-            self._cache.append(self._resolve())
+            with self._lock:
+                if not self._cache:
+                    self._cache.append(self._resolve())
         return self._cache[0]
 
     def _resolve(self, kept_bytes: int | None = None) -> ResolvedComputation:

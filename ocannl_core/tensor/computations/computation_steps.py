@@ -11,6 +11,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, Op, UnaryOp
 from ocannl_core.shape.translation.logic import Logic, Pointwise
 from ocannl_core.tensor.graph.definitions import ResultOf, ancestors
 from ocannl_core.tensor.graph.index_maps import IndexMaps
+from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 
 Argument = Tensor | MergeBuffer | float
@@ -121,6 +122,23 @@ def without_titles(steps: Iterable[Step]) -> Iterator[Code]:
             yield from without_titles(step.steps)
         else:
             yield step
+
+
+def session_of(steps: Iterable[Step]) -> Session | None:
+    """Return the session of some tensor of steps; None if there is none."""
+    for step in without_titles(steps):
+        match step:
+            case (
+                Assign(target=tensor)
+                | Forward(tensors=(tensor, *_))
+                | ZeroGradients(roots=(tensor, *_))
+                | Backpropagate(roots=(tensor, *_))
+                | UpdateGradients(roots=(tensor, *_))
+            ):
+                return tensor.session
+            case _:
+                continue
+    return None
 
 
 def expand_updates(steps: tuple[Step, ...]) -> tuple[Step, ...]:

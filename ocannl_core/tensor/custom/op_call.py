@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import is_
@@ -13,6 +12,7 @@ import numpy as np
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError, OpError, TransferError
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.forks import process_lock
 from ocannl_core.ir.external import NativeCode
 from ocannl_core.ir.host_arrays import refuse_mask
 from ocannl_core.ir.numbers.dtypes import dtype_of
@@ -41,7 +41,7 @@ class OpCall:
         self._objects = [k for k, each in enumerate(node.outputs) if not isinstance(each, Tensor)]
         self._tensors = [k for k, each in enumerate(node.outputs) if isinstance(each, Tensor)]
         self._idle: list[Cells] = []
-        self._lock = threading.Lock()
+        self._lock = process_lock()
 
     @property
     def name(self) -> str:

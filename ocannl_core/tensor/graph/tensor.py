@@ -368,14 +368,17 @@ class Tensor(TensorMethods, Assignable):
         """The identity of the tensor's memory; the label is final once the node exists."""
         if self.memory is not self:
             return self.memory.node
-        if self._node is None:
-            if isinstance(self.definition, GradientOf):
-                value = self.definition.tensor
-                self._set("_node", TensorNode(self.id, (*value.label, "grad"), value.node))
-            else:
-                self._set("_node", TensorNode(self.id, self.label))
+        if self._node is not None:
+            return self._node
+        with self.session.undo_log.lock:
+            if self._node is None:  # nor has another thread made it
+                if isinstance(self.definition, GradientOf):
+                    value = self.definition.tensor
+                    self._set("_node", TensorNode(self.id, (*value.label, "grad"), value.node))
+                else:
+                    self._set("_node", TensorNode(self.id, self.label))
             assert self._node is not None
-        return self._node
+            return self._node
 
     @property
     def memory(self) -> Tensor:
@@ -416,13 +419,14 @@ class Tensor(TensorMethods, Assignable):
                 fix=f'state its sizes, as in oc.{maker}("{self.label[0]}", output=[8]), or '
                 "compile the code that uses it first",
             )
-        self.relate_words()
-        self.session.environment.close([self.terms], subject=f"the shape of {self.node.name}")
-        self.settle()
-        margins = self._needed_margins()
-        return node_info(
-            self.dtype, self.shape, margins, self.describe, is_parameter=self.is_parameter
-        )
+        with self.session.undo_log.lock:
+            self.relate_words()
+            self.session.environment.close([self.terms], subject=f"the shape of {self.node.name}")
+            self.settle()
+            margins = self._needed_margins()
+            return node_info(
+                self.dtype, self.shape, margins, self.describe, is_parameter=self.is_parameter
+            )
 
     def relate_words(self) -> None:
         """Relate the shape of packed random numbers to the shape of their words; else do nothing.
@@ -517,7 +521,8 @@ class Tensor(TensorMethods, Assignable):
         """Make the changes of the session so far final: a failure that follows must not separate
         the tensor from its memory.
         """
-        self.session.undo_log.commit()
+        with self.session.undo_log.lock:
+            self.session.undo_log.commit()
 
     def note_host_write(self) -> None:
         """Record that the host writes the cells."""
@@ -604,13 +609,14 @@ class Tensor(TensorMethods, Assignable):
 
     def initialization(self) -> Any:
         """Return the computation of the first value of a parameter or statistic."""
-        match self.definition:
-            case Parameter(code=code):
-                return code(self)
-            case Declared(initialization=start) if start is not None:
-                return start(self)
-            case _:
-                raise UsageError("Parameters have an initial value.", found=self.describe())
+        with self.session.undo_log.lock:
+            match self.definition:
+                case Parameter(code=code):
+                    return code(self)
+                case Declared(initialization=start) if start is not None:
+                    return start(self)
+                case _:
+                    raise UsageError("Parameters have an initial value.", found=self.describe())
 
     def initial_cells(self) -> np.ndarray[Any, Any] | None:
         """Return the cells of a parameter whose initial value is an array of its own shape and
@@ -621,9 +627,10 @@ class Tensor(TensorMethods, Assignable):
         start = self.definition.initializer if isinstance(self.definition, Parameter) else None
         if start is None or not isinstance(start.definition, Literal) or start.has_node:
             return None
-        self.settle()
-        start.adopt(self.dtype)
-        shape, cells = self.shape, start.literal
+        with self.session.undo_log.lock:
+            self.settle()
+            start.adopt(self.dtype)
+            shape, cells = self.shape, start.literal
         if start.dtype is not self.dtype or not shape.is_closed or any(shape.extents):
             return None
         return cells if cells is not None and cells.shape == shape.dims else None

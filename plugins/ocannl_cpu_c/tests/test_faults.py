@@ -233,6 +233,21 @@ def test_a_full_disk_is_an_error_that_names_it(script: Script) -> None:
     assert "see whether the disk is full" in text
 
 
+def test_a_full_disk_without_a_temporary_directory_is_an_error_that_names_both(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Path:
+        raise OSError(errno.ENOSPC, "no directory for temporary files has room")
+
+    assert load([kernel(2.5)])  # detection takes a directory, too
+    monkeypatch.setattr(directories, "_new_temporary", fail)
+    monkeypatch.setattr(directories.PrivateDirectory, "create", lambda *_: fail())
+    text = failure()
+    assert "The C compiler must write shared objects that can be loaded." in text
+    assert "cannot be used ([Errno 28]" in text
+    assert "and no temporary directory ([Errno 28]" in text
+
+
 @pytest.mark.parametrize("failing", ["write", "child"])
 def test_a_cache_that_cannot_be_written_is_replaced(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, failing: str

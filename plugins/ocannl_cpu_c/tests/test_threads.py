@@ -33,8 +33,9 @@ from ocannl_core.passes.kernels.pipeline import schedule_for
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
-from ocannl_cpu_c import devices
+from ocannl_cpu_c import background_compilation, devices, loader, processes
 from ocannl_cpu_c.partition import partition
+from tests.support.children import succeeds_in_child
 from tests.support.example_count import example_count
 from tests.support.reductions import random_reductions
 
@@ -299,6 +300,34 @@ def test_a_forked_process_has_workers_of_its_own():
     found[...] = 0
     launch(())
     assert found.tobytes() == once.tobytes()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("module", [loader, background_compilation, processes])
+def test_a_child_compiles_although_a_thread_of_its_parent_does(module):
+    inside, may_go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with module._lock:
+            inside.set()
+            may_go_on.wait()
+
+    def compile_new() -> None:
+        with oc.Session():
+            x = oc.placeholder("x", output=[3])
+            y = oc.exp(x * float(os.getpid())) * 0.0
+            ctx = oc.Context("cpu_c")
+            step = ctx.compile(oc.train.forward(y))
+            ctx[x] = 0.0
+            step()
+            assert ctx[y].tolist() == [0.0, 0.0, 0.0]
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    assert succeeds_in_child(compile_new)
+    may_go_on.set()
+    thread.join()
 
 
 def test_a_process_ends_while_workers_wait():

@@ -131,3 +131,13 @@ def test_fewer_slots_than_processes_are_refused(launch: Launch) -> None:
     done = launch(3, "train.py", "--slots", 2)
     assert done.returncode != 0
     assert "processes and 2 slots" in done.stderr
+
+
+def test_a_failure_of_process_0_is_an_error_in_all_for_any_text(launch: Launch) -> None:
+    done = launch(2, "first.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "'ValueError ' | 'CommunicationError ValueError: the disk is full'",
+        "'ValueError ' | 'CommunicationError ValueError: '",
+        "'ValueError ' | 'CommunicationError ValueError: caf\\\\udce9.safetensors'",
+    ]

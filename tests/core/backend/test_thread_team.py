@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocannl_core.backend.thread_team import ThreadTeam
+from tests.support.children import succeeds_in_child
 
 
 @given(st.integers(0, 40), st.integers(1, 5))
@@ -47,3 +49,16 @@ def test_a_team_of_one_runs_in_the_calling_thread() -> None:
     seen: list[threading.Thread] = []
     ThreadTeam(1).parallel_for(5, lambda first, end: seen.append(threading.current_thread()))
     assert seen == [threading.current_thread()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_child_of_a_fork_starts_threads_of_its_own() -> None:
+    team = ThreadTeam(3)
+
+    def run() -> None:
+        meeting = threading.Barrier(3, timeout=30)
+        team.parallel_for(3, lambda first, end: meeting.wait())
+
+    run()
+    assert succeeds_in_child(run)
+    run()

@@ -363,7 +363,7 @@ assert made.read("name") == b"x"
     assert {*tmp_path.iterdir()} == {*others, places[0]}
 
 
-@pytest.mark.parametrize("kind", ["writable", "missing"])
+@pytest.mark.parametrize("kind", ["writable", "missing", "full"])
 def test_a_bad_place_for_temporary_files_is_passed_over(
     tmp_path: Path, no_temporary: None, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -372,9 +372,26 @@ def test_a_bad_place_for_temporary_files_is_passed_over(
         place.mkdir()
         place.chmod(0o777)
     monkeypatch.setattr(tempfile, "tempdir", str(place))
+    if kind == "full":
+
+        def fail() -> str:  # as it does if no directory takes a file
+            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+        monkeypatch.setattr(tempfile, "gettempdir", fail)
     with pytest.warns(RuntimeWarning):
         found = temporary_directory(tmp_path, "inner", error=OSError(errno.ENOSPC, "no space"))
     assert not found.path.is_relative_to(place)
+
+
+def test_without_any_directory_the_error_has_both_reasons(
+    tmp_path: Path, no_temporary: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Path:
+        raise OSError(errno.ENOSPC, "none has room")
+
+    monkeypatch.setattr(directories, "_new_temporary", fail)
+    with pytest.raises(OSError, match=r"cannot be used .*too many.*no temporary.*none has room"):
+        temporary_directory(tmp_path, "inner", error=OSError(errno.EMFILE, "too many files"))
 
 
 @given(st.text(max_size=5), st.binary(max_size=40), st.data())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +17,7 @@ from ocannl_core.base import garbage
 from ocannl_core.ir.node import NodeTable, TensorNode
 from ocannl_core.tensor.custom import Apply, Op
 from ocannl_core.tensor.graph.definitions import Literal
+from tests.support.children import succeeds_in_child
 
 Array = np.ndarray[Any, Any]
 
@@ -262,3 +265,25 @@ def test_a_program_that_switches_the_collector_off_is_left_alone() -> None:
         assert all(rebuilt(12))
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_child_of_a_fork_collects_although_a_thread_of_its_parent_compiles() -> None:
+    inside, may_go_on = threading.Event(), threading.Event()
+
+    def compile_slowly() -> None:
+        with garbage.without_collections():
+            inside.set()
+            may_go_on.wait()
+
+    def require_collector() -> None:
+        assert gc.isenabled()
+
+    thread = threading.Thread(target=compile_slowly)
+    thread.start()
+    inside.wait()
+    assert not gc.isenabled()
+    assert succeeds_in_child(require_collector)
+    may_go_on.set()
+    thread.join()
+    assert gc.isenabled()

@@ -229,6 +229,13 @@ def test_an_entry_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     assert [entry.path for entry in memory.entries()] == [path]
 
 
+def test_a_folder_that_cannot_be_looked_at_has_no_entries(tmp_path: Path) -> None:
+    memory = TuningCache(tmp_path / ("n" * 300))  # too long a name, as forbidden to all users
+    assert memory.find(*product()) is None
+    assert memory.state() == ""
+    assert memory.forget() == 0
+
+
 def test_a_remembered_schedule_takes_the_place_of_the_rule(tmp_path: Path) -> None:
     memory = TuningCache(tmp_path)
     nest, nodes = product()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ocannl_core.backend_api.launches import CompilerVectorization, KernelText
+from ocannl_core.backend_api.queues import process_lock
 from ocannl_cpu_c.cache import Building, DiskCache, TranslationUnit
 from ocannl_cpu_c.translation_units import checked_loops, estimated_seconds, file_of, key, units
 
@@ -23,7 +23,7 @@ _LEAST_SECONDS = 0.02
 _MOST = 200
 """The greatest number of files that wait to be loaded; each has a process and a pipe."""
 
-_lock = threading.Lock()
+_lock = process_lock()
 _running: dict[Path, list[Building]] = {}
 
 

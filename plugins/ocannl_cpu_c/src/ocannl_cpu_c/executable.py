@@ -110,7 +110,7 @@ class _Linker:
         self._arrays |= arena(memory_plan(plan), plan.nodes)
         self._count = len(plan.indices)
         repeated = list(_repeated_indices(executable.source.steps))
-        # the indices of the routine, a cell that is 1 during a call, the indices of repetitions
+        # the indices of the routine, a cell that is set during a call, the indices of repetitions
         self._cells = ffi.new("int64_t[]", self._count + 1 + len(repeated))
         self._index_cells = {index: self._cells + k for k, index in enumerate(plan.indices)}
         for k, index in enumerate(repeated, self._count + 1):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -20,6 +19,7 @@ from weakref import WeakValueDictionary
 from ocannl_core.backend_api import CompileError, replace
 from ocannl_core.backend_api.files import CachedObject
 from ocannl_core.backend_api.launches import CODEGEN_VERSION, CompilerVectorization, KernelText
+from ocannl_core.backend_api.queues import process_lock
 from ocannl_cpu_c import background_compilation, devices, object_files, own_settings
 from ocannl_cpu_c.background_compilation import BackgroundCompilation
 from ocannl_cpu_c.bindings import ffi
@@ -43,7 +43,7 @@ class ForeignObjectError(OSError):
     """An object is complete, and is not the one that was compiled."""
 
 
-_lock = threading.Lock()
+_lock = process_lock()
 _loaded: WeakValueDictionary[tuple[Compiler, str], LoadedKernel] = WeakValueDictionary()
 _libraries: WeakValueDictionary[str, LoadedObject] = WeakValueDictionary()
 _recent = RecentObjects()
@@ -327,7 +327,11 @@ def _compile(
             if _UNRESOLVED.search(problem):
                 every = [replace(each, libraries=Libraries.DEFAULT) for each in every]
             else:
-                cache.move(error)
+                try:
+                    cache.move(error)
+                except OSError as other:
+                    problem = str(other)
+                    break
         except (KeyboardInterrupt, SystemExit):  # no caller waits for the others either
             background_compilation.stop()
             raise

@@ -15,10 +15,11 @@ import os
 import select
 import signal
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
+
+from ocannl_core.backend_api.queues import process_lock
 
 _SHELL = "/bin/sh"
 _WATCH = """\
@@ -149,7 +150,7 @@ def _memory() -> IO[bytes]:
     return tempfile.TemporaryFile(buffering=0)
 
 
-_lock = threading.RLock()
+_lock = process_lock()
 _running: dict[Process, None] = {}
 _watched: set[int] = set()
 
@@ -228,8 +229,6 @@ def _stop_all() -> None:
 
 def _let_go() -> None:
     """Drop the watcher in a forked process; it belongs to the parent."""
-    global _lock
-    _lock = threading.RLock()
     _running.clear()
     _watched.clear()
     if _watcher:

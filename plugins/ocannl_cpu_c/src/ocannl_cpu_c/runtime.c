@@ -38,7 +38,7 @@ struct routine {
   const struct step *steps;
   int64_t count;
   struct pool *pool;     /* may be null if no step has parts */
-  int64_t *indices;      /* where kernels find the static indices; after them, 1 while it runs */
+  int64_t *indices;      /* where kernels find the static indices; after them, while it runs, `generation` */
   int64_t index_count;
   char *memory;          /* that of the threads, one after the other */
   int64_t room;          /* the bytes of each */
@@ -73,7 +73,9 @@ enum { MOST_PARTS = 0xffff };
 enum { WAKING_WORK = 1 << 16 };
 
 static _Atomic(struct pool *) pools;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* The forks between the first process and this one, and 1. */
+static int64_t generation = 1;
 
 static void pause_briefly(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -159,8 +161,10 @@ static void reset(struct pool *pool) {
   pool->is_started = 0;
 }
 
-/* The child of a fork has none of its parent's workers: it starts its own when it needs them. */
+/* The child of a fork has none of its parent's threads: it starts workers when it needs them, and
+   calls that ran there do not run here. */
 static void after_fork(void) {
+  ++generation;
   for (struct pool *pool = atomic_load(&pools); pool; pool = pool->next) reset(pool);
 }
 
@@ -169,9 +173,9 @@ static void after_fork(void) {
    package does not have, and calls this function of the shared part. Without the handle of an
    object, the function stays registered, as this object stays mapped. */
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
-static void watch_forks(void) { __register_atfork(NULL, NULL, after_fork, NULL); }
+__attribute__((constructor)) static void watch_forks(void) { __register_atfork(NULL, NULL, after_fork, NULL); }
 #else
-static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
 #endif
 
 /* Workers take no signals, which are Python's, and end with the process. */
@@ -201,7 +205,6 @@ static void start(struct pool *pool) {
 struct pool *ocannl_pool(int64_t threads) {
   struct pool *pool = calloc(1, sizeof *pool);
   if (!pool) return NULL;
-  pthread_once(&once, watch_forks);
   pool->threads = threads;
   reset(pool);
   pool->next = atomic_load(&pools);
@@ -288,8 +291,8 @@ static void *run_from_python(void *self, void *values) {
     return count < 0 ? NULL : python->call(python->member(self, 1), values, NULL);
   int64_t *const is_running = routine->indices + count;
   /* threads of Python look at this one after the other: none runs here until others are let run */
-  if (*is_running) return python->call(python->member(self, 2), NULL);
-  *is_running = 1;
+  if (*is_running == generation) return python->call(python->member(self, 2), NULL);
+  *is_running = generation;
   for (ptrdiff_t i = 0; i < count; ++i) {
     void *const value = python->item(values, i);
     if (!value) goto failed;

@@ -186,7 +186,8 @@ class MpiCommunicator:
                 work()
             except Exception as error:
                 failure = error
-        (outcome, *_) = self._gather(str(failure or "").encode(), subject)
+        text = "" if failure is None else f"{type(failure).__name__}: {failure}"
+        (outcome, *_) = self._gather(text.encode("utf-8", "backslashreplace"), subject)
         if failure is not None:
             raise failure
         if outcome:
