@@ -68,13 +68,16 @@ _RESERVED = frozenset(
         typename using virtual wchar_t xor xor_eq
         assert complex errno i386 linux offsetof stderr stdin stdout unix
         int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t size_t
-        s state head failed dims strides weights state_bytes weights_bytes fingerprint memcpy memset
         """,
     )
 )
-"""Words of C and C++, macros of common headers, and names in exported files, for which no tensor is
-named.
-"""
+"""Words of C and C++, and macros of common headers, for which no tensor is named."""
+
+_OWN_NAMES = re.compile(
+    r"s|state|head|failed|dims|strides|arrays|indices|step\d+|weights\d*|state_bytes|weights_bytes|"
+    r"fingerprint|memcpy|memset|is_valid|move_cells|share|k_[0-9a-f]{16}(_part)?"
+)
+"""Names inside of exported functions, which no argument has."""
 
 _MACROS = re.compile(
     "EOF|I|INFINITY|NAN|NULL|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)|(M|FE|FLT|DBL|LDBL|FP)_[A-Z0-9_]+"
@@ -569,7 +572,7 @@ class _Names:
         if self._is_macro(wanted):
             wanted = wanted.lower()
         found, number = wanted, 1
-        while found.lower() in self._given:
+        while found.lower() in self._given or _OWN_NAMES.fullmatch(found.lower()):
             number += 1
             found = f"{wanted}_{number}"
         self._given.add(found.lower())
@@ -584,12 +587,16 @@ def _own_name(name: str, names: _Names) -> str:
     """Return the name that a user gives to an argument.
 
     Raises:
-        UsageError: if it is no identifier, or another argument has it.
+        UsageError: if it is no identifier, or another argument or a local variable has it.
     """
     _check_identifier(name)
-    if names.unique(name) != name:
+    free = names.unique(name)
+    if free != name:
         raise UsageError(
-            "The arguments of exported functions have different names.", found=repr(name)
+            "The arguments of exported functions have different names, also apart from case, and "
+            "none of a variable or a function inside of the file.",
+            found=repr(name),
+            fix=f'another name, such as "{free}"',
         )
     return name
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import keyword
+import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -637,6 +639,56 @@ def test_files_are_written_together_or_not_at_all(
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
+@pytest.mark.parametrize("threads", [False, True])
+def test_names_inside_of_the_file_are_no_arguments(threads: bool, tmp_path: Path) -> None:
+    def exported(names: Sequence[str], indices: Sequence[str], file: Path) -> str:
+        """Export and call a program with inputs and integer arguments of the given names."""
+        oc.reset()
+        tensors = [oc.placeholder(name, output=[2]) for name in names]
+        bindings = [oc.static_index(name, range=4) for name in indices]
+        rows = oc.static_extent("rows", max=6)
+        ids = oc.placeholder("ids", batch=[rows], dtype="int32")
+        large = oc.placeholder("large", output=[200, 300])
+
+        def step(carry: oc.Tensor, _: None) -> tuple[oc.Tensor, None]:
+            positions = (oc.number(k * each) for k, each in enumerate(bindings, start=1))
+            return sum(positions, sum(tensors, carry * 0.5)), None
+
+        _, last = oc.scan(step, oc.number(1.0), length=3)
+        y, z = nn.embedding(ids, entries=9, width=2) + last, oc.exp(large)
+        ctx = oc.Context("cpu_c")
+        code = oc.train.forward(y) + oc.train.forward(z)
+        run = ctx.compile(code, bindings, name="run")
+        ctx.init_params(y)
+        given = dict.fromkeys(tensors, normal(2))
+        given |= {ids: np.array([0, 8, 3], np.int32), large: normal(200, 300)}
+        for tensor, cells in given.items():
+            ctx[tensor] = cells
+        numbers = [k % 4 for k in range(len(indices))]
+        run(rows=3, **dict(zip(indices, numbers, strict=True)))
+        files = ctx.export(run, file, outputs=[y, z], threads=threads)
+        model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+        called = re.findall(r"(\w+)=", repr(model))
+        assert called.pop() == "rows"
+        made = model.run(*given.values(), rows=3, **dict(zip(called, numbers, strict=True)))
+        for tensor, cells in zip((y, z), made, strict=True):
+            assert np.asarray(cells).tobytes() == ctx[tensor].tobytes()
+        text = files.source.read_text()
+        return text[text.index("int model_run(") :]
+
+    folders = [tmp_path / name for name in ("few", "inputs", "indices")]
+    for folder in folders:
+        folder.mkdir()
+    few, inputs, indices = (folder / "model.c" for folder in folders)
+    words = set(re.findall(r"[a-z]\w*", exported(["x"], ["k"], few)))
+    words |= {each + digit for each in ("step", "weights") for digit in "012345"}
+    assert {"is_valid", "move_cells", "failed"} <= words
+    assert not threads or {"share", "arrays", "indices"} <= words
+    names = sorted(each for each in words if not keyword.iskeyword(each) and each != "rows")
+    exported(names, [], inputs)
+    exported([], names, indices)
+
+
         with pytest.raises(UsageError, match="together, or not at all"):
             program.context.export(run, tmp_path / "model.c", weights=weights)
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
@@ -677,7 +729,7 @@ def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
     y = w @ x
     ctx = oc.Context("cpu_c")
     run = ctx.compile(oc.train.forward(y), name="run")
-    for wrong in ({"int": y}, {"x": y}):
+    for wrong in ({"int": y}, {"x": y}, {"share": y}):
         with pytest.raises(UsageError, match="names"):
             ctx.export(run, tmp_path / "model.c", inputs={"x": x, "w": w}, outputs=wrong)
     named = ctx.export(
