@@ -19,6 +19,8 @@ from ocannl_core.codegen.export import header as c_header
 from ocannl_core.codegen.export.exported_dialect import INSTRUCTION_FUNCTIONS, exported_dialect
 from ocannl_core.codegen.export.model import (
     ALIGNMENT,
+    LEAST,
+    MOST,
     ExportedFunction,
     ExportedTensor,
     FileContent,
@@ -419,9 +421,12 @@ class _Exporter:
 
     def _index(self, index: StaticIndex, routine: ExportedRoutine, name: str) -> IndexArgument:
         accepted = routine.accepted[index.name]
-        if accepted is None:
-            return IndexArgument(index, name)
-        return IndexArgument(index, name, accepted.start, accepted.stop - 1)
+        least, most = (LEAST, MOST) if accepted is None else (accepted.start, accepted.stop - 1)
+        for limit in routine.limits:  # their sums stay in the range of integers
+            if any(each is index for _, each in limit.terms):
+                largest = MOST // sum(abs(factor) for factor, _ in limit.terms)
+                least, most = max(least, -largest), min(most, largest)
+        return IndexArgument(index, name, least, most)
 
     def _inputs(self) -> dict[TensorNode, None]:
         """Return the placeholders, in the order of their creation."""

@@ -535,6 +535,21 @@ def test_any_number_is_an_index_without_a_range(tmp_path: Path) -> None:
         assert np.asarray(model.run(normal(64), k=number)[0]).tobytes() == ctx[y].tobytes()
 
 
+def test_sums_of_indices_do_not_overflow(tmp_path: Path) -> None:
+    i, j = oc.static_index("i"), oc.static_index("j")
+    x = oc.placeholder("x", output=[10])
+    y = 2 * x[4 * i + j]
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(y), bindings=[i, j], name="run")
+    files = ctx.export(run, tmp_path / "model.c", outputs=[y])
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    cells = np.arange(10, dtype=np.float32)
+    assert np.asarray(model.run(cells, i=-3, j=15)[0]) == 6
+    for wrong in ((2, 2), (2**62, 3), (2**63 - 1, 2**63 - 1), (-(2**63), 2**63 - 1)):
+        with pytest.raises(ExportedError, match="out of its range"):
+            model.run(cells, **dict(zip("ij", wrong, strict=True)))
+
+
 def test_placeholders_are_inputs_when_nothing_refers_to_them(tmp_path: Path) -> None:
     def made() -> tuple[oc.Context, Routine]:
         x = oc.placeholder("x", output=[3])
