@@ -270,14 +270,14 @@ class _Exporter:
         stored = ((node, name) for node, name in called.items() if name in contents)
         shapes += [(name, *_stored_as(self._infos[node])) for node, name in stored]
         entries = layout(shapes)
-        places = {entry.name: entry.begin for entry in entries}
+        begins = {entry.name: entry.begin for entry in entries}
         tensors: dict[TensorNode, ExportedTensor] = {}
         end = ALIGNMENT  # behind the head
         for node, info in self._infos.items():
             offset = None if roles[node] is Role.CONSTANT else end
             end += 0 if offset is None else aligned(info.nbytes)
             name, sizes = called[node], _sizes(info, indices)
-            place = places.get(name)
+            place = begins.get(name)
             tensors[node] = ExportedTensor(node, name, sizes, info, roles[node], offset, place)
         functions = tuple(
             self._function(name, tensors, given, computed, indices, end) for name in self._plans
@@ -297,7 +297,9 @@ class _Exporter:
         texts = (each.source.text for each in functions)
         kernels = [kernel for each in functions for kernel in each.source.kernels]
         library = _library_functions(self.dialect.unit(kernels))
-        fingerprint = int(text_digest(self._prefix, *texts, str(max(ends)))[:16], 16)
+        # tensors that are zero have no weights: their places depend on values
+        places = str([(each.offset, each.weights_offset) for each in tensors.values()])
+        fingerprint = int(text_digest(self._prefix, *texts, str(max(ends)), places)[:16], 16)
         contents[_FINGERPRINT] = fingerprint.to_bytes(8, "little")
         content = FileContent(
             self._prefix,

@@ -639,21 +639,6 @@ def test_words_and_macros_of_c_and_cpp_are_no_arguments(tmp_path: Path) -> None:
         subprocess.run([cpp, "-std=gnu++20", "-Werror", "-fsyntax-only", source], check=True)
 
 
-@pytest.mark.parametrize("weights", ["inside", "beside"])
-def test_files_are_written_together_or_not_at_all(
-    weights: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = perceptron()
-    program.context.export(program.routines, tmp_path / "model.c", weights=weights)
-    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
-    program.results()
-    run = {"run": next(iter(program.routines.values()))}
-
-    def full(number: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
 @pytest.mark.parametrize("threads", [False, True])
 def test_names_inside_of_the_file_are_no_arguments(threads: bool, tmp_path: Path) -> None:
     def exported(names: Sequence[str], indices: Sequence[str], file: Path) -> str:
@@ -704,6 +689,21 @@ def test_names_inside_of_the_file_are_no_arguments(threads: bool, tmp_path: Path
     exported([], names, indices)
 
 
+@pytest.mark.parametrize("weights", ["inside", "beside"])
+def test_files_are_written_together_or_not_at_all(
+    weights: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = perceptron()
+    program.context.export(program.routines, tmp_path / "model.c", weights=weights)
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    program.results()
+    run = {"run": next(iter(program.routines.values()))}
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
         with pytest.raises(UsageError, match="together, or not at all"):
             program.context.export(run, tmp_path / "model.c", weights=weights)
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
@@ -736,6 +736,25 @@ def test_a_short_file_of_weights_is_refused(tmp_path: Path) -> None:
         files.weights.write_bytes(content[:length])
         with pytest.raises(ExportedError, match=r"too short|empty"):
             load_exported(library, "model", files.weights)
+
+
+def test_weights_of_another_layout_are_refused(tmp_path: Path) -> None:
+    program = perceptron()
+    (tmp_path / "later").mkdir()
+    first = program.context.export(program.routines, tmp_path / "model.c", weights="beside")
+    for tensor, cells in program.inputs.items():
+        program.context[tensor] = cells
+    program.routines["train"]()  # biases and momenta are no longer zero
+    path = tmp_path / "later" / "model.c"
+    second = program.context.export(program.routines, path, weights="beside")
+    library = built(first.source, compilers()[0], ["-O1"])
+    load_exported(library, "model", first.weights)
+    assert second.weights is not None
+    with pytest.raises(ExportedError, match="not of this model"):
+        load_exported(library, "model", second.weights)
+    program.routines["train"]()
+    third = program.context.export(program.routines, path, weights="beside")
+    load_exported(built(path, compilers()[0], ["-O1"]), "model", third.weights)
 
 
 def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
