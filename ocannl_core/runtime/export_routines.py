@@ -222,9 +222,11 @@ class _Exporter:
     ) -> None:
         for name in (prefix, *functions):
             _check_identifier(name)
-        if taken := sorted(_OWN_FUNCTIONS & functions.keys()):
+        taken = [each for each in functions if each in _OWN_FUNCTIONS or each.startswith("_")]
+        if taken:
             raise UsageError(
-                "An exported file has functions of its own: init, call, cells and others.",
+                "An exported file has functions of its own: init, call, cells and others, and, in "
+                "Python, some that begin with an underscore.",
                 found=f"a routine of the name {', '.join(taken)}",
                 fix='another name: ctx.export({"predict": routine}, "model.c")',
             )

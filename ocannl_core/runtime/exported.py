@@ -12,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from functools import partial
 from math import prod
@@ -24,6 +26,9 @@ _FORMATS = {
     "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q", "bool": "B",
 }  # fmt: skip
 """The characters of buffers for number formats; others are seen as unsigned integers."""
+
+_LOADED: dict[Path, tuple[int, int, int]] = {}
+"""The inode, the size and the time of each library when this process first loaded it."""
 
 
 class ExportedError(ValueError):
@@ -163,7 +168,9 @@ class ExportedModel:
         function = self._table[number]
         return [function.index_names[k].decode() for k in range(function.indices)]
 
-    def _call(self, number: int, function: _Function, *inputs: Any, **keywords: Any) -> list[Any]:
+    def _call(
+        self, number: int, function: _Function, /, *inputs: Any, **keywords: Any
+    ) -> list[Any]:
         name, names = self.functions[number], self._indices(number)
         others = self.arguments(name)[0][len(inputs) :]
         inputs = (*inputs, *(keywords[each] for each in others if each in keywords))
@@ -226,11 +233,10 @@ def load_exported(
     file = Path(path).resolve()
     stem = file.stem.removeprefix("lib") if prefix is None else prefix
     beside = file.with_name(f"{stem}.safetensors") if weights is None else Path(weights)
+    state = file.stat()
     try:
-        library = ctypes.CDLL(str(file))
+        library = _loaded(file, (state.st_ino, state.st_size, state.st_mtime_ns))
     except OSError as error:
-        if not file.is_file():
-            raise
         raise ExportedError(
             f"{file} is no shared library of this machine ({error}): compile the exported C file, "
             "cc -O2 -march=native -shared -fPIC -o model.so model.c -lm"
@@ -238,6 +244,14 @@ def load_exported(
     if not hasattr(library, f"{stem}_call"):
         raise ExportedError(f"{file} has no functions of an exported file {stem}.c: pass prefix=")
     return ExportedModel(library, stem, beside, threads)
+
+
+def _loaded(file: Path, version: tuple[int, int, int]) -> ctypes.CDLL:
+    """Return a library; of a file that was written anew, a copy, as systems load a path once."""
+    if _LOADED.setdefault(file, version) == version:
+        return ctypes.CDLL(str(file))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        return ctypes.CDLL(shutil.copy(file, folder))
 
 
 def _mapped(path: Path) -> mmap.mmap:

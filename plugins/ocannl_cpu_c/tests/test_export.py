@@ -757,6 +757,33 @@ def test_weights_of_another_layout_are_refused(tmp_path: Path) -> None:
     load_exported(built(path, compilers()[0], ["-O1"]), "model", third.weights)
 
 
+def test_a_library_that_was_built_anew_is_loaded_anew(tmp_path: Path) -> None:
+    def model(factor: float) -> ExportedModel:
+        oc.reset()
+        x = oc.placeholder("x", output=[3])
+        ctx = oc.Context("cpu_c")
+        run = ctx.compile(oc.train.forward(x * factor), name="run")
+        files = ctx.export(run, tmp_path / "model.c")
+        return load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+
+    models = [model(2.0), model(3.0)]
+    made = [np.asarray(each.run(np.ones(3, np.float32))[0])[0] for each in models]
+    assert made == [2.0, 3.0]
+
+
+def test_any_name_is_an_input_of_a_method(tmp_path: Path) -> None:
+    tensors = [oc.placeholder(name, output=[2]) for name in ("self", "number", "function")]
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(sum(tensors[1:], tensors[0])), name="run")
+    files = ctx.export(run, tmp_path / "model.c")
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    cells = np.ones(2, np.float32)
+    (made,) = model.run(**dict.fromkeys(("self", "number", "function"), cells))
+    assert np.asarray(made).tolist() == [3.0, 3.0]
+    with pytest.raises(UsageError, match="begin with an underscore"):
+        ctx.export({"_check": run}, tmp_path / "model.c")
+
+
 def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
     x = oc.placeholder("x", output=[3])
     w = oc.param("w", output=[2])
