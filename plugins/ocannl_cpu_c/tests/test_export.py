@@ -363,12 +363,15 @@ def test_a_training_step_in_webassembly(tmp_path: Path) -> None:
             writeFileSync("untrained", other.cells("weight_hidden"));
             try {{ model.predict({{ x: new Float32Array(3) }}); }}
             catch (error) {{ console.log(error.message); }}
+            try {{ model.cells("toString"); }} catch (error) {{ console.log(error.message); }}
             """
         )
         ran = subprocess.run(
             [node, "main.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True
         )
-        assert ran.stdout == "predict: x is a Float32Array of 80 cells\n"
+        assert ran.stdout == (
+            "predict: x is a Float32Array of 80 cells\nthere is no tensor toString\n"
+        )
         native = load_exported(built(files.source, compilers()[0], ["-O2"]), name, files.weights)
         untrained = np.asarray(native.cells("weight_hidden")).tobytes()
         for _ in range(3):
@@ -858,6 +861,22 @@ def test_the_function_of_a_program_names_arguments(
         assert "model_predict(void *state, const float *image, float *scores)" in header
     Path("train.py").write_text(beginning + returned % "{}")
     assert main(["export", "train.py:exported", "model.c", "--", "4", "float32"]) == 1
+
+
+def test_a_program_or_function_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("def exported():\n    pass\n")
+    Path("other.py").write_text("")
+    for program, found in {
+        "trian.py:exported": "trian.py, which is no file",
+        "train.py:exproted": "no function exproted in train.py, but exported",
+        "other.py:exported": "no function exported in other.py\n",
+        "train.py": "train.py\n",
+    }.items():
+        assert main(["export", program, "model.c"]) == 1
+        assert f"found  {found}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["-m64"], ["-m32"]])
