@@ -177,6 +177,9 @@ class ExportedModel:
         indices = {each: value for each, value in keywords.items() if each not in others}
         if len(inputs) != function.inputs or indices.keys() != set(names):
             raise ExportedError(f"{name} takes {self._signature(name)}")
+        for each, value in indices.items():
+            if not hasattr(value, "__index__") or not -(2**63) <= value < 2**63:
+                raise ExportedError(f"{name} takes {each} as a 64-bit integer; found {value!r}")
         tensors = [self._tensors[each] for each in function.tensors[: function.inputs]]
         views = [_view_of(name, tensor, each) for tensor, each in zip(tensors, inputs, strict=True)]
         for tensor, view in zip(tensors, views, strict=True):
@@ -298,26 +301,31 @@ def _view(memory: Any, tensor: Any, dims: tuple[int, ...]) -> Any:
 def _view_of(function: str, tensor: Any, given: Any) -> memoryview:
     try:
         return memoryview(given)
-    except TypeError:
+    except (TypeError, ValueError) as error:  # ValueError: the array has cells without a character
         raise ExportedError(
-            f"{function} takes {tensor.name.decode()} as an object with the buffer "
-            f"protocol, such as a NumPy array or array.array; found {type(given).__name__}"
+            f"{function} takes {tensor.name.decode()} as an object with the buffer protocol, such "
+            "as a NumPy array or array.array, and cells that no buffer describes as integers: "
+            f'x.view("uint16"); found {type(given).__name__} ({error})'
         ) from None
 
 
 def _check_input(function: str, tensor: Any, view: memoryview, dims: tuple[int, ...]) -> None:
     """Check the format and the extents of an input."""
     is_packed = tensor.rank > 0 and tensor.strides[0] == 0
+    has_shape = is_packed or view.ndim <= 1 or view.shape == dims
     size = tensor.nbytes if is_packed else prod(dims) * _cell_bytes(tensor)
     letter = _FORMATS.get(tensor.format.decode())
     is_float = letter is not None and letter in "fd"
     fits = letter is None or (
         view.itemsize == ctypes.sizeof(_ctype(letter)) and is_float == (view.format in ("f", "d"))
     )
-    if not (fits and view.c_contiguous and view.nbytes == size):
+    if not (fits and view.c_contiguous and view.nbytes == size and has_shape):
+        packed = f", two in a byte: {size} bytes" if is_packed else ""
+        gaps = "" if view.c_contiguous else ", with gaps between them"
         raise ExportedError(
             f"{function} takes {tensor.name.decode()} as {dims} contiguous cells of "
-            f"{tensor.format.decode()}; found {view.shape} of the format {view.format!r}"
+            f"{tensor.format.decode()}{packed}; found {view.shape} of the format {view.format!r}"
+            f"{gaps}"
         )
 
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -469,6 +470,42 @@ def test_calls_of_python_are_checked(tmp_path: Path) -> None:
         model.predict([0.0] * 80)
     with pytest.raises(ExportedError, match="no tensor"):
         model.cells("nothing")
+
+
+def test_errors_of_python_name_the_difference(tmp_path: Path) -> None:
+    n, k = oc.static_extent("n", max=5), oc.static_index("k", range=4)
+    x = oc.placeholder("x", batch=[n], output=[3])
+    narrow = oc.placeholder("narrow", output=[3], dtype="bfloat16")
+    packed = oc.placeholder("packed", output=[4], dtype="int4")
+    data = oc.cast(narrow, "float32") + oc.sum(oc.cast(packed, "float32"))
+    y = oc.sum(x, axis=0) + data + oc.number(k)
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(y), bindings=[k], name="run")
+    files = ctx.export(run, tmp_path / "model.c")
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    cells = np.ones((2, 3), np.float32)
+    given = {
+        "x": cells,
+        "narrow": np.ones(3, ml_dtypes.bfloat16).view("uint16"),
+        "packed": np.array([0x21, 0x43], np.uint8),
+        "n": 2,
+        "k": 1,
+    }
+    for same in (cells, cells.reshape(-1)):
+        (made,) = model.run(**given | {"x": same})
+        assert np.asarray(made).tolist() == [14.0] * 3
+    wrong: dict[str, tuple[Any, str]] = {
+        "x": (np.ones((3, 2), np.float32), r"as \(2, 3\) .* found \(3, 2\)"),
+        "narrow": (np.ones(3, ml_dtypes.bfloat16), r"x\.view\(\"uint16\"\); found ndarray"),
+        "packed": (np.ones(4, np.int8), r"int4, two in a byte: 2 bytes; found \(4,\)"),
+        "n": (2.0, r"takes n as a 64-bit integer; found 2\.0"),
+        "k": (2**64, "takes k as a 64-bit integer"),
+    }
+    for name, (value, text) in wrong.items():
+        with pytest.raises(ExportedError, match=text):
+            model.run(**given | {name: value})
+    with pytest.raises(ExportedError, match="with gaps between them"):
+        model.run(**given | {"x": np.ones((2, 6), np.float32)[:, ::2]})
 
 
 def test_refusals(tmp_path: Path) -> None:
