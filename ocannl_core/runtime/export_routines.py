@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -259,13 +260,19 @@ class _Exporter:
         bindings = (each.linkable.bindings for each in self._functions.values())
         every = dict.fromkeys(index for indices in bindings for index in indices)
         indices = {index: names.unique(index.name) for index in every}
-        stated = [each for each in (inputs, outputs) if isinstance(each, Mapping)]
-        called = {
-            tensor.node: _own_name(name, names) for each in stated for name, tensor in each.items()
-        }
+        called, returned = (
+            {each.node: _own_name(name, names) for name, each in stated.items()}
+            if isinstance(stated, Mapping)
+            else {}
+            for stated in (inputs, outputs)
+        )
+        called |= {node: name for node, name in returned.items() if node not in given}
         for node in self._in_order():
             if node not in called:
                 called[node] = names.unique(node.name)
+        for node in computed:
+            if node in given and node not in returned:
+                returned[node] = names.unique(f"{called[node]}_out")
         roles = self._roles(given, computed)
         contents = self._initial_cells(roles, called)
         shapes: list[tuple[str, DType, tuple[int, ...]]] = [(_FINGERPRINT, uint64, (1,))]
@@ -282,7 +289,8 @@ class _Exporter:
             place = begins.get(name)
             tensors[node] = ExportedTensor(node, name, sizes, info, roles[node], offset, place)
         functions = tuple(
-            self._function(name, tensors, given, computed, indices, end) for name in self._plans
+            self._function(name, tensors, given, computed, returned, indices, end)
+            for name in self._plans
         )
         ends = [
             each.private + max(map(_room, each.source.launches), default=0) for each in functions
@@ -392,12 +400,14 @@ class _Exporter:
         tensors: Mapping[TensorNode, ExportedTensor],
         given: Mapping[TensorNode, None],
         computed: Mapping[TensorNode, None],
+        returned: Mapping[TensorNode, str],
         indices: Mapping[StaticIndex, str],
         start: int,
     ) -> ExportedFunction:
         """Return a function.
 
         Args:
+            returned: The names of outputs that are inputs, too.
             start: The first byte behind the tensors.
         """
         routine, plan = self._functions[name], self._plans[name]
@@ -412,7 +422,9 @@ class _Exporter:
         writes = routine.linkable.usage.writes
         inputs = tuple(tensors[node] for node in given if node in plan.params)
         outputs = tuple(
-            tensors[node] for node in computed if node in plan.params and node in writes
+            replace(tensors[node], name=returned.get(node, tensors[node].name))
+            for node in computed
+            if node in plan.params and node in writes
         )
         stated = {size for each in (*inputs, *outputs) for size in each.sizes}
         arguments = tuple(
@@ -464,7 +476,8 @@ class _Exporter:
 
     def _stated(self, arguments: Arguments, argument: str) -> dict[TensorNode, None]:
         """Return the nodes of tensors that a user names."""
-        tensors = arguments.values() if isinstance(arguments, Mapping) else arguments
+        tensors = [*(arguments.values() if isinstance(arguments, Mapping) else arguments)]
+        nodes = Counter(each.node for each in tensors)
         writes = set().union(*(each.linkable.usage.writes for each in self._functions.values()))
         for each in tensors:
             if each.node not in self._infos:
@@ -473,6 +486,10 @@ class _Exporter:
                     found=each.describe(),
                     fix="compile the routines with keep=[...]; they keep "
                     + ", ".join(node.name for node in self._infos),
+                )
+            if nodes[each.node] > 1:
+                raise UsageError(
+                    f"{argument}= names each tensor once.", found=f"{each.describe()} again"
                 )
             if argument == "outputs" and each.node not in writes:
                 raise UsageError(

@@ -846,6 +846,29 @@ def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
     assert np.asarray(made).tolist() == [3.0, 12.0]
 
 
+def test_a_parameter_may_be_an_input_and_an_output(tmp_path: Path) -> None:
+    x, w = oc.placeholder("x", batch=[4], output=[3]), oc.param("w", output=[2])
+    y = w @ x
+    loss = oc.mean(y * y)
+    ctx = oc.Context("cpu_c")
+    update = oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.1)
+    train = ctx.compile(update, name="train")
+    ctx.init_params(loss)
+    ctx[x] = normal(4, 3)
+    before = np.array(ctx[w])
+    train()
+    for outputs, name in (([loss, w], "w_out"), ({"loss": loss, "w_new": w}, "w_new")):
+        file = tmp_path / f"with_{name}.c"
+        files = ctx.export(train, file, inputs=[x, w], outputs=outputs)
+        assert f"float *{name});" in files.header.read_text()
+        model = load_exported(built(files.source, compilers()[0], ["-O1"]), file.stem)
+        cost, made = map(np.asarray, model.train(normal(4, 3), before))
+        assert (cost.tobytes(), made.tobytes()) == (ctx[loss].tobytes(), ctx[w].tobytes())
+    for arguments in ({"inputs": [x, x]}, {"outputs": {"a": loss, "b": loss}}):
+        with pytest.raises(UsageError, match="puts= names each tensor once"):
+            ctx.export(train, tmp_path / "model.c", **arguments)
+
+
 PROGRAM = """
 import sys
 import ocannl_core as oc
