@@ -272,7 +272,7 @@ class _Exporter:
                 called[node] = names.unique(node.name)
         for node in computed:
             if node in given and node not in returned:
-                returned[node] = names.unique(f"{called[node]}_out")
+                returned[node] = names.unique(f"{called[node]}_after")
         roles = self._roles(given, computed)
         contents = self._initial_cells(roles, called)
         shapes: list[tuple[str, DType, tuple[int, ...]]] = [(_FINGERPRINT, uint64, (1,))]

@@ -857,7 +857,7 @@ def test_a_parameter_may_be_an_input_and_an_output(tmp_path: Path) -> None:
     ctx[x] = normal(4, 3)
     before = np.array(ctx[w])
     train()
-    for outputs, name in (([loss, w], "w_out"), ({"loss": loss, "w_new": w}, "w_new")):
+    for outputs, name in (([loss, w], "w_after"), ({"loss": loss, "w_new": w}, "w_new")):
         file = tmp_path / f"with_{name}.c"
         files = ctx.export(train, file, inputs=[x, w], outputs=outputs)
         assert f"float *{name});" in files.header.read_text()
