@@ -221,8 +221,18 @@ class _Exporter:
         target: Target | str | None,
         dialect: Callable[[Target], Dialect],
     ) -> None:
-        for name in (prefix, *functions):
+        joined = [f"{prefix}_{name}" for name in functions]
+        for name in (prefix, *functions, *joined):
             _check_identifier(name)
+        for name in joined:  # in capitals as the macros of the file, or as a function of its own
+            if name.isupper() or _OWN_NAMES.fullmatch(name):
+                raise UsageError(
+                    "Functions in C have the names of the file and of the routine, which are no "
+                    "names of the file itself.",
+                    found=name,
+                    fix='small letters, and another name: ctx.export({"predict": routine}, '
+                    '"model.c")',
+                )
         taken = [each for each in functions if each in _OWN_FUNCTIONS or each.startswith("_")]
         if taken:
             raise UsageError(

@@ -679,6 +679,19 @@ def test_words_and_macros_of_c_and_cpp_are_no_arguments(tmp_path: Path) -> None:
         subprocess.run([cpp, "-std=gnu++20", "-Werror", "-fsyntax-only", source], check=True)
 
 
+def test_functions_have_no_names_of_the_file_or_of_headers(tmp_path: Path) -> None:
+    x = oc.placeholder("x", output=[2])
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(2 * x), name="run")
+    for file, name in (("NET", "OK"), ("NET", "H"), ("is", "valid"), ("int32", "t"), ("M", "PI")):
+        with pytest.raises(UsageError, match=f"found  '?{file}_{name}"):
+            ctx.export({name: run}, tmp_path / f"{file}.c")
+    files = ctx.export({"ok": run, "Run": run}, tmp_path / "NET.c")
+    assert load_exported(built(files.source, compilers()[0], ["-O1"]), "NET").functions == (
+        "ok", "Run"
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("threads", [False, True])
 def test_names_inside_of_the_file_are_no_arguments(threads: bool, tmp_path: Path) -> None:
     def exported(names: Sequence[str], indices: Sequence[str], file: Path) -> str:
