@@ -14,6 +14,7 @@ onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
 from onnx import TensorProto, helper  # noqa: E402
 
 import ocannl_onnx  # noqa: E402
+from ocannl_onnx.backend import CBackend  # noqa: E402
 from plugins.ocannl_onnx.tests.models import expected_of, model, perceptron  # noqa: E402
 
 
@@ -251,6 +252,11 @@ def test_an_input_with_a_value_in_the_file_may_be_given(rng: np.random.Generator
             assert found.tolist() == (x * scale).reshape(3, 2).tolist()
             with pytest.raises(ocannl_onnx.OnnxError, match="the shape that the model states"):
                 loaded(given, scale=oc.placeholder("wrong", output=[5]))
+    prepared = CBackend.prepare(proto)
+    for inputs in ([x, scale], {"x": x, "scale": scale}):
+        assert prepared.run(inputs)[0].tolist() == (x * scale).reshape(2, 3).tolist()
+    with pytest.raises(ocannl_onnx.OnnxError, match="takes 3 inputs"):
+        prepared.run([x] * 4)
 
 
 def test_a_shape_computed_from_shapes_is_known() -> None:
