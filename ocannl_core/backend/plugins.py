@@ -225,9 +225,20 @@ def check_api(plugin: object) -> None:
         )
 
 
+class _Manager(pluggy.PluginManager):
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        """Return the mark of a hook; None for an imported function of the core, such as `transfer`,
+        which some plugin has marked as a hook under the name of that hook.
+        """
+        module = getattr(getattr(plugin, name, None), "__module__", None) or ""
+        if name not in HOOK_NAMES and module.startswith("ocannl_core."):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+
 def _manager_with(name: str, plugin: object) -> pluggy.PluginManager:
     """Return a manager holding one plugin, all of whose hooks have known names and arguments."""
-    manager = pluggy.PluginManager(PROJECT)
+    manager = _Manager(PROJECT)
     for spec in ALL_SPECS:
         manager.add_hookspecs(spec)
     try:

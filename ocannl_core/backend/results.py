@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import reprlib
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -17,7 +18,7 @@ from ocannl_core.ir.kernels.library_product import LibraryCall
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, VectorOp
-from ocannl_core.ir.target import Capability, Target
+from ocannl_core.ir.target import Capability, Target, ThreadBlocks
 
 _ABSENT = object()
 
@@ -63,7 +64,9 @@ def violation_of_report(report: object, backend: str) -> str:
     if found := _wrong_element(report.targets, Target, "targets"):
         return f"TargetReport.{found}"
     for target in report.targets:
-        if found := _wrong_field(target) or _wrong_part(target):
+        if not target.has_device:
+            return f"Target.has_device must be True of a device that is listed: {target}"
+        if found := _wrong_part(target):
             return f"Target.{found}"
     foreign = [str(target) for target in report.targets if target.backend != backend]
     if foreign:
@@ -83,18 +86,20 @@ def violation_of_described(found: object, backend: str) -> str:
             return f"it must return targets by name, with {shown(name)}: {shown(target)} in it"
         if target.backend != backend or target.has_device:
             return f"{name} must be a target of this backend with has_device=False"
+        if wrong := _wrong_part(target):
+            return f"Target.{wrong}, in {name}"
     return ""
 
 
 def _wrong_part(target: Target) -> str:
-    """Return the first declaration of a part of the language that is of another kind."""
+    """Return the first field of another type, or with a number below the least one."""
+    if found := _wrong_field(target):
+        return found
     kinds: dict[str, type | tuple[type, ...]] = {
         "capabilities": Capability,
         "formats": DType,
         "primitives": (UnaryOp, BinaryOp, TernaryOp, VectorOp),
     }
-    if not target.has_device:
-        return f"has_device must be True of a device that is listed: {target}"
     for name, kind in kinds.items():
         values: object = getattr(target, name)
         if values is not None and not isinstance(values, tuple):
@@ -102,21 +107,43 @@ def _wrong_part(target: Target) -> str:
         for value in values or ():
             if not isinstance(value, kind):
                 return f"{name} must hold objects of type {_name_of(kind)}, not {shown(value)}"
-    return ""
+    blocks: object = target.thread_blocks
+    if blocks is None:
+        return ""
+    if not isinstance(blocks, ThreadBlocks):
+        return f"thread_blocks must be ThreadBlocks or None, and is {shown(blocks)}"
+    found = _wrong_field(blocks)
+    return f"thread_blocks.{found}" if found else ""
 
 
 def _name_of(kind: type | tuple[type, ...]) -> str:
     return kind.__name__ if isinstance(kind, type) else " or ".join(each.__name__ for each in kind)
 
 
+_LEAST = {
+    "priority": -sys.maxsize,
+    **dict.fromkeys(("cores", "max_threads", "threads", "subgroup", "processors"), 1),
+}
+"""The least numbers of fields of devices; of others, 0."""
+
+
 def _wrong_field(value: Any) -> str:
-    """Return the first field whose value has another type than its default."""
+    """Return the first field whose value has another type than its default, or a number below the
+    least one.
+    """
     for field in fields(value):
         default, given = field.default, getattr(value, field.name)
-        kind = str if default is MISSING else type(default)
+        if default is MISSING:
+            kind: type = int if field.name in _LEAST else str
+        else:
+            kind = type(default)
         is_right = isinstance(given, kind) and isinstance(given, bool) == (kind is bool)
         if not is_right and default is not None:
             return f"{field.name} must be of type {kind.__name__}, and is {shown(given)}"
+        least = _LEAST.get(field.name, 0)
+        numbers = given if isinstance(given, tuple) else (given,)
+        if any(type(each) is int and each < least for each in numbers):
+            return f"{field.name} must be at least {least}, and is {shown(given)}"
     return ""
 
 

@@ -18,6 +18,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
 from ocannl_core.cli.conformance_report import ConformanceReport
+from ocannl_core.testing import explain_assertions
 from ocannl_core.testing.allowances import Allowances, allowances_of
 from ocannl_core.testing.corpora import opinfo, primitive_edges, reference_cases
 from ocannl_core.testing.corpora.reference_cases import ReferenceCase
@@ -130,6 +131,10 @@ class _Outcomes:
         self.results: list[CaseResult] = []
         self.tracebacks: dict[str, str] = {}
         self._names = {"target": target, "oracle_target": oracle}
+
+    def pytest_configure(self) -> None:
+        """Prepare the import of the suites."""
+        explain_assertions()
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """Pass the devices to the tests."""

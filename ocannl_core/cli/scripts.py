@@ -8,6 +8,7 @@ import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,27 @@ def returned_by(command: str, program: str, arguments: Sequence[str], file: str)
         The name of the function, and its result; a routine or other value under the name, as it is.
 
     Raises:
-        UsageError: if there is no such file, or no function is named.
+        UsageError: if there is no such file, no function is named, or the program has none of the
+            name.
     """
     script, _, name = program.rpartition(":")
-    if not name.isidentifier() or not Path(script).is_file():
-        raise UsageError(
-            f"`ocannl {command}` takes a program and the name of a function in it.",
-            found=program,
-            fix=f"ocannl {command} train.py:exported {file}",
-        )
-    with script_arguments(script, arguments):
-        found: Any = runpy.run_path(script, run_name="__ocannl_export__").get(name)
-        return name, found() if callable(found) and not isinstance(found, Routine) else found
+    wrong = program
+    if name.isidentifier():
+        wrong = "" if Path(script).is_file() else f"{script}, which is no file"
+    if not wrong:
+        with script_arguments(script, arguments):
+            module: dict[str, Any] = runpy.run_path(script, run_name="__ocannl_export__")
+            if name in module:
+                found = module[name]
+                called = callable(found) and not isinstance(found, Routine)
+                return name, found() if called else found
+        others = ", ".join(key for key, each in module.items() if isfunction(each))
+        wrong = f"no function {name} in {script}{others and ', but '}{others}"
+    raise UsageError(
+        f"`ocannl {command}` takes a program and the name of a function in it.",
+        found=wrong,
+        fix=f"ocannl {command} train.py:exported {file}",
+    )
 
 
 def run_script(script: str, arguments: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -19,6 +20,8 @@ from ocannl_core.codegen.export import header as c_header
 from ocannl_core.codegen.export.exported_dialect import INSTRUCTION_FUNCTIONS, exported_dialect
 from ocannl_core.codegen.export.model import (
     ALIGNMENT,
+    LEAST,
+    MOST,
     ExportedFunction,
     ExportedTensor,
     FileContent,
@@ -68,13 +71,16 @@ _RESERVED = frozenset(
         typename using virtual wchar_t xor xor_eq
         assert complex errno i386 linux offsetof stderr stdin stdout unix
         int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t size_t
-        s state head failed dims strides weights state_bytes weights_bytes fingerprint memcpy memset
         """,
     )
 )
-"""Words of C and C++, macros of common headers, and names in exported files, for which no tensor is
-named.
-"""
+"""Words of C and C++, and macros of common headers, for which no tensor is named."""
+
+_OWN_NAMES = re.compile(
+    r"s|state|head|failed|dims|strides|arrays|indices|step\d+|weights\d*|state_bytes|weights_bytes|"
+    r"fingerprint|memcpy|memset|is_valid|move_cells|share|k_[0-9a-f]{16}(_part)?"
+)
+"""Names inside of exported functions, which no argument has."""
 
 _MACROS = re.compile(
     "EOF|I|INFINITY|NAN|NULL|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)|(M|FE|FLT|DBL|LDBL|FP)_[A-Z0-9_]+"
@@ -215,11 +221,23 @@ class _Exporter:
         target: Target | str | None,
         dialect: Callable[[Target], Dialect],
     ) -> None:
-        for name in (prefix, *functions):
+        joined = [f"{prefix}_{name}" for name in functions]
+        for name in (prefix, *functions, *joined):
             _check_identifier(name)
-        if taken := sorted(_OWN_FUNCTIONS & functions.keys()):
+        for name in joined:  # in capitals as the macros of the file, or as a function of its own
+            if name.isupper() or _OWN_NAMES.fullmatch(name):
+                raise UsageError(
+                    "Functions in C have the names of the file and of the routine, which are no "
+                    "names of the file itself.",
+                    found=name,
+                    fix='small letters, and another name: ctx.export({"predict": routine}, '
+                    '"model.c")',
+                )
+        taken = [each for each in functions if each in _OWN_FUNCTIONS or each.startswith("_")]
+        if taken:
             raise UsageError(
-                "An exported file has functions of its own: init, call, cells and others.",
+                "An exported file has functions of its own: init, call, cells and others, and, in "
+                "Python, some that begin with an underscore.",
                 found=f"a routine of the name {', '.join(taken)}",
                 fix='another name: ctx.export({"predict": routine}, "model.c")',
             )
@@ -252,30 +270,37 @@ class _Exporter:
         bindings = (each.linkable.bindings for each in self._functions.values())
         every = dict.fromkeys(index for indices in bindings for index in indices)
         indices = {index: names.unique(index.name) for index in every}
-        stated = [each for each in (inputs, outputs) if isinstance(each, Mapping)]
-        called = {
-            tensor.node: _own_name(name, names) for each in stated for name, tensor in each.items()
-        }
+        called, returned = (
+            {each.node: _own_name(name, names) for name, each in stated.items()}
+            if isinstance(stated, Mapping)
+            else {}
+            for stated in (inputs, outputs)
+        )
+        called |= {node: name for node, name in returned.items() if node not in given}
         for node in self._in_order():
             if node not in called:
                 called[node] = names.unique(node.name)
+        for node in computed:
+            if node in given and node not in returned:
+                returned[node] = names.unique(f"{called[node]}_after")
         roles = self._roles(given, computed)
         contents = self._initial_cells(roles, called)
         shapes: list[tuple[str, DType, tuple[int, ...]]] = [(_FINGERPRINT, uint64, (1,))]
         stored = ((node, name) for node, name in called.items() if name in contents)
         shapes += [(name, *_stored_as(self._infos[node])) for node, name in stored]
         entries = layout(shapes)
-        places = {entry.name: entry.begin for entry in entries}
+        begins = {entry.name: entry.begin for entry in entries}
         tensors: dict[TensorNode, ExportedTensor] = {}
         end = ALIGNMENT  # behind the head
         for node, info in self._infos.items():
             offset = None if roles[node] is Role.CONSTANT else end
             end += 0 if offset is None else aligned(info.nbytes)
             name, sizes = called[node], _sizes(info, indices)
-            place = places.get(name)
+            place = begins.get(name)
             tensors[node] = ExportedTensor(node, name, sizes, info, roles[node], offset, place)
         functions = tuple(
-            self._function(name, tensors, given, computed, indices, end) for name in self._plans
+            self._function(name, tensors, given, computed, returned, indices, end)
+            for name in self._plans
         )
         ends = [
             each.private + max(map(_room, each.source.launches), default=0) for each in functions
@@ -292,7 +317,9 @@ class _Exporter:
         texts = (each.source.text for each in functions)
         kernels = [kernel for each in functions for kernel in each.source.kernels]
         library = _library_functions(self.dialect.unit(kernels))
-        fingerprint = int(text_digest(self._prefix, *texts, str(max(ends)))[:16], 16)
+        # tensors that are zero have no weights: their places depend on values
+        places = str([(each.offset, each.weights_offset) for each in tensors.values()])
+        fingerprint = int(text_digest(self._prefix, *texts, str(max(ends)), places)[:16], 16)
         contents[_FINGERPRINT] = fingerprint.to_bytes(8, "little")
         content = FileContent(
             self._prefix,
@@ -383,12 +410,14 @@ class _Exporter:
         tensors: Mapping[TensorNode, ExportedTensor],
         given: Mapping[TensorNode, None],
         computed: Mapping[TensorNode, None],
+        returned: Mapping[TensorNode, str],
         indices: Mapping[StaticIndex, str],
         start: int,
     ) -> ExportedFunction:
         """Return a function.
 
         Args:
+            returned: The names of outputs that are inputs, too.
             start: The first byte behind the tensors.
         """
         routine, plan = self._functions[name], self._plans[name]
@@ -403,7 +432,9 @@ class _Exporter:
         writes = routine.linkable.usage.writes
         inputs = tuple(tensors[node] for node in given if node in plan.params)
         outputs = tuple(
-            tensors[node] for node in computed if node in plan.params and node in writes
+            replace(tensors[node], name=returned.get(node, tensors[node].name))
+            for node in computed
+            if node in plan.params and node in writes
         )
         stated = {size for each in (*inputs, *outputs) for size in each.sizes}
         arguments = tuple(
@@ -416,9 +447,12 @@ class _Exporter:
 
     def _index(self, index: StaticIndex, routine: ExportedRoutine, name: str) -> IndexArgument:
         accepted = routine.accepted[index.name]
-        if accepted is None:
-            return IndexArgument(index, name)
-        return IndexArgument(index, name, accepted.start, accepted.stop - 1)
+        least, most = (LEAST, MOST) if accepted is None else (accepted.start, accepted.stop - 1)
+        for limit in routine.limits:  # their sums stay in the range of integers
+            if any(each is index for _, each in limit.terms):
+                largest = MOST // sum(abs(factor) for factor, _ in limit.terms)
+                least, most = max(least, -largest), min(most, largest)
+        return IndexArgument(index, name, least, most)
 
     def _inputs(self) -> dict[TensorNode, None]:
         """Return the placeholders, in the order of their creation."""
@@ -452,7 +486,8 @@ class _Exporter:
 
     def _stated(self, arguments: Arguments, argument: str) -> dict[TensorNode, None]:
         """Return the nodes of tensors that a user names."""
-        tensors = arguments.values() if isinstance(arguments, Mapping) else arguments
+        tensors = [*(arguments.values() if isinstance(arguments, Mapping) else arguments)]
+        nodes = Counter(each.node for each in tensors)
         writes = set().union(*(each.linkable.usage.writes for each in self._functions.values()))
         for each in tensors:
             if each.node not in self._infos:
@@ -461,6 +496,10 @@ class _Exporter:
                     found=each.describe(),
                     fix="compile the routines with keep=[...]; they keep "
                     + ", ".join(node.name for node in self._infos),
+                )
+            if nodes[each.node] > 1:
+                raise UsageError(
+                    f"{argument}= names each tensor once.", found=f"{each.describe()} again"
                 )
             if argument == "outputs" and each.node not in writes:
                 raise UsageError(
@@ -569,7 +608,7 @@ class _Names:
         if self._is_macro(wanted):
             wanted = wanted.lower()
         found, number = wanted, 1
-        while found.lower() in self._given:
+        while found.lower() in self._given or _OWN_NAMES.fullmatch(found.lower()):
             number += 1
             found = f"{wanted}_{number}"
         self._given.add(found.lower())
@@ -584,12 +623,16 @@ def _own_name(name: str, names: _Names) -> str:
     """Return the name that a user gives to an argument.
 
     Raises:
-        UsageError: if it is no identifier, or another argument has it.
+        UsageError: if it is no identifier, or another argument or a local variable has it.
     """
     _check_identifier(name)
-    if names.unique(name) != name:
+    free = names.unique(name)
+    if free != name:
         raise UsageError(
-            "The arguments of exported functions have different names.", found=repr(name)
+            "The arguments of exported functions have different names, also apart from case, and "
+            "none of a variable or a function inside of the file.",
+            found=repr(name),
+            fix=f'another name, such as "{free}"',
         )
     return name
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from functools import partial
 from math import prod
@@ -24,6 +26,9 @@ _FORMATS = {
     "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q", "bool": "B",
 }  # fmt: skip
 """The characters of buffers for number formats; others are seen as unsigned integers."""
+
+_LOADED: dict[Path, tuple[int, int, int]] = {}
+"""The inode, the size and the time of each library when this process first loaded it."""
 
 
 class ExportedError(ValueError):
@@ -163,13 +168,18 @@ class ExportedModel:
         function = self._table[number]
         return [function.index_names[k].decode() for k in range(function.indices)]
 
-    def _call(self, number: int, function: _Function, *inputs: Any, **keywords: Any) -> list[Any]:
+    def _call(
+        self, number: int, function: _Function, /, *inputs: Any, **keywords: Any
+    ) -> list[Any]:
         name, names = self.functions[number], self._indices(number)
         others = self.arguments(name)[0][len(inputs) :]
         inputs = (*inputs, *(keywords[each] for each in others if each in keywords))
         indices = {each: value for each, value in keywords.items() if each not in others}
         if len(inputs) != function.inputs or indices.keys() != set(names):
             raise ExportedError(f"{name} takes {self._signature(name)}")
+        for each, value in indices.items():
+            if not hasattr(value, "__index__") or not -(2**63) <= value < 2**63:
+                raise ExportedError(f"{name} takes {each} as a 64-bit integer; found {value!r}")
         tensors = [self._tensors[each] for each in function.tensors[: function.inputs]]
         views = [_view_of(name, tensor, each) for tensor, each in zip(tensors, inputs, strict=True)]
         for tensor, view in zip(tensors, views, strict=True):
@@ -226,11 +236,10 @@ def load_exported(
     file = Path(path).resolve()
     stem = file.stem.removeprefix("lib") if prefix is None else prefix
     beside = file.with_name(f"{stem}.safetensors") if weights is None else Path(weights)
+    state = file.stat()
     try:
-        library = ctypes.CDLL(str(file))
+        library = _loaded(file, (state.st_ino, state.st_size, state.st_mtime_ns))
     except OSError as error:
-        if not file.is_file():
-            raise
         raise ExportedError(
             f"{file} is no shared library of this machine ({error}): compile the exported C file, "
             "cc -O2 -march=native -shared -fPIC -o model.so model.c -lm"
@@ -238,6 +247,14 @@ def load_exported(
     if not hasattr(library, f"{stem}_call"):
         raise ExportedError(f"{file} has no functions of an exported file {stem}.c: pass prefix=")
     return ExportedModel(library, stem, beside, threads)
+
+
+def _loaded(file: Path, version: tuple[int, int, int]) -> ctypes.CDLL:
+    """Return a library; of a file that was written anew, a copy, as systems load a path once."""
+    if _LOADED.setdefault(file, version) == version:
+        return ctypes.CDLL(str(file))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        return ctypes.CDLL(shutil.copy(file, folder))
 
 
 def _mapped(path: Path) -> mmap.mmap:
@@ -284,26 +301,31 @@ def _view(memory: Any, tensor: Any, dims: tuple[int, ...]) -> Any:
 def _view_of(function: str, tensor: Any, given: Any) -> memoryview:
     try:
         return memoryview(given)
-    except TypeError:
+    except (TypeError, ValueError) as error:  # ValueError: the array has cells without a character
         raise ExportedError(
-            f"{function} takes {tensor.name.decode()} as an object with the buffer "
-            f"protocol, such as a NumPy array or array.array; found {type(given).__name__}"
+            f"{function} takes {tensor.name.decode()} as an object with the buffer protocol, such "
+            "as a NumPy array or array.array, and cells that no buffer describes as integers: "
+            f'x.view("uint16"); found {type(given).__name__} ({error})'
         ) from None
 
 
 def _check_input(function: str, tensor: Any, view: memoryview, dims: tuple[int, ...]) -> None:
     """Check the format and the extents of an input."""
     is_packed = tensor.rank > 0 and tensor.strides[0] == 0
+    has_shape = is_packed or view.ndim <= 1 or view.shape == dims
     size = tensor.nbytes if is_packed else prod(dims) * _cell_bytes(tensor)
     letter = _FORMATS.get(tensor.format.decode())
     is_float = letter is not None and letter in "fd"
     fits = letter is None or (
         view.itemsize == ctypes.sizeof(_ctype(letter)) and is_float == (view.format in ("f", "d"))
     )
-    if not (fits and view.c_contiguous and view.nbytes == size):
+    if not (fits and view.c_contiguous and view.nbytes == size and has_shape):
+        packed = f", two in a byte: {size} bytes" if is_packed else ""
+        gaps = "" if view.c_contiguous else ", with gaps between them"
         raise ExportedError(
             f"{function} takes {tensor.name.decode()} as {dims} contiguous cells of "
-            f"{tensor.format.decode()}; found {view.shape} of the format {view.format!r}"
+            f"{tensor.format.decode()}{packed}; found {view.shape} of the format {view.format!r}"
+            f"{gaps}"
         )
 
 

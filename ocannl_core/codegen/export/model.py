@@ -94,7 +94,8 @@ class ExportedFunction:
     Attributes:
         source: Its kernels and their launches.
         inputs: The tensors that callers give, in the order of arguments.
-        outputs: The tensors that it gives back, in the order of arguments.
+        outputs: The tensors that it gives back, in the order of arguments, of which those that are
+            inputs, too, have names of their own.
         indices: Its integer arguments, in order.
         limits: Further limits, each of several indices together.
         scratch: The first byte of each node of its own, in the state.
@@ -145,5 +146,5 @@ class FileContent:
         return next(each for each in self.tensors if each.node is node)
 
     def number(self, tensor: ExportedTensor) -> int:
-        """Return the number of a tensor in the table."""
-        return self.tensors.index(tensor)
+        """Return the number of a tensor, also under the name of an output, in the table."""
+        return next(k for k, each in enumerate(self.tensors) if each.node is tensor.node)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import keyword
+import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -361,12 +364,21 @@ def test_a_training_step_in_webassembly(tmp_path: Path) -> None:
             writeFileSync("untrained", other.cells("weight_hidden"));
             try {{ model.predict({{ x: new Float32Array(3) }}); }}
             catch (error) {{ console.log(error.message); }}
+            try {{ model.cells("toString"); }} catch (error) {{ console.log(error.message); }}
+            try {{ await load(undefined, new Uint8Array(5)); console.log("no weights"); }}
+            catch (error) {{ console.log(error.message); }}
             """
         )
         ran = subprocess.run(
             [node, "main.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True
         )
-        assert ran.stdout == "predict: x is a Float32Array of 80 cells\n"
+        assert ran.stdout.splitlines() == [
+            "predict: x is a Float32Array of 80 cells",
+            "there is no tensor toString",
+            f"the weights have 5 bytes, not {files.weights_bytes}"
+            if weights == "beside"
+            else "no weights",
+        ]
         native = load_exported(built(files.source, compilers()[0], ["-O2"]), name, files.weights)
         untrained = np.asarray(native.cells("weight_hidden")).tobytes()
         for _ in range(3):
@@ -466,6 +478,42 @@ def test_calls_of_python_are_checked(tmp_path: Path) -> None:
         model.cells("nothing")
 
 
+def test_errors_of_python_name_the_difference(tmp_path: Path) -> None:
+    n, k = oc.static_extent("n", max=5), oc.static_index("k", range=4)
+    x = oc.placeholder("x", batch=[n], output=[3])
+    narrow = oc.placeholder("narrow", output=[3], dtype="bfloat16")
+    packed = oc.placeholder("packed", output=[4], dtype="int4")
+    data = oc.cast(narrow, "float32") + oc.sum(oc.cast(packed, "float32"))
+    y = oc.sum(x, axis=0) + data + oc.number(k)
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(y), bindings=[k], name="run")
+    files = ctx.export(run, tmp_path / "model.c")
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    cells = np.ones((2, 3), np.float32)
+    given = {
+        "x": cells,
+        "narrow": np.ones(3, ml_dtypes.bfloat16).view("uint16"),
+        "packed": np.array([0x21, 0x43], np.uint8),
+        "n": 2,
+        "k": 1,
+    }
+    for same in (cells, cells.reshape(-1)):
+        (made,) = model.run(**given | {"x": same})
+        assert np.asarray(made).tolist() == [14.0] * 3
+    wrong: dict[str, tuple[Any, str]] = {
+        "x": (np.ones((3, 2), np.float32), r"as \(2, 3\) .* found \(3, 2\)"),
+        "narrow": (np.ones(3, ml_dtypes.bfloat16), r"x\.view\(\"uint16\"\); found ndarray"),
+        "packed": (np.ones(4, np.int8), r"int4, two in a byte: 2 bytes; found \(4,\)"),
+        "n": (2.0, r"takes n as a 64-bit integer; found 2\.0"),
+        "k": (2**64, "takes k as a 64-bit integer"),
+    }
+    for name, (value, text) in wrong.items():
+        with pytest.raises(ExportedError, match=text):
+            model.run(**given | {name: value})
+    with pytest.raises(ExportedError, match="with gaps between them"):
+        model.run(**given | {"x": np.ones((2, 6), np.float32)[:, ::2]})
+
+
 def test_refusals(tmp_path: Path) -> None:
     class Double(oc.custom.Op):
         spec = "... => ..."
@@ -531,6 +579,21 @@ def test_any_number_is_an_index_without_a_range(tmp_path: Path) -> None:
     for number in (0, -3, 2**62):
         run(k=number)
         assert np.asarray(model.run(normal(64), k=number)[0]).tobytes() == ctx[y].tobytes()
+
+
+def test_sums_of_indices_do_not_overflow(tmp_path: Path) -> None:
+    i, j = oc.static_index("i"), oc.static_index("j")
+    x = oc.placeholder("x", output=[10])
+    y = 2 * x[4 * i + j]
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(y), bindings=[i, j], name="run")
+    files = ctx.export(run, tmp_path / "model.c", outputs=[y])
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    cells = np.arange(10, dtype=np.float32)
+    assert np.asarray(model.run(cells, i=-3, j=15)[0]) == 6
+    for wrong in ((2, 2), (2**62, 3), (2**63 - 1, 2**63 - 1), (-(2**63), 2**63 - 1)):
+        with pytest.raises(ExportedError, match="out of its range"):
+            model.run(cells, **dict(zip("ij", wrong, strict=True)))
 
 
 def test_placeholders_are_inputs_when_nothing_refers_to_them(tmp_path: Path) -> None:
@@ -622,6 +685,69 @@ def test_words_and_macros_of_c_and_cpp_are_no_arguments(tmp_path: Path) -> None:
         subprocess.run([cpp, "-std=gnu++20", "-Werror", "-fsyntax-only", source], check=True)
 
 
+def test_functions_have_no_names_of_the_file_or_of_headers(tmp_path: Path) -> None:
+    x = oc.placeholder("x", output=[2])
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(2 * x), name="run")
+    for file, name in (("NET", "OK"), ("NET", "H"), ("is", "valid"), ("int32", "t"), ("M", "PI")):
+        with pytest.raises(UsageError, match=f"found  '?{file}_{name}"):
+            ctx.export({name: run}, tmp_path / f"{file}.c")
+    files = ctx.export({"ok": run, "Run": run}, tmp_path / "NET.c")
+    assert load_exported(built(files.source, compilers()[0], ["-O1"]), "NET").functions == (
+        "ok", "Run"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_names_inside_of_the_file_are_no_arguments(threads: bool, tmp_path: Path) -> None:
+    def exported(names: Sequence[str], indices: Sequence[str], file: Path) -> str:
+        """Export and call a program with inputs and integer arguments of the given names."""
+        oc.reset()
+        tensors = [oc.placeholder(name, output=[2]) for name in names]
+        bindings = [oc.static_index(name, range=4) for name in indices]
+        rows = oc.static_extent("rows", max=6)
+        ids = oc.placeholder("ids", batch=[rows], dtype="int32")
+        large = oc.placeholder("large", output=[200, 300])
+
+        def step(carry: oc.Tensor, _: None) -> tuple[oc.Tensor, None]:
+            positions = (oc.number(k * each) for k, each in enumerate(bindings, start=1))
+            return sum(positions, sum(tensors, carry * 0.5)), None
+
+        _, last = oc.scan(step, oc.number(1.0), length=3)
+        y, z = nn.embedding(ids, entries=9, width=2) + last, oc.exp(large)
+        ctx = oc.Context("cpu_c")
+        code = oc.train.forward(y) + oc.train.forward(z)
+        run = ctx.compile(code, bindings, name="run")
+        ctx.init_params(y)
+        given = dict.fromkeys(tensors, normal(2))
+        given |= {ids: np.array([0, 8, 3], np.int32), large: normal(200, 300)}
+        for tensor, cells in given.items():
+            ctx[tensor] = cells
+        numbers = [k % 4 for k in range(len(indices))]
+        run(rows=3, **dict(zip(indices, numbers, strict=True)))
+        files = ctx.export(run, file, outputs=[y, z], threads=threads)
+        model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+        called = re.findall(r"(\w+)=", repr(model))
+        assert called.pop() == "rows"
+        made = model.run(*given.values(), rows=3, **dict(zip(called, numbers, strict=True)))
+        for tensor, cells in zip((y, z), made, strict=True):
+            assert np.asarray(cells).tobytes() == ctx[tensor].tobytes()
+        text = files.source.read_text()
+        return text[text.index("int model_run(") :]
+
+    folders = [tmp_path / name for name in ("few", "inputs", "indices")]
+    for folder in folders:
+        folder.mkdir()
+    few, inputs, indices = (folder / "model.c" for folder in folders)
+    words = set(re.findall(r"[a-z]\w*", exported(["x"], ["k"], few)))
+    words |= {each + digit for each in ("step", "weights") for digit in "012345"}
+    assert {"is_valid", "move_cells", "failed"} <= words
+    assert not threads or {"share", "arrays", "indices"} <= words
+    names = sorted(each for each in words if not keyword.iskeyword(each) and each != "rows")
+    exported(names, [], inputs)
+    exported([], names, indices)
+
+
 @pytest.mark.parametrize("weights", ["inside", "beside"])
 def test_files_are_written_together_or_not_at_all(
     weights: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -671,13 +797,59 @@ def test_a_short_file_of_weights_is_refused(tmp_path: Path) -> None:
             load_exported(library, "model", files.weights)
 
 
+def test_weights_of_another_layout_are_refused(tmp_path: Path) -> None:
+    program = perceptron()
+    (tmp_path / "later").mkdir()
+    first = program.context.export(program.routines, tmp_path / "model.c", weights="beside")
+    for tensor, cells in program.inputs.items():
+        program.context[tensor] = cells
+    program.routines["train"]()  # biases and momenta are no longer zero
+    path = tmp_path / "later" / "model.c"
+    second = program.context.export(program.routines, path, weights="beside")
+    library = built(first.source, compilers()[0], ["-O1"])
+    load_exported(library, "model", first.weights)
+    assert second.weights is not None
+    with pytest.raises(ExportedError, match="not of this model"):
+        load_exported(library, "model", second.weights)
+    program.routines["train"]()
+    third = program.context.export(program.routines, path, weights="beside")
+    load_exported(built(path, compilers()[0], ["-O1"]), "model", third.weights)
+
+
+def test_a_library_that_was_built_anew_is_loaded_anew(tmp_path: Path) -> None:
+    def model(factor: float) -> ExportedModel:
+        oc.reset()
+        x = oc.placeholder("x", output=[3])
+        ctx = oc.Context("cpu_c")
+        run = ctx.compile(oc.train.forward(x * factor), name="run")
+        files = ctx.export(run, tmp_path / "model.c")
+        return load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+
+    models = [model(2.0), model(3.0)]
+    made = [np.asarray(each.run(np.ones(3, np.float32))[0])[0] for each in models]
+    assert made == [2.0, 3.0]
+
+
+def test_any_name_is_an_input_of_a_method(tmp_path: Path) -> None:
+    tensors = [oc.placeholder(name, output=[2]) for name in ("self", "number", "function")]
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(sum(tensors[1:], tensors[0])), name="run")
+    files = ctx.export(run, tmp_path / "model.c")
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    cells = np.ones(2, np.float32)
+    (made,) = model.run(**dict.fromkeys(("self", "number", "function"), cells))
+    assert np.asarray(made).tolist() == [3.0, 3.0]
+    with pytest.raises(UsageError, match="begin with an underscore"):
+        ctx.export({"_check": run}, tmp_path / "model.c")
+
+
 def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
     x = oc.placeholder("x", output=[3])
     w = oc.param("w", output=[2])
     y = w @ x
     ctx = oc.Context("cpu_c")
     run = ctx.compile(oc.train.forward(y), name="run")
-    for wrong in ({"int": y}, {"x": y}):
+    for wrong in ({"int": y}, {"x": y}, {"share": y}):
         with pytest.raises(UsageError, match="names"):
             ctx.export(run, tmp_path / "model.c", inputs={"x": x, "w": w}, outputs=wrong)
     named = ctx.export(
@@ -691,6 +863,29 @@ def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
     weights = np.arange(6, dtype=np.float32).reshape(2, 3)
     (made,) = model.run(weights, np.ones(3, np.float32))
     assert np.asarray(made).tolist() == [3.0, 12.0]
+
+
+def test_a_parameter_may_be_an_input_and_an_output(tmp_path: Path) -> None:
+    x, w = oc.placeholder("x", batch=[4], output=[3]), oc.param("w", output=[2])
+    y = w @ x
+    loss = oc.mean(y * y)
+    ctx = oc.Context("cpu_c")
+    update = oc.train.grad_update(loss) + oc.train.sgd_update(loss, learning_rate=0.1)
+    train = ctx.compile(update, name="train")
+    ctx.init_params(loss)
+    ctx[x] = normal(4, 3)
+    before = np.array(ctx[w])
+    train()
+    for outputs, name in (([loss, w], "w_after"), ({"loss": loss, "w_new": w}, "w_new")):
+        file = tmp_path / f"with_{name}.c"
+        files = ctx.export(train, file, inputs=[x, w], outputs=outputs)
+        assert f"float *{name});" in files.header.read_text()
+        model = load_exported(built(files.source, compilers()[0], ["-O1"]), file.stem)
+        cost, made = map(np.asarray, model.train(normal(4, 3), before))
+        assert (cost.tobytes(), made.tobytes()) == (ctx[loss].tobytes(), ctx[w].tobytes())
+    for arguments in ({"inputs": [x, x]}, {"outputs": {"a": loss, "b": loss}}):
+        with pytest.raises(UsageError, match="puts= names each tensor once"):
+            ctx.export(train, tmp_path / "model.c", **arguments)
 
 
 PROGRAM = """
@@ -745,6 +940,22 @@ def test_the_function_of_a_program_names_arguments(
         assert "model_predict(void *state, const float *image, float *scores)" in header
     Path("train.py").write_text(beginning + returned % "{}")
     assert main(["export", "train.py:exported", "model.c", "--", "4", "float32"]) == 1
+
+
+def test_a_program_or_function_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("def exported():\n    pass\n")
+    Path("other.py").write_text("")
+    for program, found in {
+        "trian.py:exported": "trian.py, which is no file",
+        "train.py:exproted": "no function exproted in train.py, but exported",
+        "other.py:exported": "no function exported in other.py\n",
+        "train.py": "train.py\n",
+    }.items():
+        assert main(["export", program, "model.c"]) == 1
+        assert f"found  {found}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["-m64"], ["-m32"]])

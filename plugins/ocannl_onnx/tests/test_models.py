@@ -14,6 +14,7 @@ onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
 from onnx import TensorProto, helper  # noqa: E402
 
 import ocannl_onnx  # noqa: E402
+from ocannl_onnx.backend import CBackend  # noqa: E402
 from plugins.ocannl_onnx.tests.models import expected_of, model, perceptron  # noqa: E402
 
 
@@ -229,6 +230,35 @@ def test_an_array_is_known_when_the_graph_is_read() -> None:
             loaded(x=x, shape=oc.placeholder("shape", output=[3], dtype="int64"))
 
 
+def test_an_input_with_a_value_in_the_file_may_be_given(rng: np.random.Generator) -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "scale"], ["scaled"]),
+        helper.make_node("Reshape", ["scaled", "shape"], ["y"]),
+    ]
+    weights = {"scale": np.arange(6.0, dtype=np.float32), "shape": np.array([2, 3])}
+    proto = model(nodes, {"x": [6], "scale": [6]}, {"y": ["m", "n"]}, weights)
+    proto.graph.input.append(helper.make_tensor_value_info("shape", TensorProto.INT64, [2]))
+    x, scale = rng.standard_normal((2, 6)).astype(np.float32)
+    for backend in ("interp", "cpu_c"):
+        with oc.Session():
+            loaded = ocannl_onnx.load(proto)
+            assert [port.name for port in loaded.inputs] == ["x"]
+            given = oc.placeholder("x", output=[6])
+            found = computed(loaded(given), {given: x}, backend)
+            assert found.tolist() == (x * weights["scale"]).reshape(2, 3).tolist()
+            other = oc.placeholder("other", output=[6])
+            y = loaded(given, scale=other, shape=[3, 2])
+            found = computed(y, {given: x, other: scale}, backend)
+            assert found.tolist() == (x * scale).reshape(3, 2).tolist()
+            with pytest.raises(ocannl_onnx.OnnxError, match="the shape that the model states"):
+                loaded(given, scale=oc.placeholder("wrong", output=[5]))
+    prepared = CBackend.prepare(proto)
+    for inputs in ([x, scale], {"x": x, "scale": scale}):
+        assert prepared.run(inputs)[0].tolist() == (x * scale).reshape(2, 3).tolist()
+    with pytest.raises(ocannl_onnx.OnnxError, match="takes 3 inputs"):
+        prepared.run([x] * 4)
+
+
 def test_a_shape_computed_from_shapes_is_known() -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
@@ -259,6 +289,21 @@ def test_refusals_name_node_operator_version_and_reason() -> None:
     text = str(refusal.value)
     assert "node 'draw': RandomUniformLike (operator set 20)" in text
     assert "draw the same random numbers" in text
+
+
+def test_an_operator_of_another_domain_may_be_a_function_of_the_model() -> None:
+    proto = model([helper.make_node("Twice", ["x"], ["y"], domain="own")], {"x": [10]}, {"y": [10]})
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    x = oc.placeholder("x", output=[10])
+    with pytest.raises(ocannl_onnx.UnsupportedOperatorError, match=r"onnx\.helper\.make_function"):
+        ocannl_onnx.load(proto)(x)
+    body = helper.make_node("Add", ["a", "a"], ["b"])
+    proto.functions.append(
+        helper.make_function("own", "Twice", ["a"], ["b"], [body], [*proto.opset_import])
+    )
+    cells = np.arange(10, dtype=np.float32)
+    found = computed(ocannl_onnx.load(proto)(x), {x: cells})
+    assert found.tolist() == (2 * cells).tolist()
 
 
 def test_an_error_of_an_operation_names_the_node() -> None:

@@ -100,6 +100,21 @@ def test_layers_are_one_loop_over_stacked_weights(backend: str, mask: bool) -> N
     assert shapes == {"layers.*.w": (4, WIDTH, WIDTH), "layers.*.b": (4, WIDTH)}
 
 
+def test_inputs_with_values_in_the_file_keep_them() -> None:
+    proto = residual_layers(6)
+    names = [each.name for each in proto.graph.initializer]
+    for each in proto.graph.initializer:
+        proto.graph.input.append(
+            helper.make_tensor_value_info(each.name, each.data_type, each.dims)
+        )
+    loaded = ocannl_onnx.load(proto, reroll=True)
+    assert not loaded.defaults
+    with oc.Session():
+        for name in names:
+            with pytest.raises(ocannl_onnx.OnnxError, match="by their names"):
+                loaded(**{name: 1.0})
+
+
 def test_the_rewritten_graph_is_one_that_others_run() -> None:
     proto, x = residual_layers(4, mask=True), cells(2, WIDTH)
     loaded = ocannl_onnx.load(proto, reroll=True)

@@ -158,6 +158,16 @@ def test_a_misspelt_hook_is_named(install: Install) -> None:
     )
 
 
+def test_functions_of_the_core_are_hooks_under_the_names_of_hooks_alone(install: Install) -> None:
+    """A mark belongs to the function, so that every plugin with the function sees it."""
+    lines = "from ocannl_core.backend_api.memory import transfer", "{}"
+    hook = "\n    ".join(lines)
+    install("first", HOOKS.format(hook=hook.format("ocannl_transfer = hookimpl(transfer)")))
+    install("second", HOOKS.format(hook=hook.format("helper = transfer")))
+    for name in ("first", "second"):
+        assert manager.backend(name).name == name
+
+
 def test_a_hook_without_its_marker_is_named(install: Install) -> None:
     install("bad", HOOKS.format(hook="def ocannl_compile(source, target): ..."))
     assert error_of("bad") == snapshot(

@@ -22,7 +22,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, HookError, OcannlError
 from ocannl_core.ir.kernels.nodes import FinishedStep, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
-from ocannl_core.ir.target import Target
+from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.loops.pipeline import NamedPass
 from tests.core.backend.conftest import WORKING, write_plugin
 from tests.core.backend.test_hostile_plugins import Mute, MuteOdd, Odd
@@ -251,6 +251,19 @@ def test_an_answer_that_is_no_report_leaves_the_backend_without_devices(
         (TargetReport((Target("faulty", priority=True),)), "Target.priority must be of type int"),
         (TargetReport((Target("faulty", "0"),)), "Target.device must be of type int, and is '0'"),  # type: ignore[arg-type]
         (TargetReport((Target("faulty", has_fma=1),)), "Target.has_fma must be of type bool"),  # type: ignore[arg-type]
+        (TargetReport((Target("faulty", cores=0),)), "Target.cores must be at least 1, and is 0"),
+        (
+            TargetReport((Target("faulty", cache_bytes=(9, -1)),)),
+            "Target.cache_bytes must be at least 0, and is (9, -1)",
+        ),
+        (
+            TargetReport((Target("faulty", thread_blocks=1024),)),  # type: ignore[arg-type]
+            "Target.thread_blocks must be ThreadBlocks or None, and is 1024",
+        ),
+        (
+            TargetReport((Target("faulty", thread_blocks=ThreadBlocks(64, processors=0)),)),
+            "Target.thread_blocks.processors must be at least 1, and is 0",
+        ),
         (TargetReport((Target("other"),)), "it reports devices of another backend: other:0"),
         (TargetReport((Target("faulty"), Target("faulty"))), "it reports several devices of one"),
         (TargetReport(), "it reports no device and no reason"),

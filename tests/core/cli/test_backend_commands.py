@@ -262,6 +262,52 @@ def test_a_launcher_without_a_guard_fails(capsys: pytest.CaptureFixture[str]) ->
     assert "backend_api.make_exclusive" in text
 
 
+NUMBERED = """
+import itertools, sys
+from types import ModuleType
+import ocannl_interp
+from ocannl_core.backend import manager
+from ocannl_core.backend_api import Target, TargetReport, hookimpl
+
+numbers = itertools.count()
+
+class Source(ocannl_interp.LoopSource):
+    @property
+    def text(self):
+        return f"text {next(numbers)}"
+
+module = ModuleType("mine")
+vars(module).update(vars(ocannl_interp))
+module.ocannl_targets = hookimpl(lambda: TargetReport((Target("mine"),)))
+module.ocannl_generate = hookimpl(lambda kernels: Source(kernels.plan()))
+manager.register("mine", module)
+"""
+
+
+def test_failed_assertions_show_values(tmp_path: Path) -> None:
+    command = NUMBERED + (
+        "from ocannl_core.cli import main\n"
+        'sys.exit(main(["check-backend", "mine", "-k", "twice_gives"]))\n'
+    )
+    own_test = NUMBERED + (
+        "import pytest\n"
+        "from ocannl_core.testing.conformance import BackendConformance\n"
+        "class TestMine(BackendConformance):\n"
+        '    oracle_name = "interp"\n'
+        "    @pytest.fixture\n"
+        "    def target(self):\n"
+        '        return "mine"\n'
+    )
+    (tmp_path / "test_mine.py").write_text(own_test)
+    pytest_command = ["-m", "pytest", "-q", "-k", "twice_gives", "-p", "no:cacheprovider"]
+    for given in (["-c", command], [*pytest_command, "test_mine.py"]):
+        ran = subprocess.run(
+            [sys.executable, *given], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 1, ran.stderr
+        assert "assert 'text 0' == 'text 1'" in ran.stdout
+
+
 def test_equal_errors_have_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def allocate_nothing(info: Any, target: Any) -> Any:
         raise ValueError("no memory today")

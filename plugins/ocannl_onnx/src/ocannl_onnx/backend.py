@@ -12,7 +12,7 @@ from onnx.backend.base import Backend, BackendRep
 
 import ocannl_core as oc
 from ocannl_onnx.bounded import BoundedValue
-from ocannl_onnx.errors import UnknownValueError
+from ocannl_onnx.errors import OnnxError, UnknownValueError
 from ocannl_onnx.formats import format_of
 from ocannl_onnx.model import Model, load
 from ocannl_onnx.values import Item, Optional, Sequence, Value
@@ -34,11 +34,13 @@ class PreparedModel(BackendRep):  # type: ignore[misc]
         self.constants: frozenset[str] = frozenset()
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        given = (
-            {port.name: value for port, value in zip(self.model.inputs, inputs, strict=False)}
-            if isinstance(inputs, list | tuple)
-            else dict(inputs)
-        )
+        if isinstance(inputs, list | tuple):
+            ports = (*self.model.inputs, *self.model.defaults)
+            if len(inputs) > len(ports):
+                raise OnnxError(f"The model takes {len(ports)} inputs.", found=f"{len(inputs)}")
+            given = {port.name: value for port, value in zip(ports, inputs, strict=False)}
+        else:
+            given = dict(inputs)
         given = {name: value for name, value in given.items() if value is not None}
         while True:
             try:

@@ -454,11 +454,12 @@ class Importer:
         if ranges:
             shown = ", ".join(f"{a} to {b}" if b else f"{a} and later" for a, b in ranges)
             node.refuse(f"it is implemented for operator sets {shown}")
-        known = onnx.defs.has(node.proto.op_type, domain)
+        if onnx.defs.has(node.proto.op_type, domain):
+            node.refuse("it has no implementation here")
         node.refuse(
-            "it has no implementation here"
-            if known
-            else f"the standard has no such operator in the domain {domain!r}"
+            f"the standard has no such operator in the domain {domain!r}",
+            "add it to the model as a function of that name and domain, which "
+            "onnx.helper.make_function makes of other operators",
         )
 
     def _call(

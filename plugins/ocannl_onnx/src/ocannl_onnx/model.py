@@ -66,6 +66,7 @@ class Model:
 
     Attributes:
         inputs: The inputs without those that have a value in the file.
+        defaults: The inputs that have one, in whose place a call may give another by name.
         outputs: The results of the graph, in its order.
         weights: The initializers by name.
         parameters: The parameters made so far, by the names in the file.
@@ -100,7 +101,7 @@ class Model:
         self.parameters: dict[str, Tensor] = {}
         self.results: list[Item] = []
         """The outputs of the last application, as values of the graph."""
-        self._names = _identifiers([each.name for each in self.inputs])
+        self._names = _identifiers([each.name for each in (*self.inputs, *self.defaults)])
         self._parameter_names = _identifiers(
             [name for name, value in self.weights.items() if value.is_weight]
         )
@@ -170,7 +171,7 @@ class Model:
 
     def _given(self, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """Return the given inputs by name."""
-        ports = {each.name: each for each in self.inputs}
+        ports = {each.name: each for each in (*self.inputs, *self.defaults)}
         by_identifier = {value: key for key, value in self._names.items()}
         if len(args) > len(self.inputs):
             raise OnnxError(
@@ -198,7 +199,7 @@ class Model:
         return given
 
     def _usage(self) -> str:
-        return f"model({', '.join(f'{each}=...' for each in self._names.values())})"
+        return f"model({', '.join(f'{self._names[each.name]}=...' for each in self.inputs)})"
 
     def _make_block(self) -> Any:
         names = list(self._names.values())
@@ -217,7 +218,7 @@ class Model:
 
     def _apply(self, given: Mapping[str, Any]) -> None:
         """Compute `results` for inputs, inside of the block."""
-        ports = {each.name: each for each in self.inputs}
+        ports = {each.name: each for each in (*self.inputs, *self.defaults)}
         bound: dict[str, int] = {}
         arguments: dict[str, Item] = {}
         for name, value in given.items():
@@ -227,7 +228,7 @@ class Model:
                 arguments[name] = Optional(None)
         importer = Importer(
             self.proto,
-            self._weights(),
+            self._weights(arguments),
             self.observer,
             self.random,
             self.bounds,
@@ -235,14 +236,15 @@ class Model:
         )
         self.results = importer.run(arguments)
 
-    def _weights(self) -> dict[str, Value]:
-        """Return the initializers, with parameters for weights; stacked ones become parameters
-        inside of their layers.
+    def _weights(self, given: Collection[str]) -> dict[str, Value]:
+        """Return the initializers but for those that are given, with parameters for weights;
+        stacked ones become parameters inside of their layers.
         """
         stacked = self.file.stacked
         return {
             name: self._weight(name) if value.is_weight and name not in stacked else copy(value)
             for name, value in self.weights.items()
+            if name not in given
         }
 
     def _weight(self, name: str) -> Value:

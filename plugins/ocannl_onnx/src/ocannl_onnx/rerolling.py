@@ -513,12 +513,14 @@ class _Graph:
         return candidate
 
     def as_file(self, file: ModelFile) -> ModelFile:
-        """Return the graph as a model, without the initializers that nothing reads any more."""
+        """Return the graph as a model, without the initializers that nothing reads any more, none
+        of which is an input: layers share some.
+        """
         proto = onnx.ModelProto()
         proto.CopyFrom(file.proto)
         graph = proto.graph
         read = {name for node in self._nodes for name in _read(node)}
-        read |= {each.name for each in (*graph.output, *graph.input)}
+        read |= {each.name for each in graph.output}
         del graph.node[:]
         constants: list[onnx.NodeProto] = []
         for node in reversed(self._constants.values()):
@@ -526,8 +528,11 @@ class _Graph:
                 constants.append(node)
                 read.update(node.input)
         graph.node.extend([*reversed(constants), *self._nodes])
+        values = {each.name for each in graph.initializer}
+        inputs = [each for each in graph.input if each.name not in values]
         kept = [each for each in graph.initializer if each.name in read]
-        del graph.initializer[:]
+        del graph.input[:], graph.initializer[:]
+        graph.input.extend(inputs)
         graph.initializer.extend(kept)
         mapped = dict(file.mapped)
         for name, cells in self.added.items():
