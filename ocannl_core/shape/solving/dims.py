@@ -328,6 +328,8 @@ def _merge_variables(state: SolverState, left: DimVar, right: DimVar, cause: Con
     _move_edges(state, light, heavy, cause)
     for constraint in state.within.get(light, ()):
         undo_log.put_inner(state.within, heavy, constraint, None)
+        if constraint in state.scalars:
+            state.agenda.append(constraint)
     for formula in state.formulas.get(light, ()):
         undo_log.put_inner(state.formulas, heavy, formula, None)
         state.agenda.append(formula)

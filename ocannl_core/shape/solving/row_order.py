@@ -188,6 +188,7 @@ def _refine_itself(state: SolverState, res: Row, opnd: Row, constraint: RowBelow
         for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
             state.agenda.append(DimBelow(below, above, constraint.origin, position))
     else:
+        _refine_axes(state, res.trailing, opnd.trailing, constraint)
         state.suspend(replace(constraint, res=res, opnd=opnd))
 
 
