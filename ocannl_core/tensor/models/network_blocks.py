@@ -18,7 +18,7 @@ import numpy as np
 
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import MissingAttributeError, ShapeError, UsageError
-from ocannl_core.base.origin import caller_depth, caller_location, returns_of
+from ocannl_core.base.origin import BlockUse, caller_depth, caller_location, returns_of, running_use
 from ocannl_core.base.renamed import with_new_keywords
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Applied, Filled, Parameter, check_label, has_name
@@ -97,15 +97,18 @@ class NetworkBlock(Generic[R]):
         check_flags(self.name, self.function, self.config)
         outer = session.block
         session.block = BlockApplication(self, outer)
+        use = BlockUse(self.title, caller_location(), running_use.get())
+        token = running_use.set(use)
         try:
             result = self.function(*tensors, **self.config)
         except ShapeError as error:
-            raise self._at_use(error, tensors) from None
+            raise self._at_use(error, tensors, use) from None
         except Exception as error:
             refuse(error, self.name, self.function, tensors, self.config)
             raise
         finally:
             session.block = outer
+            running_use.reset(token)
         session.undo_log.set(self, "has_been_applied", True)
         made = [each.value for each in leaves_of(result) if isinstance(each.value, Tensor)]
         if not made:
@@ -124,10 +127,10 @@ class NetworkBlock(Generic[R]):
                 tensor.relabel(name)
         return result
 
-    def _at_use(self, error: ShapeError, tensors: tuple[Any, ...]) -> ShapeError:
+    def _at_use(self, error: ShapeError, tensors: tuple[Any, ...], use: BlockUse) -> ShapeError:
         """Return an error of the body with the use of the block above it."""
-        use = caller_location()
-        if use is None or str(use) in error.where.partition("\n")[0]:
+        line = use.location
+        if line is None or str(line) in error.where.partition("\n")[0]:
             return error  # one of our own blocks: its body has no line of the user
         given = " and ".join(
             f"{'_'.join(each.label)} of shape {each.shape}"
@@ -135,7 +138,7 @@ class NetworkBlock(Generic[R]):
             if isinstance(each, Tensor)
         )
         applied = f"{self.title} applied to {given}" if given else self.title
-        where = f"{applied}, at {use}\n{error.where}"
+        where = f"{applied}, at {line}\n{error.where}"
         return ShapeError(error.rule, found=error.found, where=where, fix=error.fix)
 
     def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
