@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import field
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
 from ocannl_core.base.fast_dataclass import dataclass
 
@@ -146,14 +146,13 @@ def is_inside(code: CodeType) -> bool:
 
 def caller_location() -> Location | None:
     """Return the innermost line on the call stack that lies outside this package."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         # a call of `is_inside` for each frame would be most of the time of an operation
-        if not (code.co_filename.startswith(_skipped) or is_inside(code)):
+        file = code.co_filename
+        if not file.startswith(_skipped) and (file != "<string>" or not is_inside(code)):
             return Location(code.co_filename, frame.f_lineno)
-        if frame.f_back is None:
-            return None
         frame = frame.f_back
     return None
 
