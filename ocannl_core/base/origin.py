@@ -8,9 +8,11 @@ import inspect
 import linecache
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import field
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
 from ocannl_core.base.fast_dataclass import dataclass
 
@@ -40,6 +42,23 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockUse:
+    """The user's line that applies a block, around the operations of its body.
+
+    Attributes:
+        outer: The use whose body applies the block.
+    """
+
+    title: str
+    location: Location | None
+    outer: BlockUse | None
+
+
+running_use: ContextVar[BlockUse | None] = ContextVar("ocannl_use", default=None)
+"""The innermost use of a block whose body is running."""
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """The operation and the user's line that an object or a constraint comes from.
 
@@ -48,19 +67,45 @@ class Origin:
             `parameter w`.
         location: The user's line, where there is one.
         detail: The part of the operation: `output axis -1 of the first operand`.
+        use: The use of the block in whose body the operation is.
     """
 
     operation: str
     location: Location | None = None
     detail: str = ""
+    use: BlockUse | None = field(default_factory=running_use.get)
 
     def at(self, detail: str) -> Origin:
         """Return this origin with a part of the operation."""
-        return Origin(self.operation, self.location, detail)
+        return Origin(self.operation, self.location, detail, self.use)
+
+    @property
+    def place(self) -> str:
+        """The text, with the lines of the uses of blocks around it, except those that are running:
+        errors name these once.
+        """
+        return ", in ".join([str(self), *self._uses()])
+
+    def _uses(self) -> Iterator[str]:
+        running = list(_around(running_use.get()))
+        line = self.location
+        for use in _around(self.use):
+            if use in running:
+                return
+            if use.location != line:  # a block of ours has no line of its own in its body
+                yield f"{use.title}, at {use.location}"
+            line = use.location
 
     def __str__(self) -> str:
         what = f"{self.detail} of {self.operation}" if self.detail else self.operation
         return f"{what}, at {self.location}" if self.location else what
+
+
+def _around(use: BlockUse | None) -> Iterator[BlockUse]:
+    """Yield a use and those around it, innermost first."""
+    while use is not None:
+        yield use
+        use = use.outer
 
 
 def caller_depth() -> int:
@@ -101,14 +146,13 @@ def is_inside(code: CodeType) -> bool:
 
 def caller_location() -> Location | None:
     """Return the innermost line on the call stack that lies outside this package."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         # a call of `is_inside` for each frame would be most of the time of an operation
-        if not (code.co_filename.startswith(_skipped) or is_inside(code)):
+        file = code.co_filename
+        if not file.startswith(_skipped) and (file != "<string>" or not is_inside(code)):
             return Location(code.co_filename, frame.f_lineno)
-        if frame.f_back is None:
-            return None
         frame = frame.f_back
     return None
 

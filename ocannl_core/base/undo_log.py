@@ -87,6 +87,16 @@ class UndoLog:
             self._log += (mapping, inner, mapping.get(inner, _ABSENT))
         mapping[inner] = value
 
+    def add_inner(self, outer: dict[_Key, dict[_Inner, None]], key: _Key, inner: _Inner) -> None:
+        """Add to the ordered set `outer[key]`; an element is hashed once."""
+        elements = outer.get(key)
+        if elements is None:
+            elements = outer[key] = {}
+        number = len(elements)
+        elements[inner] = None
+        if self.depth and len(elements) > number:
+            self._log += (elements, inner, _ABSENT)
+
     def remove(self, mapping: dict[_Key, Any], key: _Key) -> None:
         """Remove one entry of a dictionary, if it is there; a rollback restores the order, too."""
         if key in mapping:

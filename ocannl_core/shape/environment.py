@@ -138,13 +138,15 @@ class Environment:
             ShapeError: if there are too many cells for an index.
             UsageError: if a size is negative.
         """
+        if batch is None is input is output:
+            row = self._state.fresh.row
+            names = [f"{name}.{kind}" if name else "" for kind in ("batch", "input", "output")]
+            return Shape(*[Row(tail=row(each)) for each in names])
         shape = Shape(
             self._row(RowKind.BATCH, batch, name),
             self._row(RowKind.INPUT, input, name),
             self._row(RowKind.OUTPUT, output, name),
         )
-        if batch is None is input is output:
-            return shape
         sizes = [dim.n for _, row in shape.rows() for dim in row.dims if isinstance(dim, Size)]
         if exceeds_address_space(sizes):
             raise too_many_cells(str(shape), 1, str(caller_location() or ""), name)
@@ -218,8 +220,10 @@ class Environment:
         """
         state, order = self._state, self._leaves.take()
         for kind, row in shape.rows():
-            leaf = LeafTensor(order, kind, shape, origin, parameter)
             tail, dims = state.unknowns(row)
+            if tail is None and not dims:
+                continue
+            leaf = LeafTensor(order, kind, shape, origin, parameter)
             if tail is not None:
                 state.mark_row(tail, leaf)
             for dim in dims:
@@ -478,8 +482,8 @@ class Environment:
         """Return the constraint that decided or bounds a variable, or None."""
         state = self._state
         if isinstance(var, RowVar):
-            cause = state.row_causes.get(var)
-            return cause.origin if cause else None
+            decided = state.decided_rows.get(var)
+            return decided[1].origin if decided else None
         found = state.find(var)
         known = state.values.get(found) or state.ceilings.get(found)
         return narrow_origin(known.cause) if known else None
@@ -527,7 +531,9 @@ class Environment:
             found.append(shape)
             key = _key(shape)
             operands = self._made_from.get(key, ())
-            pending += (e for e in operands if not (is_preview and self.view(e).is_closed))
+            if is_preview:
+                operands = [each for each in operands if not self.view(each).is_closed]
+            pending += operands
             unchecked += self._unchecked.get(key, ())
             self._state.undo_log.remove_unordered(self._unchecked, key)
             self._state.undo_log.remove_unordered(self._made_from, key)
@@ -570,7 +576,8 @@ def _key(shape: Shape) -> Hashable:
     """Return the key of a shape: closed shapes of different tensors may be equal."""
     if shape.is_closed:
         return ById(shape)
-    return tuple((row.leading, row.tail, row.trailing) for _, row in shape.rows())
+    rows = shape.batch, shape.output, shape.input
+    return tuple([(row.leading, row.tail, row.trailing) for row in rows])
 
 
 def _shape_of(captured: DimVar | RowVar) -> Shape:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
+from benchmarks import transformer
 
 LINKS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "scaled": lambda m, y, x: y * 0.75 + 0.25,
@@ -87,19 +88,40 @@ def test_four_times_the_links_take_four_times_the_calls(name: str, cells: int) -
 
 def calls_for(name: str, cells: int, depth: int) -> int:
     """Return the number of Python calls that building and compiling a chain takes."""
+    context = oc.Context("interp")
+
+    def compiled() -> None:
+        x = oc.param("x", init=oc.tensor(START[:cells], dtype="float64"), dtype="float64")
+        y = chain(oc, LINKS[name], x, depth)
+        context.compile(oc.train.grad_update(oc.einsum("... => 0", y)))
+
+    return calls_in(compiled)
+
+
+def calls_in(run: Callable[[], object]) -> int:
+    """Return the number of Python calls that a function makes."""
     count = 0
 
     def counted(frame: FrameType, event: str, arg: object) -> None:
         nonlocal count
         count += event == "call"
 
-    context = oc.Context("interp")
     before = sys.getprofile()
     sys.setprofile(counted)
     try:
-        x = oc.param("x", init=oc.tensor(START[:cells], dtype="float64"), dtype="float64")
-        y = chain(oc, LINKS[name], x, depth)
-        context.compile(oc.train.grad_update(oc.einsum("... => 0", y)))
+        run()
     finally:
         sys.setprofile(before)
     return count
+
+
+def test_a_layer_of_a_transformer_takes_few_calls_until_its_assignments() -> None:
+    calls_of_transformer(1)  # warms up imports and caches
+    per_layer = (calls_of_transformer(4) - calls_of_transformer(2)) / 2
+    assert per_layer < 90_000
+
+
+def calls_of_transformer(layers: int) -> int:
+    """Return the number of Python calls that the assignments of a transformer's training take."""
+    with oc.Session():
+        return calls_in(lambda: oc.train.grad_update(transformer.loss(layers)).resolve())

@@ -38,7 +38,7 @@ def leaves(body: Iterable[Assignment]) -> Iterator[Leaf]:
     pending = [iter(body)]
     while pending:
         for each in pending[-1]:
-            if isinstance(each, AssignSequence | Section):
+            if isinstance(each, (AssignSequence, Section)):
                 pending.append(iter(each.body))
                 break
             yield each
@@ -98,7 +98,7 @@ def _is_filled(assignment: Leaf, target: TensorNode, repeat: RepeatedAssignments
     """Return True if an assignment writes all cells of a target in the course of a repetition."""
     if _writes_all(assignment, target):
         return True
-    if not isinstance(assignment, Accumulate | SetVector):
+    if not isinstance(assignment, (Accumulate, SetVector)):
         return False
     position = indexing.fresh_var()
     p = assignment.projections

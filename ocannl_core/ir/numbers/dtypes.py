@@ -219,9 +219,9 @@ def promote(*dtypes: DType) -> DType:
     A packed format counts as the wider format that it is read in.
     """
     first = dtypes[0]
-    if dtypes.count(first) == len(dtypes) and not first.is_packed:
+    if dtypes.count(first) == len(dtypes) and not first.packed_bits:
         return first
-    if any(dtype.is_packed for dtype in dtypes):
+    if any(dtype.packed_bits for dtype in dtypes):
         dtypes = tuple([dtype.unpacked for dtype in dtypes])
     highest = max(dtypes, key=lambda dtype: dtype.rank)
     if not highest.is_short_integer or highest is bool_ or len(set(dtypes)) == 1:

@@ -82,7 +82,7 @@ def _open_operands(state: SolverState, var: DimVar) -> list[DimVar]:
 
 def _bare_operands(state: SolverState, var: RowVar) -> Iterator[RowVar]:
     for constraint in ranks.open_operands(state, var):
-        if constraint.opnd.tail and not constraint.res.dims and not constraint.opnd.dims:
+        if constraint.opnd.tail and not constraint.res.known and not constraint.opnd.known:
             yield constraint.opnd.tail
 
 
@@ -189,12 +189,12 @@ def _follow_uses(closing: Closing, news: OperandReader[RowVar]) -> bool:
 
 def _is_row_ready(state: SolverState, var: RowVar) -> bool:
     """Return True if no open operand can still lengthen the row; an equally long one cannot."""
-    group = dict.fromkeys(ranks.group(state, var))
-    return all(
-        constraint.opnd.tail in group
-        for one in group
-        for constraint in ranks.open_operands(state, one)
-    )
+    together = ranks.group(state, var)
+    for one in together:
+        for constraint in ranks.open_operands(state, one):
+            if constraint.opnd.tail not in together:
+                return False
+    return True
 
 
 def _is_dim_ready(state: SolverState, dim: DimVar) -> bool:
@@ -205,7 +205,7 @@ def _is_dim_ready(state: SolverState, dim: DimVar) -> bool:
 def _is_awaiting(state: SolverState, dim: DimVar) -> bool:
     """Return True while the size is to be compared with an unknown axis of another row."""
     return any(
-        isinstance(constraint, RowBelow | RowEqual) and state.is_suspended(constraint)
+        isinstance(constraint, (RowBelow, RowEqual)) and state.is_suspended(constraint)
         for constraint in state.within.get(dim, ())
     )
 

@@ -32,8 +32,8 @@ def close_subscripted_rows(closing: Closing) -> None:
 
 def _pending(closing: Closing) -> list[Subscript]:
     suspended = closing.state.suspended
-    found = (each for var in closing.open_rows() for each in suspended.get(var, ()))
-    return list(dict.fromkeys(each for each in found if isinstance(each, Subscript)))
+    found = [each for var in closing.open_rows() for each in suspended.get(var, ())]
+    return list(dict.fromkeys([each for each in found if isinstance(each, Subscript)]))
 
 
 def _decide(closing: Closing, constraint: Subscript) -> None:

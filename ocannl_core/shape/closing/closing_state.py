@@ -109,26 +109,27 @@ class Closing:
         for dim in dims:
             self._formulas.update(dict.fromkeys(state.formulas.get(dim, ())))
         for tail in rows:
-            counts = (c for c in state.suspended.get(tail, ()) if isinstance(c, TotalElements))
-            self._formulas.update(dict.fromkeys(counts))
+            for each in state.suspended.get(tail, ()):
+                if isinstance(each, TotalElements):
+                    self._formulas[each] = None
 
     def decide_rows(self, guesses: Mapping[RowVar, int], stage: str) -> bool:
         """Decide the numbers of axes of row variables at once; return True if there were any."""
-        state = self.state
+        state, origin = self.state, self.guess_origin(stage)
+        self._note(guesses, stage)
         for var, number in guesses.items():
             if number == 0 and (leaf := ranks.leaf_of(state, var)) is not None:
                 self._ended.append(leaf)
-            self._note(var, stage)
             row = Row(trailing=state.fresh.dims(number))
-            rows.solve(state, var, row, RowEqual(Row(tail=var), row, self.guess_origin(stage)))
+            rows.solve(state, var, row, RowEqual(Row(tail=var), row, origin))
         self.run()
         return bool(guesses)
 
     def decide_dims(self, guesses: Mapping[DimVar, Size], stage: str) -> bool:
         """Decide sizes, all at once; return True if there were any."""
         state = self.state
+        self._note(guesses, stage)
         for dim, size in guesses.items():
-            self._note(dim, stage)
             ceiling = state.ceilings.get(dim)
             if ceiling is None and dim not in state.units:
                 self._refuse_sliced(dim)
@@ -160,14 +161,16 @@ class Closing:
         for side in (equation.left, equation.right):
             var = side.tail if isinstance(side, Row) else side
             if isinstance(var, DimVar | RowVar):
-                self._note(var, stage)
+                self._note((var,), stage)
 
     def guess_origin(self, stage: str) -> Origin:
         """Return the origin of a guess for messages."""
         return Origin(f"closing {stage}", self._origin.location)
 
-    def _note(self, var: DimVar | RowVar, stage: str) -> None:
-        self.state.undo_log.put(self.state.guesses, var, Guessed(stage, self._origin))
+    def _note(self, guessed: Iterable[DimVar | RowVar], stage: str) -> None:
+        guess = Guessed(stage, self._origin)
+        for var in guessed:
+            self.state.undo_log.put(self.state.guesses, var, guess)
 
     def add_constraints(self, constraints: Iterable[Constraint]) -> None:
         """Add constraints and run the solver."""
@@ -195,15 +198,16 @@ def connected(
     """Return the undecided variables connected with some shapes."""
     found_dims: dict[DimVar, None] = {}
     found_rows: dict[RowVar, None] = {}
-    visited: set[RowConstraint] = set()
+    visited: dict[int, RowConstraint] = {}  # by identity, as hashing takes longer than a repetition
     pending = _variables(state, [row for shape in shapes for _, row in shape.rows()])
     while pending:
         var = pending.pop()
         if isinstance(var, RowVar):
             if var not in found_rows:
                 found_rows[var] = None
-                waiting = [c for c in state.suspended.get(var, ()) if c not in visited]
-                visited.update(waiting)
+                waiting = [c for c in state.suspended.get(var, ()) if id(c) not in visited]
+                for each in waiting:
+                    visited[id(each)] = each
                 pending += _mentioned(state, waiting)
                 pending += state.undecided(counted_by(waiting))
         elif var not in found_dims:

@@ -186,7 +186,7 @@ class FreshVariables:
 
     def dims(self, number: int) -> tuple[DimVar, ...]:
         """Return fresh size variables without names."""
-        return tuple(self.dim() for _ in range(number))
+        return tuple([self.dim() for _ in range(number)]) if number else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,26 +197,32 @@ class Row:
         leading: Axes at the left end.
         tail: The variable of the axes between; None for a row of known length.
         trailing: Axes at the right end. A row without a variable has all its axes here.
+        known: The number of known axes.
     """
 
-    leading: tuple[Dim, ...] = ()
-    tail: RowVar | None = None
-    trailing: tuple[Dim, ...] = ()
+    leading: tuple[Dim, ...]
+    tail: RowVar | None
+    trailing: tuple[Dim, ...]
+    known: int = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.tail is None and self.leading:
-            object.__setattr__(self, "trailing", self.leading + self.trailing)
-            object.__setattr__(self, "leading", ())
+    # written out, as rows are made all the time: `__post_init__` would be another call
+    def __init__(
+        self,
+        leading: tuple[Dim, ...] = (),
+        tail: RowVar | None = None,
+        trailing: tuple[Dim, ...] = (),
+    ) -> None:
+        if tail is None and leading:
+            leading, trailing = (), leading + trailing
+        _SET_LEADING(self, leading)
+        _SET_TAIL(self, tail)
+        _SET_TRAILING(self, trailing)
+        _SET_KNOWN(self, len(leading) + len(trailing))
 
     @property
     def dims(self) -> tuple[Dim, ...]:
         """The known axes, left to right."""
         return self.leading + self.trailing
-
-    @property
-    def known(self) -> int:
-        """The number of known axes."""
-        return len(self.leading) + len(self.trailing)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -244,6 +250,11 @@ class Row:
         return ",".join(parts)
 
 
+_SET_LEADING, _SET_TAIL, _SET_TRAILING, _SET_KNOWN = (
+    vars(Row)[name].__set__ for name in ("leading", "tail", "trailing", "known")
+)
+_EMPTY = Row()
+
 LARGEST_INDEX = 2**63 - 1
 """The largest index of generated code and of NumPy."""
 
@@ -254,12 +265,12 @@ def exceeds_address_space(sizes: Iterable[int], nbytes: int = 1) -> bool:
 
     Axes of size 0 count as well, because strides are products of the other sizes.
     """
-    return prod(size for size in sizes if size) * nbytes > LARGEST_INDEX
+    return prod([size for size in sizes if size]) * nbytes > LARGEST_INDEX
 
 
 def closed_row(*sizes: int) -> Row:
     """Return a row of known axes."""
-    return Row(trailing=tuple(Size(n) for n in sizes))
+    return Row(trailing=tuple([Size(n) for n in sizes])) if sizes else _EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +310,8 @@ class Shape:
     @property
     def extents(self) -> tuple[StaticExtent | None, ...]:
         """The extent at run time of each axis in buffer order; empty if all sizes are constant."""
-        sizes = [dim for _, row in self.rows() for dim in row.trailing if isinstance(dim, Size)]
-        found = tuple(size.extent for size in sizes)
+        dims = (*self.batch.trailing, *self.output.trailing, *self.input.trailing)
+        found = tuple([dim.extent for dim in dims if isinstance(dim, Size)])
         return found if any(found) else ()
 
     @property

@@ -15,7 +15,7 @@ from ocannl_core.base.errors import ShapeError, VerifyError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir import indexing
-from ocannl_core.shape.language.shape_terms import Dim, Row, Shape, Size
+from ocannl_core.shape.language.shape_terms import Row, Shape, Size
 from ocannl_core.shape.language.subscripts import Keys, depends_on_size, operand_index, sliced_shape
 from ocannl_core.shape.projections.axis_classes import derive
 from ocannl_core.shape.projections.selection_maps import loops_over, project_selection
@@ -57,9 +57,9 @@ def project(
     if isinstance(logic, Adjoint):
         found = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin)
         return indexing.exchange_roles(found, logic.target, logic.sources)
-    if isinstance(logic, Take | TakeAlong | ScatterRows | PlaceRows):
+    if isinstance(logic, (Take, TakeAlong, ScatterRows, PlaceRows)):
         return project_selection(logic, result, operands)
-    if isinstance(logic, Slice | SliceUpdate):
+    if isinstance(logic, (Slice, SliceUpdate)):
         _refuse_run_time_sizes(
             logic.keys, operands[0] if isinstance(logic, Slice) else result, origin
         )
@@ -67,10 +67,9 @@ def project(
         return _project_slice(logic, result, operands[0], origin)
     if isinstance(logic, SliceUpdate):
         return _project_update(logic, result, operands, origin)
-    case = _Case(logic, result, tuple(operands), origin)
-    if any(isinstance(size, Size) and size.extent for size in _sizes((result, *operands))):
-        return case.solve()
-    return _with_fresh_variables(_solved(case))
+    key = _key_of((result, *operands))
+    case = _Case(logic, key, result, tuple(operands), origin)
+    return case.solve() if key is None else _with_fresh_variables(_solved(case))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +77,14 @@ class _Case:
     """An operation on closed shapes, which determines its projections but for their variables.
 
     Attributes:
+        key: The sizes and bases of the shapes, which are part of equality in their place.
         origin: The operation, for messages; not part of equality.
     """
 
     logic: Logic
-    result: Shape
-    operands: tuple[Shape, ...]
+    key: tuple[object, ...] | None
+    result: Shape = field(compare=False)
+    operands: tuple[Shape, ...] = field(compare=False)
     origin: Origin = field(compare=False)
 
     def solve(self) -> indexing.Projections:
@@ -109,7 +110,14 @@ def _with_fresh_variables(found: indexing.Projections) -> indexing.Projections:
     }
 
     def renamed(index_map: indexing.IndexMap) -> indexing.IndexMap:
-        return tuple([indexing.substitute(index, values) for index in index_map])
+        return tuple(
+            [
+                values.get(index.var, index)
+                if isinstance(index, indexing.VarIndex)
+                else indexing.substitute(index, values)
+                for index in index_map
+            ]
+        )
 
     return indexing.Projections(
         tuple([(fresh[var], extent) for var, extent in found.domain]),
@@ -122,10 +130,18 @@ def _with_fresh_variables(found: indexing.Projections) -> indexing.Projections:
     )
 
 
-def _sizes(shapes: Sequence[Shape]) -> Iterator[Dim]:
+def _key_of(shapes: Sequence[Shape]) -> tuple[object, ...] | None:
+    """Return sizes and bases that are equal for equal shapes; None if an extent is among them."""
+    found: list[object] = []
     for shape in shapes:
         for row in (shape.batch, shape.input, shape.output):
-            yield from row.trailing
+            for dim in row.trailing:
+                assert isinstance(dim, Size)
+                if dim.extent is not None:
+                    return None
+                found += (dim.n, dim.basis)
+            found.append(None)  # the end of a row
+    return tuple(found)
 
 
 def _project_words(per_word: int, result: Shape, words: Shape) -> indexing.Projections:

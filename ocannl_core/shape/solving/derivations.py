@@ -175,8 +175,11 @@ def _row(state: SolverState, kind: RowKind, stated: Row) -> RowReport:
 def _solutions(state: SolverState, var: RowVar) -> list[RowVar]:
     """Yield a variable, then the one that remains in its solution, and so on."""
     found = [var]
-    while (row := state.decided_rows.get(found[-1])) is not None and row.tail is not None:
-        found.append(row.tail)
+    while (decided := state.decided_rows.get(found[-1])) is not None:
+        tail = decided[0].tail
+        if tail is None:
+            break
+        found.append(tail)
     return found
 
 
@@ -194,11 +197,11 @@ def row_derivation(state: SolverState, row: Row) -> tuple[list[Origin], list[Row
         seen.add(var)
         if var in state.guesses:
             guessed.append(var)
-        cause = state.row_causes.get(var)
-        if cause is None:
+        if var not in state.decided_rows:
             continue
+        solution, cause = state.decided_rows[var]
         origins.append(cause.origin)
-        rows = [state.decided_rows[var]]
+        rows = [solution]
         if not isinstance(cause, constraints.DimConstraint):
             rows += sides(cause)
         pending += [other.tail for other in rows if other.tail is not None]

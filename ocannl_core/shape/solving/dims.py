@@ -327,9 +327,11 @@ def _merge_variables(state: SolverState, left: DimVar, right: DimVar, cause: Con
     undo_log.put(state.joins, light, cause)
     _move_edges(state, light, heavy, cause)
     for constraint in state.within.get(light, ()):
-        undo_log.put_inner(state.within, heavy, constraint, None)
+        undo_log.add_inner(state.within, heavy, constraint)
+        if constraint in state.scalars and not state.may_be_one(heavy):
+            state.agenda.append(constraint)
     for formula in state.formulas.get(light, ()):
-        undo_log.put_inner(state.formulas, heavy, formula, None)
+        undo_log.add_inner(state.formulas, heavy, formula)
         state.agenda.append(formula)
     for marks in (state.optional, state.spanned):
         if marks.get(light) != marks.get(heavy):

@@ -217,7 +217,7 @@ def counts_differ(
     constraint: TotalElements, found: str, others: Sequence[TotalElements]
 ) -> ShapeError:
     """Return the error of two contradictory numbers of cells of the same axes."""
-    places = [str(constraint.origin), *(str(other.origin) for other in others)]
+    places = [each.origin.place for each in (constraint, *others)]
     return ShapeError(
         "All demands on the number of cells of a row must agree.",
         found=found,

@@ -68,8 +68,8 @@ def _subject(state: SolverState, var: DimVar | RowVar) -> str:
     if leaf:
         number = len(state.flat(leaf.row).trailing)
         return f"the number of {leaf.kind.value} axes of {_maker(leaf)}, {number},"
-    row = state.decided_rows.get(var)
-    return f"the number of further axes, {len(row.dims)}," if row else "the number of axes"
+    decided = state.decided_rows.get(var)
+    return f"the number of further axes, {decided[0].known}," if decided else "the number of axes"
 
 
 def _advice(state: SolverState, var: DimVar | RowVar, guess: Guessed) -> str:

@@ -11,15 +11,16 @@ from ocannl_core.shape.language.constraints import (
     Constraint,
     DimBelow,
     DimConstraint,
+    DimEqual,
     RowBelow,
     RowEqual,
 )
-from ocannl_core.shape.language.shape_terms import Row, Size
+from ocannl_core.shape.language.shape_terms import DimVar, Row, Size
 
 
 def place(cause: Constraint) -> str:
     """Return the place of a constraint: part of the operation, operation, user's line."""
-    return str(narrow_origin(cause))
+    return narrow_origin(cause).place
 
 
 def narrow_origin(cause: Constraint) -> Origin:
@@ -42,7 +43,7 @@ _SHOWN_ORIGINS = 6
 
 def _all(cause: Constraint, others: Sequence[Constraint]) -> str:
     """Return the places of constraints, one per line; the first ones if there are many."""
-    lines = list(dict.fromkeys([str(cause.origin), *(str(other.origin) for other in others)]))
+    lines = list(dict.fromkeys(each.origin.place for each in (cause, *others)))
     if len(lines) > _SHOWN_ORIGINS:
         lines[_SHOWN_ORIGINS:] = [f"and {len(lines) - _SHOWN_ORIGINS} more"]
     return "\n".join(lines)
@@ -75,13 +76,32 @@ def sizes_differ(
         )
     if isinstance(one_cause, DimBelow) or isinstance(other_cause, DimBelow):
         rule = "Axes that meet must have the same size, unless the operand's size is 1."
-        fix = (
-            "change one of the sizes; an operand's axis that is 1 or missing is repeated as needed"
-        )
+        broadcast = "; an operand's axis that is 1 or missing is repeated as needed"
     else:
-        rule = "Axes that are the same must have the same size."
-        fix = "change one of the sizes"
-    return ShapeError(rule, found=f"size {one} and size {other}", where=where, fix=fix)
+        rule, broadcast = "Axes that are the same must have the same size.", ""
+    names = [name for name in _names(one_cause) if name in _names(other_cause)]
+    found, fix = f"size {one} and size {other}", "change one of the sizes"
+    if names:
+        found += f" of `{names[0]}`"
+        if one_cause.origin.at("") == other_cause.origin.at(""):
+            fix += ", or give the axes different names"
+    if one_cause is other_cause and _MEETING in one_cause.origin.detail:
+        fix += ", or exchange inputs and outputs, as in `w.T @ x`"
+    return ShapeError(rule, found=found, where=where, fix=fix + broadcast)
+
+
+_MEETING = ", against "
+"""Part of the detail of a constraint between the inputs and the outputs that a product sums."""
+
+
+def _names(cause: Constraint) -> list[str]:
+    """Return the names of axes in a constraint on sizes."""
+    match cause:
+        case DimEqual(left, right) | DimBelow(left, right):
+            ends = left, right
+        case _:
+            return []
+    return [dim.name for dim in ends if isinstance(dim, DimVar) and dim.name]
 
 
 def too_small(
@@ -123,16 +143,17 @@ def too_many_axes(
     """Return the error of an operand with more axes than the fixed result."""
     axes, wanted = (_axes(row, cause.skipped, cause.ahead) for row in (operand, result))
     found = f"{axes} against {wanted}"
-    if ", against " in cause.origin.detail:
+    if _MEETING in cause.origin.detail:
         fix = (
-            "give the first operand more input axes, turn the surplus output axes of the\n"
-            "second into batch axes, or use `*` if its cells should meet one by one"
+            "turn surplus output axes of the second operand into batch axes, as\n"
+            "oc.tensor(array, batch_axes=1) and batch=[...] do, merge them with oc.reshape,\n"
+            "or give the first operand as many input axes"
+            if result.dims
+            else "write the operand with input axes first, as in `w @ x`; the axes of an array or "
+            "of a nested\nlist are outputs, except those of input_axes=: "
+            "oc.tensor([[1, 2], [3, 4]], input_axes=1)\nis a matrix; use `*` if cells should meet "
+            "one by one"
         )
-        if not result.dims:
-            fix += (
-                ";\nthe axes of a nested list are outputs, except those of input_axes=:"
-                "\noc.tensor([[1, 2], [3, 4]], input_axes=1) is a matrix"
-            )
         return ShapeError(
             "The outputs of an operand must not have more axes than the inputs that they meet.",
             found=found,

@@ -26,8 +26,8 @@ def record(
     state: SolverState, longer: RowVar, shorter: RowVar, surplus: int, cause: Constraint
 ) -> None:
     """Record that a row variable has at least `surplus` more axes than another."""
-    long_root, long_outside = state.root(longer)
-    short_root, short_outside = state.root(shorter)
+    long_root, long_outside = state.roots.get(longer, (longer, 0))
+    short_root, short_outside = state.roots.get(shorter, (shorter, 0))
     surplus += long_outside - short_outside
     if long_root == short_root and surplus <= 0:
         return
@@ -166,18 +166,18 @@ def made_rows(constraint: Constraint) -> Sequence[Row]:
 
 def bounds(state: SolverState, var: RowVar) -> list[RowBelow]:
     """Return the suspended constraints whose operand has the variable, except reflexive ones."""
-    return [
-        each
-        for each in state.suspended.get(var, ())
-        if isinstance(each, RowBelow) and each.opnd.tail == var != each.res.tail
-    ]
+    found: list[RowBelow] = []
+    for each in state.suspended.get(var, ()):  # not `[...]`, for one call less of a hot function
+        if isinstance(each, RowBelow) and each.opnd.tail is var is not each.res.tail:
+            found.append(each)
+    return found
 
 
 def open_operands(state: SolverState, var: RowVar) -> list[RowBelow]:
     """Return the suspended constraints by which the variable refines an open operand."""
     found: list[RowBelow] = []
-    for each in state.suspended.get(var, ()):  # not `[...]`, for one call less of a hot function
-        if isinstance(each, RowBelow) and each.res.tail == var != each.opnd.tail is not None:
+    for each in state.suspended.get(var, ()):
+        if isinstance(each, RowBelow) and each.res.tail is var is not each.opnd.tail is not None:
             found.append(each)
     return found
 
@@ -200,6 +200,8 @@ def group(state: SolverState, var: RowVar) -> list[RowVar]:
 
 def leaf_of(state: SolverState, var: RowVar) -> LeafTensor | None:
     """Return the leaf that decides how a row variable, and all of the same length, are closed."""
+    if not state.equations.get(var):
+        return state.row_leaves.get(var)
     found: LeafTensor | None = None
     for one in group(state, var):
         if (leaf := state.row_leaves.get(one)) is not None:
@@ -209,7 +211,7 @@ def leaf_of(state: SolverState, var: RowVar) -> LeafTensor | None:
 
 def is_anchored(state: SolverState, var: RowVar) -> bool:
     """Return True for a row above a closed operand, which needs no further axes."""
-    return any(state.anchored.get(one) for one in group(state, var))
+    return not state.anchored.keys().isdisjoint(group(state, var))
 
 
 def is_contracted(state: SolverState, var: RowVar) -> bool:
@@ -218,7 +220,7 @@ def is_contracted(state: SolverState, var: RowVar) -> bool:
 
 
 def _surplus(constraint: RowBelow) -> int:
-    return len(constraint.res.dims) - len(constraint.opnd.dims)
+    return constraint.res.known - constraint.opnd.known
 
 
 def upper_bounds(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
@@ -285,8 +287,9 @@ def reachable_rows(state: SolverState, start: Iterable[RowVar]) -> list[RowVar]:
 
 def _informs(state: SolverState, var: RowVar) -> list[RowVar]:
     """Return the variables that a variable propagates information to."""
+    found = equally_long(state, var) if state.equations.get(var) else []
     operands = [each.opnd.tail for each in open_operands(state, var) if each.opnd.tail]
-    return operands + equally_long(state, var)
+    return operands + found
 
 
 def _informed(state: SolverState, region: dict[RowVar, None]) -> dict[RowVar, None]:

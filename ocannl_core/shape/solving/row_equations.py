@@ -132,7 +132,7 @@ def _grow(
     """Add known axes to the ends of a row variable; return the variable between them."""
     tail = state.fresh.row(var.name)
     ranks.record_part(state, tail, var, len(leading) + len(trailing))
-    rows.solve(state, var, Row(leading, tail, trailing), constraint)
+    rows.solve(state, var, Row(leading, tail, trailing), constraint, is_split=True)
     ranks.check_growth(state, tail, constraint)
     return tail
 

@@ -14,7 +14,7 @@ from ocannl_core.shape.language.constraints import DimBelow, DimEqual, NamedAxis
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks, rows
 from ocannl_core.shape.solving.messages import position_is_missing, self_reference, too_many_axes
-from ocannl_core.shape.solving.state import SolverState, sides
+from ocannl_core.shape.solving.state import SolverState
 
 _EMPTY = Row()
 
@@ -25,7 +25,11 @@ def refine(state: SolverState, constraint: RowBelow) -> None:
     Raises:
         ShapeError: if the result cannot have as many axes as the operand.
     """
-    res, opnd = state.flat(constraint.res), state.flat(constraint.opnd)
+    res, opnd = constraint.res, constraint.opnd
+    if res.tail in state.rows:
+        res = state.flat(res)
+    if opnd.tail in state.rows:
+        opnd = state.flat(opnd)
     if opnd.tail is None and not opnd.trailing and not any(constraint.named):
         if res.tail is not None:
             state.anchor(res.tail)
@@ -64,10 +68,8 @@ def _added_axes(state: SolverState, res: Row, opnd: Row, number: int) -> tuple[D
     """
     if res.leading or opnd.leading:
         return state.fresh.dims(number)
-    return tuple(
-        dim if state.is_never_broadcast(dim) else state.fresh.dim()
-        for dim in opnd.trailing[:number]
-    )
+    dims = opnd.trailing[:number]
+    return tuple([dim if state.is_never_broadcast(dim) else state.fresh.dim() for dim in dims])
 
 
 def _may_be_scalars(state: SolverState, res: Row, opnd: Row, constraint: RowBelow) -> bool:
@@ -91,7 +93,9 @@ def decide_scalars(state: SolverState, among: Iterable[RowVar]) -> None:
     state.scalars_are_decided = True
     for var in among if state.scalars else ():
         for constraint in state.suspended.get(var, ()):
-            if constraint in state.scalars and sides(constraint)[0].tail == var:
+            if not isinstance(constraint, RowBelow) or constraint.res.tail != var:
+                continue
+            if constraint.opnd.known == 1 and constraint in state.scalars:
                 state.agenda.append(constraint)
 
 
@@ -188,6 +192,7 @@ def _refine_itself(state: SolverState, res: Row, opnd: Row, constraint: RowBelow
         for position, (below, above) in enumerate(zip(res.leading, opnd.leading, strict=True)):
             state.agenda.append(DimBelow(below, above, constraint.origin, position))
     else:
+        _refine_axes(state, res.trailing, opnd.trailing, constraint)
         state.suspend(replace(constraint, res=res, opnd=opnd))
 
 

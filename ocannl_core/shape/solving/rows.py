@@ -11,11 +11,16 @@ from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.state import SolverState, sides
 
 
-def solve(state: SolverState, var: RowVar, row: Row, cause: Constraint) -> None:
+def solve(
+    state: SolverState, var: RowVar, row: Row, cause: Constraint, *, is_split: bool = False
+) -> None:
     """Solve a row variable, and wake the constraints that wait for it.
 
     A variable is solved once, in terms of another one that is unsolved. So no variable occurs in
     its own solution, and substitution terminates.
+
+    Args:
+        is_split: True if the tail of the solution is made as a part of the variable.
 
     Raises:
         VerifyError: if the variable is solved already, or the tail of its solution is.
@@ -29,16 +34,17 @@ def solve(state: SolverState, var: RowVar, row: Row, cause: Constraint) -> None:
             where=str(cause.origin),
         )
     undo_log.put(state.rows, var, row)
-    undo_log.put(state.row_causes, var, cause)
-    undo_log.put(state.decided_rows, var, row)
+    undo_log.put(state.decided_rows, var, (row, cause))
     if tail is not None:
         for marks in (state.anchored, state.contracted):
             if marks.get(var):
                 undo_log.put(marks, tail, True)
-        ranks.record(state, var, tail, len(row.dims), cause)
-        ranks.record(state, tail, var, -len(row.dims), cause)
+        if not is_split:
+            ranks.record(state, var, tail, row.known, cause)
+            ranks.record(state, tail, var, -row.known, cause)
         state.touched_rows[tail] = None
-    state.touched_dims.update(dict.fromkeys(state.undecided(row.dims)))
+    if row.known:
+        state.touched_dims.update(dict.fromkeys(state.undecided(row.dims)))
     if (leaf := state.row_leaves.get(var)) is not None:
         for dim in row.dims:
             state.mark_dim(dim, leaf)
@@ -51,7 +57,7 @@ def extend(state: SolverState, var: RowVar, dims: tuple[Dim, ...], cause: Constr
     """Append axes to the right end of a row variable; return the rest."""
     tail = state.fresh.row(var.name)
     ranks.record_part(state, tail, var, len(dims))
-    solve(state, var, Row((), tail, dims), cause)
+    solve(state, var, Row((), tail, dims), cause, is_split=True)
     ranks.check_growth(state, tail, cause)
     return tail
 

@@ -46,6 +46,8 @@ def run(state: SolverState) -> None:
 def step(state: SolverState, work: Work) -> None:
     """Solve one item of the agenda, which may add others."""
     match work:
+        case constraints.RowBelow():  # the most frequent ones come first
+            row_order.refine(state, work)
         case Edge():
             dims.propagate(state, work)
         case constraints.DimBelow():
@@ -54,8 +56,6 @@ def step(state: SolverState, work: Work) -> None:
             dims.equate(state, work)
         case constraints.AtLeast():
             dims.at_least(state, work)
-        case constraints.RowBelow():
-            row_order.refine(state, work)
         case constraints.RowEqual():
             row_equations.equate(state, work)
         case constraints.TotalElements():

@@ -110,7 +110,6 @@ class SolverState:
         units: For a variable with an operand of size 1, and so no lower bound, the operand.
         unit_bases: For a variable, the bases of its operands of size 1, which it takes if it is 1.
         rows: Solutions of row variables.
-        row_causes: The causes of these solutions.
         row_leaves: For a row variable, the leaf that decides how it is closed.
         dim_leaves: As `row_leaves`, for sizes.
         suspended: For a row variable, the row constraints that wait for it.
@@ -140,7 +139,7 @@ class SolverState:
         depths: The number of splits that created a row variable.
         parents: The union-find parents of merged variables.
         joins: For a merged variable, the cause of the merge.
-        decided_rows: As `rows`, without path compression.
+        decided_rows: As `rows`, without path compression, with the causes of the solutions.
         guesses: For variables that closing guessed, the provenance.
         closing: The computation that is being closed; None while operations are composed.
         revisions: The number of times that known sizes got other bases, or were retracted.
@@ -162,8 +161,7 @@ class SolverState:
         self.dim_leaves: dict[DimVar, LeafTensor] = {}
         self.joins: dict[DimVar, constraints.Constraint] = {}
         self.rows: dict[RowVar, Row] = {}
-        self.row_causes: dict[RowVar, constraints.Constraint] = {}
-        self.decided_rows: dict[RowVar, Row] = {}
+        self.decided_rows: dict[RowVar, tuple[Row, constraints.Constraint]] = {}
         self.guesses: dict[DimVar | RowVar, Guessed] = {}
         self.closing: Origin | None = None
         self.revisions = 0
@@ -227,10 +225,10 @@ class SolverState:
 
     def is_never_broadcast(self, dim: Dim) -> bool:
         """Return True for a variable without a role in a spec whose size is known and not 1."""
-        if not isinstance(dim, DimVar) or self.has_role(dim):
+        if not isinstance(dim, DimVar):
             return False
         known = self.values.get(self.find(dim))
-        return known is not None and known.size.n != 1
+        return known is not None and known.size.n != 1 and not self.has_role(dim)
 
     def has_role(self, var: DimVar) -> bool:
         """Return True for a variable that specs mark."""
@@ -253,17 +251,19 @@ class SolverState:
         leading, tail, trailing = row.leading, row.tail, row.trailing
         if tail is None or tail not in self.rows:
             return row
-        steps = 0
-        while tail is not None and (value := self.rows.get(tail)) is not None:
-            leading += value.leading
-            trailing = value.trailing + trailing
-            tail = value.tail
-            steps += 1
-        if steps > 1 and row.tail is not None:
-            ahead = leading[len(row.leading) :]
-            behind = trailing[: len(trailing) - len(row.trailing)]
-            self.undo_log.put(self.rows, row.tail, Row(ahead, tail, behind))
-        return Row(leading, tail, trailing)
+        solution = self.rows[tail]
+        if solution.tail in self.rows:
+            ahead, behind = solution.leading, solution.trailing
+            last: RowVar | None = solution.tail
+            while last is not None and (value := self.rows.get(last)) is not None:
+                ahead += value.leading
+                behind = value.trailing + behind
+                last = value.tail
+            solution = Row(ahead, last, behind)
+            self.undo_log.put(self.rows, tail, solution)
+        if not row.known:
+            return solution
+        return Row(leading + solution.leading, solution.tail, solution.trailing + trailing)
 
     def current_row(self, row: Row) -> Row:
         """Return the row as far as it is known, with its variable's solution and known sizes."""
@@ -275,9 +275,8 @@ class SolverState:
 
     def unknowns(self, row: Row) -> tuple[RowVar | None, list[DimVar]]:
         """Return the undecided variables of a row."""
-        flat = self.flat(row)
-        dims = flat.leading + flat.trailing
-        return flat.tail, self.undecided(dims) if dims else []
+        flat = self.flat(row) if row.tail in self.rows else row
+        return flat.tail, self.undecided(flat.leading + flat.trailing) if flat.known else []
 
     def undecided(self, dims: Iterable[Dim]) -> list[DimVar]:
         """Return the representatives of the undecided variables in sizes."""
@@ -302,8 +301,9 @@ class SolverState:
         found: list[constraints.Constraint] = []
         tail = row.tail
         while tail is not None and tail in self.decided_rows:
-            found.append(self.row_causes[tail])
-            tail = self.decided_rows[tail].tail
+            solution, cause = self.decided_rows[tail]
+            found.append(cause)
+            tail = solution.tail
         return found
 
     def mark_dim(self, dim: Dim, leaf: LeafTensor) -> None:
@@ -329,7 +329,7 @@ class SolverState:
 
         Return False if it is suspended already; then each of its variables has it.
         """
-        put_inner = self.undo_log.put_inner
+        add_inner = self.undo_log.add_inner
         is_new = False
         for row in sides(constraint):
             tail = row.tail
@@ -337,13 +337,13 @@ class SolverState:
                 if not is_new and constraint in self.suspended.get(tail, ()):
                     return False
                 is_new = True
-                put_inner(self.suspended, tail, constraint, None)
+                add_inner(self.suspended, tail, constraint)
                 if isinstance(constraint, constraints.RowEqual):
-                    put_inner(self.equations, tail, constraint, None)
+                    add_inner(self.equations, tail, constraint)
                 self.touched_rows[tail] = None
             if row.leading or row.trailing:
                 for var in self.undecided(row.dims):
-                    put_inner(self.within, var, constraint, None)
+                    add_inner(self.within, var, constraint)
         return True
 
     def is_suspended(self, constraint: constraints.RowConstraint) -> bool:
@@ -357,7 +357,7 @@ class SolverState:
         """Add a formula to the agenda whenever one of its sizes has new information."""
         for dim in dims:
             for var in dim_variables(dim):
-                self.undo_log.put_inner(self.formulas, self.find(var), formula, None)
+                self.undo_log.add_inner(self.formulas, self.find(var), formula)
 
     def wait(self, formula: constraints.Formula, dims: tuple[Dim, ...] = ()) -> None:
         """Record that a formula is unsolved, and that there is news about sizes in it."""

@@ -81,7 +81,7 @@ def _is_open(leaf: LeafTensor, part: str) -> ShapeError:
     return ShapeError(
         "A shape is determined when no default is taken for it.",
         found=f"{leaf.origin.operation}: {part} can be anything",
-        where=str(leaf.origin),
+        where=leaf.origin.place,
         fix=f"state it where the tensor is made: {leaf.kind.value}=[...]",
     )
 
@@ -128,6 +128,6 @@ def _forgotten(unknown: list[_Unknown]) -> ShapeError:
         found="\n".join(
             f"{leaf.origin.operation}: {part} can be anything" for leaf, part in unknown
         ),
-        where="\n".join(dict.fromkeys(str(leaf.origin) for leaf, _ in unknown)),
+        where="\n".join(dict.fromkeys(leaf.origin.place for leaf, _ in unknown)),
         fix=f"give it where the parameter is made: {parameter_text(first)}",
     )

@@ -348,9 +348,10 @@ def _pointwise(
     result: Shape, operands: Sequence[Shape], origin: Origin, first: int = 0
 ) -> list[Constraint]:
     found: list[Constraint] = []
+    made = rows_in_buffer_order(result)
     for position, operand in enumerate(operands, start=first):
-        rows = zip(result.rows(), operand.rows(), operand_rows(position), strict=True)
-        for (_, below), (_, above), detail in rows:
+        rows = zip(made, rows_in_buffer_order(operand), operand_rows(position), strict=True)
+        for below, above, detail in rows:
             found.append(RowBelow(below, above, origin.at(detail)))
     return found
 

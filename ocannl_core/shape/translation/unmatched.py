@@ -11,12 +11,12 @@ from typing import Any
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import ShapeError, ShapeWarning, SpecError, SpecWarning
-from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.base.undo_log import UndoLog
 from ocannl_core.shape.language.einsum_ast import RowSpec, Spec, axis_names
-from ocannl_core.shape.language.shape_terms import DimVar, RowKind, RowVar, Shape
-from ocannl_core.shape.solving.derivations import derivation
+from ocannl_core.shape.language.shape_terms import DimVar, Row, RowKind, RowVar, Shape
+from ocannl_core.shape.solving.derivations import derivation, row_derivation
 from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.translation.einsum import operand_name
 
@@ -26,12 +26,12 @@ class EinsumApplication:
     """An application of a spec to operands.
 
     Attributes:
-        unsized: The axes that only the result names, and that have no value.
+        unsized: The axes and row variables that only the result names, and that have no value.
     """
 
     spec: Spec
     operands: tuple[Shape, ...]
-    unsized: tuple[tuple[str, DimVar], ...]
+    unsized: tuple[tuple[str, DimVar | RowVar], ...]
     origin: Origin
 
 
@@ -62,9 +62,12 @@ def application_of(
         labels: The variables of the labels of the spec.
         values: The names with values.
     """
+    rows = [row for operand in spec.operands for row in operand.rows]
     sized = {*values, *(name for operand in spec.operands for name in operand.names)}
-    new = dict.fromkeys(name for name in spec.result.names if name not in sized)
-    unsized = tuple((name, dim) for name in new if isinstance(dim := labels[name], DimVar))
+    sized.update(row.variable for row in rows if row.variable)
+    named = [row.variable for row in spec.result.rows if row.variable and not row.ellipsis]
+    new = dict.fromkeys(name for name in (*spec.result.names, *named) if name not in sized)
+    unsized = tuple((name, labels[name]) for name in new)
     return EinsumApplication(spec, tuple(operands), unsized, origin)
 
 
@@ -81,16 +84,27 @@ def find_remarks(
         if ranks is None:
             is_open = True
         elif not _is_scalar(state, shape):
-            for (kind, _), rank in zip(shape.rows(), ranks, strict=True):
-                row = written.row(kind)
+            rows = [written.row(kind) for kind, _ in shape.rows()]
+            is_elsewhere = any(map(_has_surplus, rows, ranks))
+            text = str(Shape(*map(state.current_row, (shape.batch, shape.input, shape.output))))
+            for (kind, _), row, rank in zip(shape.rows(), rows, ranks, strict=True):
                 missing = [] if row is None else _missing(row, rank)
                 if missing:
-                    found.append(_lacking(application, missing, position, kind))
-    for name, dim in application.unsized:
-        size = state.size(dim)
+                    remark = _lacking(application, missing, position, kind, text)
+                    fix = f"{remark.fix}; `|` follows batch axes, and `->` input axes"
+                    found.append(replace(remark, fix=fix) if is_elsewhere else remark)
+    for name, var in application.unsized:
+        if isinstance(var, RowVar):
+            stated = Row(tail=var)
+            flat = state.flat(stated)
+            is_open |= flat.tail is not None
+            if flat == Row() and row_derivation(state, stated)[1]:
+                found.append(_without_axes(application, name))
+            continue
+        size = state.size(var)
         if size is None:
             is_open = True
-        elif size.n <= 1 and derivation(state, dim)[1]:
+        elif size.n <= 1 and derivation(state, var)[1]:
             found.append(_unsized(application, name, size.n))
     return found, is_open
 
@@ -113,15 +127,20 @@ def _missing(row: RowSpec, rank: int) -> list[str]:
     return [str(axis) for axis in lacking if axis_names(axis)]
 
 
+def _has_surplus(row: RowSpec | None, rank: int) -> bool:
+    """Return True if a row of a given number of axes has some that the spec does not name."""
+    return rank > 0 if row is None else row.variable is None and rank > len(row.axes)
+
+
 def _lacking(
-    application: EinsumApplication, missing: Sequence[str], position: int, kind: RowKind
+    application: EinsumApplication, missing: Sequence[str], position: int, kind: RowKind, shape: str
 ) -> DoubtfulBroadcast:
     axes = ", ".join(f"`{each}`" for each in missing)
     number, them = ("axis", "it") if len(missing) == 1 else ("axes", "them")
     return DoubtfulBroadcast(
         "An operand has the axes that a specification names.",
         f"{operand_name(position)} of {_text(application)} has no {number} {axes} in its "
-        f"{kind.value} row, and is repeated along {them}",
+        f"{kind.value} row, of its shape {shape}, and is repeated along {them}",
         f"give it the {number}, or leave {them} out of this operand in the specification",
         application.origin,
     )
@@ -132,6 +151,15 @@ def _unsized(application: EinsumApplication, name: str, size: int) -> DoubtfulBr
         "Every axis of a result has a size that something gives.",
         f"the size of `{name}` in {_text(application)} is undetermined, and so it is {size}",
         f"give its size, values={{{name!r}: ...}}, or write 0 in place of it for an axis of size 1",
+        application.origin,
+    )
+
+
+def _without_axes(application: EinsumApplication, name: str) -> DoubtfulBroadcast:
+    return DoubtfulBroadcast(
+        "Every row variable of a result has axes that something gives.",
+        f"the axes of `..{name}..` in {_text(application)} are undetermined, and so there are none",
+        "name a row variable of an operand, or leave it out",
         application.origin,
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.shape.language.shape_terms import Shape
+from ocannl_core.shape.language.shape_terms import Row, Shape
 from ocannl_core.shape.solving.derivations import Certainty
 from ocannl_core.shape.translation.logic import Compose, Pointwise
 from ocannl_core.shape.translation.unmatched import DoubtfulBroadcast
@@ -117,16 +117,15 @@ def _is_update(tensor: Tensor) -> bool:
 
 def _meets_all_pairs(one: Shape, other: Shape) -> bool:
     """Return True if one shape has a single batch axis, and the other an output axis as long."""
-    (along_batch, elsewhere), (along_output, rest) = _split(one, "batch"), _split(other, "output")
-    return not elsewhere and not rest and along_batch == along_output and len(along_batch) == 1
+    along = _repeated(one.batch)
+    if len(along) != 1 or along != _repeated(other.output):
+        return False
+    return not any(map(_repeated, (one.output, one.input, other.batch, other.input)))
 
 
-def _split(shape: Shape, kind: str) -> tuple[list[int], list[int]]:
-    """Return the sizes above 1 of a row, and the sizes above 1 of the other rows."""
-    found: tuple[list[int], list[int]] = ([], [])
-    for each, row in shape.rows():
-        found[each.value != kind].extend(n for n in row.sizes if n != 1)
-    return found
+def _repeated(row: Row) -> list[int]:
+    """Return the sizes of a row that are not 1."""
+    return [n for n in row.sizes if n != 1]
 
 
 def _all_pairs(

@@ -55,7 +55,9 @@ def with_steps(tensors: Iterable[Tensor]) -> set[Tensor]:
         loop = tensor.definition.loop
         return (*loop.body, *loop.results, *loop.before, *loop.inputs)
 
-    return set(reachable(tensors, inside))
+    found = set(tensors)
+    loops = [each for each in found if isinstance(each.definition, ResultOfLoop)]
+    return found.union(reachable(loops, inside)) if loops else found
 
 
 def backpropagation_tensors(root: Tensor) -> set[Tensor]:

@@ -15,6 +15,7 @@ from dataclasses import field
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.origin import Origin
 from ocannl_core.tensor.graph.definitions import GradientOf
 from ocannl_core.tensor.graph.tensor import Tensor
 
@@ -44,20 +45,19 @@ class GradientStates:
         """Return True if a gradient is zero in every run, as behind `oc.stop_gradient`."""
         return gradient in self._zero
 
-    def pass_on(self, tensor: Tensor) -> None:
-        """Record that a tensor's gradient is passed on to operands."""
-        assert tensor.grad is not None
-        if tensor.grad in self.passed_on:
+    def pass_on(self, gradient: Tensor, origin: Origin) -> None:
+        """Record that a gradient is passed on to the operands of an operation."""
+        if gradient in self.passed_on:
             raise UsageError(
                 "A gradient is passed on to operands once, when it is complete.",
-                found=f"{tensor.grad.describe()} passed on twice without being set in between",
-                where=str(tensor.origin),
+                found=f"{gradient.describe()} passed on twice without being set in between",
+                where=str(origin),
                 fix="backpropagate the sum of the losses, or clear the gradients in between: "
                 "loss.zero_grads()",
             )
-        self.passed_on.add(tensor.grad)
-        if tensor.grad not in self._set:
-            self.carried.add(tensor.grad)
+        self.passed_on.add(gradient)
+        if gradient not in self._set:
+            self.carried.add(gradient)
 
     def add_losses(self, gradient: Tensor, losses: Sequence[Tensor]) -> None:
         """Record that losses have contributed to the gradient of a leaf."""
@@ -71,15 +71,20 @@ class GradientStates:
         """Return True if a gradient has contributions of losses that no code has read."""
         return gradient in self._losses
 
-    def clear(self, tensor: Tensor, cleared: AbstractSet[Tensor], roots: Sequence[Tensor]) -> None:
+    def clear(
+        self,
+        tensor: Tensor,
+        gradient: Tensor,
+        cleared: AbstractSet[Tensor],
+        roots: Sequence[Tensor],
+    ) -> None:
         """Record that the gradient of a tensor is cleared for losses.
 
         Raises:
             UsageError: if the contribution of another loss, whose own gradient is not cleared,
                 would be lost unread.
         """
-        assert tensor.grad is not None
-        losses = self._losses.pop(tensor.grad, set()).difference(cleared)
+        losses = [each for each in self._losses.pop(gradient, ()) if each not in cleared]
         if not losses:
             return
         one = min(losses, key=lambda each: each.id).describe()

@@ -157,7 +157,7 @@ class LoopCode:
         self._emitter.passed.add(loop)
         for result in loop.results:
             if result.grad is not None:
-                self._emitter.gradients.pass_on(result)
+                self._emitter.gradients.pass_on(result.grad, result.origin)
         if loop not in self._emitted:
             self._emitted[loop] = self._forward(loop)
         self._backward(loop, self._emitted[loop])

@@ -209,7 +209,8 @@ class AssignmentEmitter:
 
     def node_of(self, tensor: Tensor) -> TensorNode:
         """Return a tensor's node, and list it among the program's nodes."""
-        node = self.calls.node_of(tensor)
+        is_result = isinstance(tensor.definition, ResultOf)
+        node = self.calls.node_of(tensor) if is_result else tensor.node
         if node not in self.nodes:
             margins = tensor.layout.margins
             self.nodes[node] = node_info(
@@ -245,10 +246,11 @@ class AssignmentEmitter:
             case ZeroGradients(roots, keeps_sums):
                 cleared = dict.fromkeys(with_siblings(ancestors(list(roots))))
                 for tensor in cleared:
-                    if tensor.grad is None or (keeps_sums and self.gradients.is_sum(tensor.grad)):
+                    gradient = tensor.grad
+                    if gradient is None or (keeps_sums and self.gradients.is_sum(gradient)):
                         continue
-                    self.gradients.clear(tensor, cleared.keys(), roots)
-                    self.fetch_zero(tensor.grad)
+                    self.gradients.clear(tensor, gradient, cleared.keys(), roots)
+                    self.fetch_zero(gradient)
             case Backpropagate(roots):
                 self.passed.clear()
                 graph = ancestors(list(roots))
@@ -256,7 +258,7 @@ class AssignmentEmitter:
                 for tensor in reversed(graph):
                     self.backpropagate(tensor)
                     if tensor.grad is not None and not isinstance(
-                        tensor.definition, Applied | ResultOf | ResultOfLoop
+                        tensor.definition, (Applied, ResultOf, ResultOfLoop)
                     ):
                         self.gradients.add_losses(tensor.grad, roots)
             case UpdateGradients():
@@ -445,24 +447,25 @@ class AssignmentEmitter:
 
     def backpropagate(self, tensor: Tensor) -> None:
         """Emit the contributions of a tensor's gradient to the gradients of its operands."""
-        definition = tensor.definition
-        if isinstance(definition, ResultOf) and tensor.grad is not None:
+        definition, gradient = tensor.definition, tensor.grad
+        if gradient is None:
+            return
+        if isinstance(definition, ResultOf):
             self.calls.backpropagate(definition.application)
-        if isinstance(definition, ResultOfLoop) and tensor.grad is not None:
+        if isinstance(definition, ResultOfLoop):
             self.loops.backpropagate(definition.loop, tensor)
         if (
-            tensor.grad is None
-            or self.gradients.is_zero(tensor.grad)
+            self.gradients.is_zero(gradient)
             or not isinstance(definition, Applied)
             or definition.operation.gradient is None
         ):
             return
-        self.gradients.pass_on(tensor)
+        self.gradients.pass_on(gradient, tensor.origin)
         selection = self._selection_of(tensor)
         SlotCode(self, tensor, selection).gradient(definition.operation.gradient)
         for operand in definition.operands:
-            if operand.grad is not None:
-                self.changed(operand.grad)
+            if (grad := operand.grad) is not None:
+                self.changed(grad)
 
     def _selection_of(self, tensor: Tensor) -> TensorNode | None:
         """Return the positions of selected cells if they are up to date, or None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
@@ -92,9 +92,9 @@ class SlotAccess:
         return self.operand.node
 
     @property
-    def variables(self) -> set[IndexVar]:
+    def variables(self) -> AbstractSet[IndexVar]:
         """The domain variables that the cells depend on."""
-        return {var for each in self.index for var in variables(each)}
+        return _variables([self.index]).keys()
 
     def with_numbers(self, numbers: Mapping[int, int]) -> SlotAccess:
         """Return the access with other numbers of the operands that hold computed positions."""
@@ -223,7 +223,10 @@ class SlotCode:
 
     def _beyond(self, variable: formulas.Variable) -> float | None:
         """Return the number in the margins of a slot whose windows leave an axis, or None."""
-        if not margins_of(self._projections, variable.position - 1 if variable.position else None):
+        found, position = self._projections, variable.position
+        if not (found.margins or found.lhs_margins):
+            return None
+        if not margins_of(found, position - 1 if position else None):
             return None
         return value_beyond(self._definition.operation, variable)
 
@@ -256,7 +259,7 @@ class SlotCode:
                 self._emitter.body.append(Fetch(target.node, Constant(value), origin))
                 return
         op, args = _as_application(value)
-        settled = tuple(self._settle(arg, target.dtype) for arg in args)
+        settled = tuple([self._settle(arg, target.dtype) for arg in args])
         self._accumulate(target, combine, assignment.reset, op, settled)
 
     def _accumulate(
@@ -266,17 +269,15 @@ class SlotCode:
         target, op, args = self._with_positions(target, op, args)
         values, beyond = self._with_one_margin_value(args)
         settled = list(map(_as_operand, values))
-        used = target.variables.union(
-            var for _, index, _ in settled for each in index for var in variables(each)
-        )
+        maps = [target.index, *[index for _, index, _ in settled]]
         projections = Projections(
-            self._domain(target.index, used if combine.value.drops_repeats else None),
+            self._domain(target.index, _variables(maps) if combine.value.drops_repeats else None),
             target.index,
-            tuple(index for _, index, _ in settled),
+            tuple(maps[1:]),
             target.dims,
-            tuple(dims for _, _, dims in settled),
+            tuple([dims for _, _, dims in settled]),
         )
-        operands = tuple(operand for operand, _, _ in settled)
+        operands = tuple([operand for operand, _, _ in settled])
         origin = self._tensor.origin
         self._emitter.body.append(
             Accumulate(target.node, combine, reset, op, operands, projections, origin, beyond)
@@ -311,7 +312,7 @@ class SlotCode:
         v = v1 + v3    -->  taken = first(v1, v2); v = taken + v3
         v max= v1 + v3 -->  term = v1 + v3; v max= first(term, v2), where v is written at positions
         """
-        holders = _holders(target).union(*map(_holders, args))
+        holders = _holders(target, *args)
         if not holders:
             return target, op, args
         numbers = {arg.position - 1: i for i, arg in enumerate(args) if isinstance(arg, SlotAccess)}
@@ -395,13 +396,13 @@ class SlotCode:
             )
 
     def _domain(
-        self, result: IndexMap, used: set[IndexVar] | None
+        self, result: IndexMap, used: Collection[IndexVar] | None
     ) -> tuple[tuple[LoopVar, int], ...]:
         """Return the domain, the result's variables outermost, restricted to `used` if given."""
         extents = self._projections.extents
-        first = [var for index in result for var in variables(index) if isinstance(var, LoopVar)]
+        first = [var for var in _variables([result]) if isinstance(var, LoopVar)]
         order = dict.fromkeys([*first, *extents])
-        return tuple((var, extents[var]) for var in order if used is None or var in used)
+        return tuple([(var, extents[var]) for var in order if used is None or var in used])
 
     def _settle(self, value: formulas.Formula, target: DType) -> Argument:
         """Return a value as an operand of an assignment to a format; store a nested application in
@@ -534,10 +535,26 @@ Argument = SlotAccess | float
 """An operand of an emitted assignment."""
 
 
-def _holders(value: Argument) -> set[int]:
-    """Return the numbers of the operands that hold computed positions of an access."""
-    index = value.index if isinstance(value, SlotAccess) else ()
-    return {each.operand for each in index if isinstance(each, ComputedIndex)}
+def _variables(maps: Iterable[IndexMap]) -> dict[IndexVar, None]:
+    """Return the variables of index maps, in order of appearance."""
+    found: dict[IndexVar, None] = {}
+    for index_map in maps:
+        for index in index_map:
+            if isinstance(index, VarIndex):  # almost all
+                found[index.var] = None
+            else:
+                found.update(dict.fromkeys(variables(index)))
+    return found
+
+
+def _holders(*values: Argument) -> set[int]:
+    """Return the numbers of the operands that hold computed positions of accesses."""
+    found: set[int] = set()
+    for value in values:
+        for index in value.index if isinstance(value, SlotAccess) else ():
+            if isinstance(index, ComputedIndex):
+                found.add(index.operand)
+    return found
 
 
 def _as_application(value: formulas.Formula) -> tuple[Op, tuple[formulas.Formula, ...]]:

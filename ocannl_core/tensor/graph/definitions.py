@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar, assert_never
 
 import numpy as np
 
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from ocannl_core.tensor.primitives.operation import Operation
 
 
+class _WithoutOperands:
+    """The base of definitions that read no other tensor."""
+
+    __slots__ = ()
+    operands: ClassVar[tuple[Tensor, ...]] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Applied:
     """The result of an operation on other tensors."""
@@ -46,7 +53,7 @@ LITERAL = "literal"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Literal:
+class Literal(_WithoutOperands):
     """An array of the host, copied when the tensor was made, or mapped from a file."""
 
     array: np.ndarray[Any, Any]
@@ -56,7 +63,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Filled:
+class Filled(_WithoutOperands):
     """A fetch that reads no other tensor, created once shapes are closed: it may depend on them."""
 
     source: Callable[[], FetchSource]
@@ -65,7 +72,7 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parameter:
+class Parameter(_WithoutOperands):
     """An initialiser, run once in a routine of its own, and updates after that."""
 
     initializer: Tensor
@@ -78,12 +85,12 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placeholder:
+class Placeholder(_WithoutOperands):
     """Data of the host, stored between calls: `ctx[x] = array`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Declared:
+class Declared(_WithoutOperands):
     """State written by recorded assignments; zero at first."""
 
     scopes: tuple[NetworkBlock[Any], ...] = ()
@@ -109,7 +116,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GradientOf:
+class GradientOf(_WithoutOperands):
     """The gradient of another tensor, computed by backpropagation."""
 
     tensor: Tensor
@@ -123,6 +130,11 @@ class ResultOf:
     """The application of the operation."""
     updated: Tensor | None = None
     """The parameter or declared tensor whose memory this output takes over."""
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """The inputs of the operation."""
+        return tuple(self.application.inputs)
 
 
 @dataclass(slots=True, eq=False)
@@ -208,7 +220,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CarriedValue:
+class CarriedValue(_WithoutOperands):
     """A value that a step of a loop receives from the step before."""
 
     loop: Loop
@@ -219,6 +231,11 @@ class ResultOfLoop:
     """A result of a loop: a carry after the last step, or values of all steps."""
 
     loop: Loop
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """The tensors that the steps read."""
+        return self.loop.inputs
 
 
 Definition = (
@@ -270,7 +287,7 @@ class Recording:
 
 def ancestors(tensors: list[Tensor]) -> list[Tensor]:
     """Return tensors and their dependencies, oldest first, without initialisers of parameters."""
-    return sorted(reachable(tensors, attrgetter("operands")), key=attrgetter("id"))
+    return sorted(reachable(tensors, attrgetter("definition.operands")), key=attrgetter("id"))
 
 
 def is_unpacked(definition: Definition) -> bool:

@@ -19,7 +19,7 @@ tensors apply operations: `tensor.operations.operators` binds them when the pack
 
 def _apply(operation: Function, left: Expression, right: Any) -> Any:
     """Return an operation applied to an expression and the operand on its right."""
-    if not isinstance(right, Expression | Real):
+    if not isinstance(right, (Expression, Real)):
         return refuse_operand(right)
     return operation(left, right)
 
@@ -31,7 +31,7 @@ def _operators(name: str) -> tuple[Callable[[Expression, Any], Any], ...]:
         return _apply(functions[name], self, other)
 
     def reflected(self: Expression, other: Any) -> Any:
-        if not isinstance(other, Expression | Real):
+        if not isinstance(other, (Expression, Real)):
             return refuse_operand(other)
         return functions[name](other, self)
 

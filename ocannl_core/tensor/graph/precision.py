@@ -110,7 +110,7 @@ class Precision:
 
     def check_computable(self, origin: Origin) -> None:
         """Raise UsageError for a computed tensor in a packed format."""
-        if self.dtype.is_packed:
+        if self.dtype.packed_bits:
             raise UsageError(
                 "Formats of 4 bits are for data: routines read them, and write whole bytes.",
                 found=f"{origin.operation} in {self.dtype}",
@@ -154,7 +154,7 @@ def result_precision(
     """
     heard = [i for i in range(len(operands)) if not (op is TernaryOp.WHERE and i == 0)]
     deciding = [i for i in heard if operands[i].decides]
-    if all(operands[i].rests_on_default for i in deciding):
+    if not [i for i in deciding if not operands[i].rests_on_default]:
         # where no format is stated, formats decided by uses count too
         deciding = [i for i in heard if i in deciding or operands[i].why is Why.USE]
     if not deciding:
@@ -209,8 +209,8 @@ _BEYOND_TRUTH = frozenset({BinaryOp.FLOOR_DIV, BinaryOp.MOD, BinaryOp.POW})
 
 
 def _promotion(operands: Sequence[Precision], positions: Sequence[int]) -> Precision:
-    dtype = promote(*(operands[i].dtype for i in positions))
-    default = all(operands[i].rests_on_default for i in positions)
+    dtype = promote(*[operands[i].dtype for i in positions])
+    default = not [i for i in positions if not operands[i].rests_on_default]
     return Precision(dtype, Why.OPERANDS, tuple(positions), rests_on_default=default)
 
 

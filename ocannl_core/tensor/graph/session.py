@@ -252,7 +252,7 @@ def _atomically(function: Callable[P, R]) -> Callable[P, R]:
 def session_of_first(args: Sequence[Any]) -> Session:
     """Return the session of the first tensor of arguments, or the current one."""
     for each in args:
-        first = each[0] if isinstance(each, list | tuple) and each else each
+        first = each[0] if isinstance(each, (list, tuple)) and each else each
         session = getattr(first, "session", None)
         if isinstance(session, Session):
             return session

@@ -151,7 +151,7 @@ class Tensor(TensorMethods, Assignable):
         self._layout: MarginLayout | None = None
         self.recording: Recording | None = None
         self.made_in: BlockApplication | None = session.block
-        is_computed = isinstance(definition, Applied | Filled | ResultOf | ResultOfLoop)
+        is_computed = isinstance(definition, (Applied, Filled, ResultOf, ResultOfLoop))
         self.loop: Loop | None = session.loop if is_computed else None
         self.fixed_by: Origin | None = None
         self.is_overwritten = False
@@ -230,7 +230,7 @@ class Tensor(TensorMethods, Assignable):
         Raises:
             UsageError: when it is stated later, or for a gradient, which has its tensor's format.
         """
-        return self.precision.dtype
+        return self._precision.dtype if self._model is None else self.precision.dtype
 
     @dtype.setter
     def dtype(self, value: DType | str) -> None:
@@ -350,8 +350,10 @@ class Tensor(TensorMethods, Assignable):
         self._set("_is_settled", True)
         if (model := self._model) is not None:
             model.settle()
-        self._set("_dependents", [])
-        self._set("_first_use", self._first_use or self.origin)
+        if self._dependents:
+            self._set("_dependents", [])
+        if self._first_use is None:
+            self._set("_first_use", self.origin)
         if isinstance(self.definition, Literal):
             self._set("definition", Literal(self._converted(self.definition.array)))
 
@@ -366,10 +368,10 @@ class Tensor(TensorMethods, Assignable):
     @property
     def node(self) -> TensorNode:
         """The identity of the tensor's memory; the label is final once the node exists."""
-        if self.memory is not self:
-            return self.memory.node
         if self._node is not None:
             return self._node
+        if (memory := self.memory) is not self:
+            return memory.node
         with self.session.undo_log.lock:
             if self._node is None:  # nor has another thread made it
                 if isinstance(self.definition, GradientOf):
@@ -455,9 +457,9 @@ class Tensor(TensorMethods, Assignable):
     @property
     def layout(self) -> MarginLayout:
         """The margins around the tensor's cells, final once this property has been read."""
-        if self.memory is not self:
-            return self.memory.layout
         if self._layout is None:
+            if (memory := self.memory) is not self:
+                return memory.layout
             if isinstance(self.definition, GradientOf):
                 _ = self.definition.tensor.layout  # so that it cannot grow past its gradient
             self._set("_layout", MarginLayout(self._needed_margins(), caller_location()))
@@ -469,10 +471,10 @@ class Tensor(TensorMethods, Assignable):
 
         A gradient is written through the same windows that the tensor is read through.
         """
-        if self.memory is not self:
-            return self.memory._needed_margins()
         if self._layout is not None:
             return self._layout.margins
+        if (memory := self.memory) is not self:
+            return memory._needed_margins()
         environment = self.session.environment
         needed = [access.margins(environment) for access in self._accesses]
         if isinstance(self.definition, GradientOf):
@@ -540,15 +542,7 @@ class Tensor(TensorMethods, Assignable):
     @property
     def operands(self) -> tuple[Tensor, ...]:
         """The tensors it is computed from."""
-        match self.definition:
-            case Applied(operands=operands):
-                return operands
-            case ResultOf(application):
-                return tuple(application.inputs)
-            case ResultOfLoop(loop):
-                return loop.inputs
-            case _:
-                return ()
+        return self.definition.operands
 
     @property
     def is_parameter(self) -> bool:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import fields
 from functools import partial, wraps
 from inspect import Parameter, Signature, isclass, isfunction
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any
 
 from ocannl_core.base.deferred_annotations import signature_of
@@ -82,7 +82,8 @@ _CALLS = {
 
 _BOUNDARY = "_ocannl_boundary"
 _UNSTATED = frozenset({"capture", "label", "self"})
-_FLAGS = ("bool", "bool | None")
+_FLAGS: Mapping[object, tuple[type, ...]] = {"bool": (bool,), "bool | None": (bool, NoneType)}
+"""Annotations of flags, and the types of their values."""
 _METHODS = frozenset({"__init__", "__call__", "__getitem__", "__setitem__", "__contains__"})
 
 
@@ -157,7 +158,8 @@ def check_flags(title: str, function: Callable[..., Any], given: Mapping[str, An
     """
     notes: Mapping[str, Any] = getattr(function, "__annotations__", {})
     for name, value in given.items():
-        if notes.get(name) in _FLAGS and not isinstance(value, bool):
+        types = _FLAGS.get(notes.get(name))
+        if types is not None and not isinstance(value, types):
             _check(title, function, {name: value}, None)
 
 

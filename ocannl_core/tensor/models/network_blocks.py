@@ -18,7 +18,7 @@ import numpy as np
 
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import MissingAttributeError, ShapeError, UsageError
-from ocannl_core.base.origin import caller_depth, caller_location, returns_of
+from ocannl_core.base.origin import BlockUse, caller_depth, caller_location, returns_of, running_use
 from ocannl_core.base.renamed import with_new_keywords
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Applied, Filled, Parameter, check_label, has_name
@@ -51,12 +51,18 @@ class NetworkBlock(Generic[R]):
     """
 
     def __init__(
-        self, function: Callable[..., R], config: dict[str, Any], label: str | None, number: int = 1
+        self,
+        function: Callable[..., R],
+        signature: inspect.Signature,
+        config: dict[str, Any],
+        label: str | None,
+        number: int = 1,
     ) -> None:
         self.name = function.__name__
         self.label = label
         self.title = label or (self.name if number == 1 else f"{self.name}{number}")
         self.config = config
+        self._signature = signature
         self.own_parameters: dict[str, tuple[Tensor, Hashable]] = {}
         self.blocks: dict[Hashable, NetworkBlock[Any]] = {}
         self.function = function
@@ -88,7 +94,7 @@ class NetworkBlock(Generic[R]):
         if any(each is self for block in around for each in block.blocks.values()):
             return self
         if self not in session.block_copies:
-            made = NetworkBlock(self.function, self.config, self.label)
+            made = NetworkBlock(self.function, self._signature, self.config, self.label)
             made.title = self.title
             session.block_copies[self] = made
         return session.block_copies[self]
@@ -97,15 +103,18 @@ class NetworkBlock(Generic[R]):
         check_flags(self.name, self.function, self.config)
         outer = session.block
         session.block = BlockApplication(self, outer)
+        use = BlockUse(self.title, caller_location(), running_use.get())
+        token = running_use.set(use)
         try:
             result = self.function(*tensors, **self.config)
         except ShapeError as error:
-            raise self._at_use(error, tensors) from None
+            raise self._at_use(error, tensors, use) from None
         except Exception as error:
             refuse(error, self.name, self.function, tensors, self.config)
             raise
         finally:
             session.block = outer
+            running_use.reset(token)
         session.undo_log.set(self, "has_been_applied", True)
         made = [each.value for each in leaves_of(result) if isinstance(each.value, Tensor)]
         if not made:
@@ -124,10 +133,10 @@ class NetworkBlock(Generic[R]):
                 tensor.relabel(name)
         return result
 
-    def _at_use(self, error: ShapeError, tensors: tuple[Any, ...]) -> ShapeError:
+    def _at_use(self, error: ShapeError, tensors: tuple[Any, ...], use: BlockUse) -> ShapeError:
         """Return an error of the body with the use of the block above it."""
-        use = caller_location()
-        if use is None or str(use) in error.where.partition("\n")[0]:
+        line = use.location
+        if line is None or str(line) in error.where.partition("\n")[0]:
             return error  # one of our own blocks: its body has no line of the user
         given = " and ".join(
             f"{'_'.join(each.label)} of shape {each.shape}"
@@ -135,12 +144,12 @@ class NetworkBlock(Generic[R]):
             if isinstance(each, Tensor)
         )
         applied = f"{self.title} applied to {given}" if given else self.title
-        where = f"{applied}, at {use}\n{error.where}"
+        where = f"{applied}, at {line}\n{error.where}"
         return ShapeError(error.rule, found=error.found, where=where, fix=error.fix)
 
     def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Return the tensors for the positional parameters of the body."""
-        signature = signature_of(self.function)
+        signature = self._signature
         try:
             bound = signature.bind(*args, **named, **self.config)
         except TypeError as error:
@@ -262,7 +271,7 @@ class BlockFunction(Generic[P, R]):
         """Return a new block; inside another block's body, the sub-block of this place."""
         application: BlockApplication | None = sessions.current().block
         if application is None:
-            return NetworkBlock(self._function, config, label)
+            return NetworkBlock(self._function, self._signature, config, label)
         key = (
             self._function,
             label,
@@ -274,7 +283,7 @@ class BlockFunction(Generic[P, R]):
         owned = application.block.blocks
         if place not in owned:
             number = 1 + sum(block.name == self._function.__name__ for block in owned.values())
-            made = NetworkBlock(self._function, config, label, number)
+            made = NetworkBlock(self._function, self._signature, config, label, number)
             undo_log.put(owned, place, made)
         return owned[place]
 

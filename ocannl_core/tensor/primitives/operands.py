@@ -174,13 +174,13 @@ def check_operands(args: Sequence[Any], count: int, name: str) -> bool:
         )
     has_slot = False
     for arg in args:
-        if not isinstance(arg, Expression | Real):
+        if not isinstance(arg, (Expression, Real)):
             raise UsageError.at_caller(
                 "Operands are tensors and numbers.",
                 found=f"{type(arg).__name__} as an operand of {composite_name() or name}",
                 fix=suggest_operand(arg),
             )
-        has_slot |= isinstance(arg, Slot | SlotApplication)
+        has_slot |= isinstance(arg, (Slot, SlotApplication))
     return has_slot
 
 

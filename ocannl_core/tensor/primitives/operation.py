@@ -165,7 +165,8 @@ class Operation:
                 else:
                     given = as_tensors(args, session, self.primitive)
                 return recorder.record_primitive(self, given, stated)
-        check_label(label)
+        if label is not None:
+            check_label(label)
         return self._make_tensor(session, args, stated, label, dtype, requires_grad, captured)
 
     def _apply_to_slots(
@@ -338,9 +339,10 @@ class Operation:
         for operand in positions:
             operand.note_use(origin)
         beside = format_for_numbers(self.primitive, operands)
-        for operand in operands:
-            if beside is not None and operand.free_number is not None:
-                self._check_number(operand.free_number, beside, str(origin))
+        if beside is not None and beside.holds_integers:
+            for operand in operands:
+                if operand.free_number is not None:
+                    self._check_number(operand.free_number, beside, str(origin))
         found = result_precision(
             self.primitive,
             operand_precisions(operands, beside),

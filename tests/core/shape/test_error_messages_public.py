@@ -85,7 +85,7 @@ Axes that meet must have the same size, unless the operand's size is 1.
   where  input axis -1 of the first operand, against the output axis -1 of the second operand of matmul, at program.py:4: y = w @ x
          the first operand is w of shape 5->4, made by placeholder w, at program.py:2: w = oc.placeholder("w", input=[5], output=[4])
          the second operand is x of shape 3, made by placeholder x, at program.py:3: x = oc.placeholder("x", output=[3])
-  try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
+  try    change one of the sizes, or exchange inputs and outputs, as in `w.T @ x`; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
 
@@ -97,12 +97,12 @@ c = oc.einsum("ij;jk=>ik", a, b)
 """)
     assert message == snapshot("""\
 Axes that meet must have the same size, unless the operand's size is 1.
-  found  size 3 and size 5
+  found  size 3 and size 5 of `j`
   where  output axis -1 of the first operand of einsum "ij; jk => ik", at program.py:4: c = oc.einsum("ij;jk=>ik", a, b)
          output axis -2 of the second operand of einsum "ij; jk => ik", at program.py:4: c = oc.einsum("ij;jk=>ik", a, b)
          the first operand is a of shape 2,3, made by placeholder a, at program.py:2: a = oc.placeholder("a", output=[2, 3])
          the second operand is b of shape 5,4, made by placeholder b, at program.py:3: b = oc.placeholder("b", output=[5, 4])
-  try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
+  try    change one of the sizes, or give the axes different names; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
 
@@ -172,8 +172,9 @@ The outputs of an operand must not have more axes than the inputs that they meet
   where  input row of the first operand, against the output row of the second operand of matmul, at program.py:4: y = w @ x
          the first operand is w of shape 3->4, made by placeholder w, at program.py:2: w = oc.placeholder("w", input=[3], output=[4])
          the second operand is x of shape 2,3, made by placeholder x, at program.py:3: x = oc.placeholder("x", output=[2, 3])
-  try    give the first operand more input axes, turn the surplus output axes of the
-         second into batch axes, or use `*` if its cells should meet one by one\
+  try    turn surplus output axes of the second operand into batch axes, as
+         oc.tensor(array, batch_axes=1) and batch=[...] do, merge them with oc.reshape,
+         or give the first operand as many input axes\
 """)
 
 
@@ -572,7 +573,7 @@ code()
 def test_a_nested_list_as_a_matrix_advises_input_axes() -> None:
     with oc.Session(), pytest.raises(oc.ShapeError) as caught:
         oc.tensor([[1.0, 2.0], [3.0, 4.0]]) @ oc.tensor([1.0, 2.0])
-    assert "input_axes=1) is a matrix" in caught.value.fix
+    assert "input_axes=1)\nis a matrix" in caught.value.fix
 
 
 def test_letters_side_by_side_next_to_parts_advise_commas() -> None:

@@ -97,10 +97,10 @@ def test_sizes_of_an_einsum_axis(model: TracedModel) -> None:
         )
     assert complaint(caught) == snapshot("""\
 Axes that meet must have the same size, unless the operand's size is 1.
-  found  size 3 and size 5
+  found  size 3 and size 5 of `j`
   where  output axis -1 of the first operand of einsum "ij;jk=>ik", at their_model.py:1
          output axis -2 of the second operand of einsum "ij;jk=>ik", at their_model.py:1
-  try    change one of the sizes; an operand's axis that is 1 or missing is repeated as needed\
+  try    change one of the sizes, or give the axes different names; an operand's axis that is 1 or missing is repeated as needed\
 """)
 
 

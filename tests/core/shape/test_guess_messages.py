@@ -56,10 +56,9 @@ The outputs of an operand must not have more axes than the inputs that they meet
          closing rows of leaves, at program.py:4: ctx.compile((p + 1.0).forward())
          the first operand is p of shape (), made by parameter p, at program.py:2: p = oc.param("p")
          the second operand is literal of shape 3, at program.py:5: p @ oc.tensor([1.0, 2.0, 3.0])
-  try    give the first operand more input axes, turn the surplus output axes of the
-         second into batch axes, or use `*` if its cells should meet one by one;
-         the axes of a nested list are outputs, except those of input_axes=:
-         oc.tensor([[1, 2], [3, 4]], input_axes=1) is a matrix;
+  try    write the operand with input axes first, as in `w @ x`; the axes of an array or of a nested
+         list are outputs, except those of input_axes=: oc.tensor([[1, 2], [3, 4]], input_axes=1)
+         is a matrix; use `*` if cells should meet one by one;
          or give it where the parameter is made: oc.param("p", input=[...])\
 """)
 

@@ -480,6 +480,26 @@ def test_the_reason_names_the_operation_that_decided(scene: Scene) -> None:
     assert reason.operation == "first"
 
 
+def test_a_row_that_contains_another_is_compared_with_it_from_the_right(scene: Scene) -> None:
+    one, other, size = scene.dims(3)
+    whole, part = scene.rows(2)
+    contained = RowEqual(Row(tail=whole), Row((), part, (size, Size(1))), ORIGIN)
+    compared = RowBelow(Row((), whole, (one,)), Row((), part, (other,)), ORIGIN)
+    scene.tell(contained, compared, DimEqual(other, Size(3), ORIGIN))
+    assert str(scene.environment.view(Shape(output=Row(trailing=(one,))))) == "3"
+
+
+def test_a_size_that_is_not_one_gives_rows_their_axis_in_any_order(scene: Scene) -> None:
+    size = scene.dims(1)[0]
+    result, middle = scene.rows(2)
+    scene.tell(
+        RowBelow(Row(tail=middle), Row(trailing=(size,)), ORIGIN),
+        RowBelow(Row(tail=result), Row(tail=middle), ORIGIN),
+        AtLeast(size, 3, ORIGIN),
+    )
+    assert len(scene.environment.view(Shape(output=Row(tail=result))).output.trailing) == 1
+
+
 def test_a_negative_size_is_refused(scene: Scene) -> None:
     with pytest.raises(UsageError):
         scene.environment.fresh_shape(output=[-1])

@@ -259,7 +259,7 @@ def test_a_dimension_captured_twice_is_one_size() -> None:
     assert copy.info.dims == (3,)
     with pytest.raises(oc.ShapeError) as caught:
         oc.einsum("n => n", oc.tensor([1.0, 2.0]), capture=[n])
-    assert caught.value.found == "size 3 and size 2"
+    assert caught.value.found == "size 3 and size 2 of `n`"
 
 
 def test_a_row_captured_twice_is_the_same_axes() -> None:
@@ -309,7 +309,7 @@ def test_a_conflict_names_both_demands() -> None:
     n.require(3)
     with pytest.raises(oc.ShapeError) as caught:
         n.require(4)
-    assert caught.value.found == "size 3 and size 4"
+    assert caught.value.found == "size 3 and size 4 of `n`"
     assert "n required to be 3" in caught.value.where
     assert "n required to be 4" in caught.value.where
     assert n.size == 3

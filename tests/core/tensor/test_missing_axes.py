@@ -50,13 +50,37 @@ def test_an_operand_without_an_axis_gives_a_warning_on_the_users_line() -> None:
             (
                 4,
                 """\
-The second operand of ij;ij=>ij has no axis `i` in its output row, and is repeated along it.
+The second operand of ij;ij=>ij has no axis `i` in its output row, of its shape 3, and is repeated along it.
   where  einsum "ij; ij => ij", at program.py:4: c = oc.einsum("ij;ij=>ij", a, b)
   try    give it the axis, or leave it out of this operand in the specification; the setting missing_axes=allow ends these warnings, and missing_axes=error makes them errors\
 """,
             )
         ]
     )
+
+
+def test_axes_that_the_operand_has_in_another_row_are_written_there() -> None:
+    ((_, text),) = warned("""\
+a = oc.placeholder("a", batch=[2, 5], output=[3])
+c = oc.einsum("b t d => b t d", a)
+""")
+    assert "has no axes `b`, `t` in its output row, of its shape 2,5|3" in text
+    assert "`|` follows batch axes, and `->` input axes" in text
+
+
+def test_a_row_variable_of_the_result_alone_gives_a_warning_when_it_has_no_axes() -> None:
+    typo = """\
+a = oc.placeholder("a", batch=[2], output=[3])
+c = oc.einsum("..b..|i => ..c..|i", a)
+oc.train.forward(c).resolve()
+"""
+    assert warned(typo)[0][1].startswith(
+        "The axes of `..c..` in ..b..|i => ..c..|i are undetermined"
+    )
+    assert not warned(typo.replace("..c..", "..b.."))
+    assert not warned(typo.replace("..c..", "..."))
+    used = typo.replace("oc.train", 'c = c + oc.require_shape(c, "2|3")\noc.train')
+    assert not warned(used)
 
 
 def test_so_does_one_whose_axes_are_known_later() -> None:
@@ -90,7 +114,7 @@ def test_the_error_names_the_missing_part() -> None:
     with oc.settings.overrides(missing_axes="error"):
         assert complaint(SHORT) == snapshot("""\
 An operand has the axes that a specification names.
-  found  the second operand of ij;ij=>ij has no axis `i` in its output row, and is repeated along it
+  found  the second operand of ij;ij=>ij has no axis `i` in its output row, of its shape 3, and is repeated along it
   where  einsum "ij; ij => ij", at program.py:4: c = oc.einsum("ij;ij=>ij", a, b)
   try    give it the axis, or leave it out of this operand in the specification\
 """)
@@ -136,10 +160,10 @@ c = oc.einsum("b,h|i->j,k; b,h|i->j => b,h|i->j,k", a, b)
     ]
     assert texts == snapshot(
         [
-            "The first operand of b,h|i->j,k; b,h|i->j => b,h|i->j,k has no axis `b` in its batch row, and is repeated along it.",
-            "The first operand of b,h|i->j,k; b,h|i->j => b,h|i->j,k has no axis `j` in its output row, and is repeated along it.",
-            "The second operand of b,h|i->j,k; b,h|i->j => b,h|i->j,k has no axes `b`, `h` in its batch row, and is repeated along them.",
-            "The second operand of b,h|i->j,k; b,h|i->j => b,h|i->j,k has no axis `i` in its input row, and is repeated along it.",
+            "The first operand of b,h|i->j,k; b,h|i->j => b,h|i->j,k has no axis `b` in its batch row, of its shape 4|2->3, and is repeated along it.",
+            "The first operand of b,h|i->j,k; b,h|i->j => b,h|i->j,k has no axis `j` in its output row, of its shape 4|2->3, and is repeated along it.",
+            "The second operand of b,h|i->j,k; b,h|i->j => b,h|i->j,k has no axes `b`, `h` in its batch row, of its shape 2, and is repeated along them.",
+            "The second operand of b,h|i->j,k; b,h|i->j => b,h|i->j,k has no axis `i` in its input row, of its shape 2, and is repeated along it.",
         ]
     )
 

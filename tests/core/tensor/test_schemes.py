@@ -233,6 +233,34 @@ def test_an_error_names_the_use_of_a_block_above_the_line_of_its_body() -> None:
     assert lines[2].endswith("# the line of the body")
 
 
+def test_an_error_names_other_uses_of_blocks_behind_the_lines_of_their_bodies() -> None:
+    @oc.op
+    def inner(x: oc.Tensor) -> oc.Tensor:
+        return oc.param("w", output=[4]) @ x  # the line of the body
+
+    @oc.op
+    def outer(x: oc.Tensor) -> oc.Tensor:
+        y = inner(x)  # the line of the application inside
+        return y
+
+    layer = inner()
+    x, y = oc.placeholder("x", output=[3]), oc.placeholder("y", output=[5])
+    layer(x)  # the first use
+    with pytest.raises(ShapeError) as caught:
+        layer(y)
+    here, there = sorted(caught.value.where.splitlines()[1:3], key=len)
+    assert here.endswith("# the line of the body")
+    assert "the line of the body, in inner, at " in there
+    assert there.endswith("# the first use")
+
+    made = outer(x)  # the line of the use
+    with pytest.raises(ShapeError) as caught:
+        made + y
+    where = next(line for line in caught.value.where.splitlines() if ", in inner, at " in line)
+    assert ", in outer, at " in where
+    assert where.endswith("# the line of the use")
+
+
 def test_explaining_a_block_leaves_the_blocks_and_tensors_that_it_refers_to_as_they_were() -> None:
     with oc.Session() as session:
         inner = oc.nn.dense(output=8)

@@ -360,12 +360,12 @@ def test_shapes_that_do_not_fit_are_refused_and_leave_no_trace(session: oc.Sessi
         Dot()(x, y)
     assert message(error) == snapshot("""\
 Axes that are the same must have the same size.
-  found  size 3 and size 4
+  found  size 3 and size 4 of `n`
   where  output axis -1 of input 0 of Dot(), at test_op.py:360: Dot()(x, y)
          output axis -1 of input 1 of Dot(), at test_op.py:360: Dot()(x, y)
          the first operand is x of shape 3, made by placeholder x, at test_op.py:358: x, y = oc.placeholder("x", output=[3]), oc.placeholder("y", output=[4])
          the second operand is y of shape 4, made by placeholder y, at test_op.py:358: x, y = oc.placeholder("x", output=[3]), oc.placeholder("y", output=[4])
-  try    change one of the sizes\
+  try    change one of the sizes, or give the axes different names\
 """)
     with pytest.raises(oc.ShapeError):
         Dot()(x, y)  # the first attempt is not found as an equal node
