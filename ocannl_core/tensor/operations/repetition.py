@@ -17,7 +17,7 @@ import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.numbers.dtypes import DType, int32
+from ocannl_core.ir.numbers.dtypes import DType, bool_, int32
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import (
     AxisArgument,
@@ -237,7 +237,7 @@ def repeat(x: Any, repeats: int, axis: int) -> Any:
     own = axes_of(given, "repeat")
     position = own.position(axis)
     count = _count(repeats, "repeat")
-    if count == 1:
+    if count == 1 or own.size(position) == 0:
         return given
     if count == 0:
         return _emptied(given, {position})
@@ -318,14 +318,17 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
     places = [
         apply(
             pointwise.identity,
-            (offsets(dtype=int32, output=[...]),),
+            (offsets(dtype=int32, output=[... if size is None else size]),),
             f"{write_shape([label], (0, 1, 0))} => {write_shape(made, (0, 2, 0))}",
             name=name,
         )
-        for label, made in ((column, ["0", column]), (row, [row, "0"]))
+        for label, made, size in (
+            (column, ["0", column], own.size(-1)),
+            (row, [row, "0"], own.size(-2)),
+        )
     ]
     mask = compare(places[0], places[1] + k)
-    zero = constant(0.0, given.session)
+    zero = constant(False if given.dtype is bool_ else 0.0, given.session)
     spec = f"{lined_up}; {own.spec}; |-> => {own.spec}"
     return apply(pointwise.where, (mask, given, zero), spec, name=name)
 
