@@ -331,6 +331,7 @@ def test_an_axis_of_a_tensor_of_unknown_rank_is_refused() -> None:
         (lambda x: x.repeat(-1, 1), "repeats=-1"),
         (lambda x: oc.tril(x.sum(axis=(0, 1))), "1 axes"),
         (lambda x: oc.topk(x, 9), "k=9 of 4"),
+        (lambda x: oc.topk(x[..., :0], 1), "k=1 of 0"),
         (lambda x: oc.concat([x, x.sum(axis=0)]), "equally many axes"),
         (lambda x: oc.concat([]), "none"),
         (lambda x: oc.concat(x, x), "list of tensors"),

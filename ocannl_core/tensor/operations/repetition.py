@@ -31,6 +31,7 @@ from ocannl_core.tensor.operations.contractions import where_along
 from ocannl_core.tensor.operations.joining import concat
 from ocannl_core.tensor.operations.literals import arange, offsets, tensor
 from ocannl_core.tensor.operations.rearrangement import move
+from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import constant
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
@@ -85,9 +86,9 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
             found=f"shift={shift!r} along axis={axis!r}",
         )
     for position, distance in zip(positions, shifts, strict=True):
-        size = own.known_size(position)
+        size, is_extent = own.known_size(position), own.lengths[position] != own.size(position)
         moved = operator.index(distance) % size if size else 0
-        if moved:
+        if moved or (distance and is_extent):  # the index maps refuse an extent
             exchanged = (own.replaced({position: parts}) for parts in ("p^q", "q^p"))
             given = move("roll", given, " => ".join(exchanged), {"q": moved})
     return given
@@ -315,18 +316,12 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
         )
     row, column = own.names[-2:]
     lined_up = write_shape([row, column], (0, 2, 0))
-    places = [
-        apply(
-            pointwise.identity,
-            (offsets(dtype=int32, output=[... if size is None else size]),),
-            f"{write_shape([label], (0, 1, 0))} => {write_shape(made, (0, 2, 0))}",
-            name=name,
-        )
-        for label, made, size in (
-            (column, ["0", column], own.size(-1)),
-            (row, [row, "0"], own.size(-2)),
-        )
-    ]
+    places = []
+    for label, made in ((column, ["0", column]), (row, [row, "0"])):
+        numbers, along = offsets(dtype=int32, output=[...]), write_shape([label], (0, 1, 0))
+        require_shapes(f"{own.spec}; {along}", given, numbers)
+        spec = f"{along} => {write_shape(made, (0, 2, 0))}"
+        places.append(apply(pointwise.identity, (numbers,), spec, name=name))
     mask = compare(places[0], places[1] + k)
     zero = constant(False if given.dtype is bool_ else 0.0, given.session)
     spec = f"{lined_up}; {own.spec}; |-> => {own.spec}"
