@@ -126,7 +126,7 @@ def neg(g: Any, g1: Any) -> None:
 @lifted(BinaryOp.POW, name="power")
 def power_primitive(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
     g1 += g * where(v2 == 0.0, 0.0, v2 * power_primitive(v1, v2 - 1))
-    g2 += g * where((v1 == 0.0) * (v2 >= 0.0), 0.0, v * log(v1))
+    g2 += g * (v * log(where((v1 == 0.0) * (v2 >= 0.0), 1.0, v1)))
 
 
 @lifted(UnaryOp.IDENTITY)
