@@ -101,6 +101,35 @@ def test_infinities_and_nan_are_distinguished(target: str) -> None:
     assert computed(target, oc.isfinite, cells).tolist() == [1, 0, 0, 0]
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64", "bool"])
+def test_activations_of_integers_are_those_of_the_same_floats(target: str, dtype: str) -> None:
+    cells = np.array([0, 1, 3, 100, 126]).astype(dtype)
+    bounded = ("hardtanh", "relu6", "square", "clip")
+    functions = [function for name, (function, _) in FORMULAS.items() if name not in bounded]
+    functions += [lambda x: oc.logaddexp(x, oc.flip(x)), lambda x: oc.logaddexp(0.5, x)]
+    with oc.Session():
+        x = oc.tensor(cells)
+        pairs = [(each(x), each(oc.cast(x, "float32"))) for each in functions]
+        flat = [each for pair in pairs for each in pair]
+        context = oc.Context(target)
+        code = sum((oc.train.forward(each) for each in flat[1:]), oc.train.forward(flat[0]))
+        context.compile(code, keep=flat)()
+        for found, wanted in pairs:
+            assert found.dtype is oc.float32
+            np.testing.assert_array_equal(context[found], context[wanted])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint32", "bool"])
+def test_integers_and_truths_are_finite(dtype: str) -> None:
+    x = oc.tensor(np.array([0, 1]).astype(dtype))
+    context = oc.Context("interp")
+    for test, wanted in ((oc.isfinite, 1), (oc.isinf, 0), (oc.isnan, 0)):
+        found = test(x)
+        context.compile(oc.train.forward(found))()
+        assert found.dtype.name == dtype
+        assert context[found].tolist() == [wanted, wanted]
+
+
 def test_exclusive_or_is_of_truth_values(target: str) -> None:
     a, b = np.array([0.0, 0.0, 2.0, 3.0], np.float32), np.array([0.0, 5.0, 0.0, 1.0], np.float32)
     assert computed(target, oc.logical_xor, a, b).tolist() == [0, 1, 1, 0]

@@ -247,6 +247,32 @@ def test_a_running_maximum_stays_nan(target: str) -> None:
     np.testing.assert_array_equal(found, [[1, np.nan, np.nan], [3, 3, 4]])
 
 
+def test_triangles_keep_their_sizes_and_formats(target: str) -> None:
+    for array in (
+        np.ones((3, 1)),
+        np.ones((1, 3)),
+        np.ones((2, 2), bool),
+        np.ones((2, 2), np.int8),
+    ):
+        with oc.Session(dtype="float64"):
+            for ours, theirs in ((oc.tril, np.tril), (oc.triu, np.triu)):
+                found = oc.flatten(ours(oc.tensor(array)))
+                context = oc.Context(target)
+                context.compile(oc.train.forward(found))()
+                np.testing.assert_array_equal(
+                    context[found], theirs(array).ravel(), strict=array.dtype != float
+                )
+
+
+def test_cells_of_an_empty_axis_are_repeated_as_none(target: str) -> None:
+    for shape, axis in (((0,), 0), ((2, 0), 1), ((2, 0), 0)):
+        with oc.Session():
+            found = oc.repeat(oc.tensor(np.zeros(shape, np.float32)), 2, axis)
+            context = oc.Context(target)
+            context.compile(oc.train.forward(found))()
+            assert context[found].shape == np.repeat(np.zeros(shape), 2, axis).shape
+
+
 def test_one_hot_has_one_cell_for_each_integer(target: str) -> None:
     cells = np.array([[0, 2], [5, -1]])
     (found,) = computed(target, lambda x: oc.one_hot(x, 3), cells, "int32")
@@ -305,6 +331,7 @@ def test_an_axis_of_a_tensor_of_unknown_rank_is_refused() -> None:
         (lambda x: x.repeat(-1, 1), "repeats=-1"),
         (lambda x: oc.tril(x.sum(axis=(0, 1))), "1 axes"),
         (lambda x: oc.topk(x, 9), "k=9 of 4"),
+        (lambda x: oc.topk(x[..., :0], 1), "k=1 of 0"),
         (lambda x: oc.concat([x, x.sum(axis=0)]), "equally many axes"),
         (lambda x: oc.concat([]), "none"),
         (lambda x: oc.concat(x, x), "list of tensors"),

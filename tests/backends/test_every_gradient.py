@@ -44,6 +44,17 @@ def test_a_gradient_is_the_slope_of_its_operation(name: str) -> None:
     check_gradients(lambda *operands: operation(*operands), *points)
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, each in sorted(POINTWISE.items()) if each.operands > 1]
+)
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_gradient_is_summed_where_operands_are_repeated(name: str, first: int) -> None:
+    operation = POINTWISE[name]
+    shapes = [(3, 1), (4,), (1, 4)]
+    points = [cells(*shapes[(first + i) % 3]) + 0.01 * i for i in range(operation.operands)]
+    check_gradients(lambda *operands: operation(*operands), *points)
+
+
 NAN, INF = np.nan, np.inf
 
 

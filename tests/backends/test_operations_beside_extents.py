@@ -73,6 +73,8 @@ CASES: dict[str, tuple[Callable[[oc.Tensor, Any], Any], Callable[[Array], Array]
         ),
         lambda v: replaced_greatest(v, v.sum(-1, keepdims=True)),
     ),
+    "tril": (lambda x, n: oc.tril(x.max(axis=1), 1), lambda v: np.tril(v.max(1), 1)),
+    "triu": (lambda x, n: oc.triu(oc.moveaxis(x, 0, 2)), lambda v: np.triu(np.moveaxis(v, 0, 2))),
 }
 
 
@@ -131,6 +133,15 @@ def test_an_extent_that_would_move_is_refused(make: Callable[[oc.Tensor, Any], A
     x = oc.placeholder("x", batch=[n], output=[4, 6])
     with pytest.raises(oc.ShapeError, match="keeps its place in a new shape"):
         make(x, n)
+
+
+@pytest.mark.parametrize("distance", [1, MOST, -2 * MOST])
+def test_an_extent_is_not_rolled(distance: int) -> None:
+    oc.reset()
+    x = oc.placeholder("x", batch=[oc.static_extent("n", max=MOST)], output=[4])
+    with pytest.raises(oc.ShapeError, match="traversed as a whole"):
+        oc.roll(x, distance, 0)
+    assert oc.roll(x, 0, 0) is x
 
 
 def test_lines_along_the_extent_itself_are_refused() -> None:

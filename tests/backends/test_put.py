@@ -57,6 +57,20 @@ def test_cells_along_an_axis_are_replaced_place_by_place(
     np.testing.assert_array_equal(evaluated(target, found), expected)
 
 
+def test_nothing_is_replaced_at_no_positions(target: str) -> None:
+    x, ids = oc.tensor(X), np.zeros((0, 4, 2), np.int32)
+    row, cells = oc.tensor(ids[:, 0, 0]), oc.tensor(ids.astype(np.float32))
+    for found in (
+        oc.put(x, row, cells, 0),
+        oc.put(x, row, oc.tensor(np.zeros(0, np.float32))),
+        oc.put(x, row, 7.0, 0),
+        oc.put_along(x, oc.tensor(ids), cells, 0),
+        oc.put_along(x, oc.tensor(ids), 7.0, 0),
+    ):
+        assert found.dtype is oc.float32
+        np.testing.assert_array_equal(evaluated(target, found), X)
+
+
 def test_a_number_is_put_at_all_positions(target: str) -> None:
     at = np.array([1, 3, 1], np.int32)
     expected = X.copy()

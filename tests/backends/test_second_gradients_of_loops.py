@@ -66,6 +66,41 @@ def test_second_gradients_flow_from_one_loop_to_another(target: str) -> None:
     check_second_gradients(function, [normal(4, 2), normal(2, seed=3)], target)
 
 
+def test_a_step_reads_a_tensor_and_a_function_of_it_from_outside(target: str) -> None:
+    def function(x: oc.Tensor, start: oc.Tensor) -> oc.Tensor:
+        outside = oc.sin(x)
+
+        def step(c: oc.Tensor, _: None) -> tuple[oc.Tensor, oc.Tensor]:
+            invariant = x * x  # computed once, in front of the loop
+            return oc.tanh(c * invariant) + x * outside, invariant * 0.5
+
+        ys, last = oc.scan(step, start, length=3)
+        _, passed = oc.scan(lambda c, _: (x, x * 0.5), start, length=2)
+        result: oc.Tensor = oc.einsum("t|i => i", ys) * last + passed
+        return result
+
+    check_second_gradients(function, [normal(2), normal(2, seed=1)], target)
+
+
+def test_second_gradients_flow_through_a_loop_in_front_of_the_loop_that_contains_it(
+    target: str,
+) -> None:
+    def function(x: oc.Tensor, start: oc.Tensor) -> oc.Tensor:
+        def inner(c: oc.Tensor, _: None) -> tuple[oc.Tensor, oc.Tensor]:
+            return oc.tanh(c * x), c * x
+
+        def outer(c: oc.Tensor, _: None) -> tuple[oc.Tensor, oc.Tensor]:
+            ys, last = oc.scan(inner, x, length=2)  # computed once
+            zs, _ = oc.scan(inner, oc.sin(x), length=2)  # only its values are read
+            return oc.tanh(c) * last, oc.einsum("t|i => i", ys * zs)
+
+        ys, last = oc.scan(outer, start, length=2)
+        result: oc.Tensor = oc.einsum("t|i => i", ys) + last
+        return result
+
+    check_second_gradients(function, [normal(2), normal(2, seed=1)], target)
+
+
 def test_second_gradients_flow_through_maxima_positions_and_calls_inside_a_step() -> None:
     def function(xs: oc.Tensor, table: oc.Tensor) -> oc.Tensor:
         ids = oc.tensor(np.array([[0, 1], [1, 1], [2, 0]], np.int32), batch_axes=1)

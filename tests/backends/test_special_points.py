@@ -69,6 +69,18 @@ def test_slopes_of_slopes_at_edges_are_no_nan(target: str, name: str) -> None:
         assert ctx[g].tolist() == [0.0, 0.0]
 
 
+def test_slopes_of_slopes_of_powers_of_zero_are_no_nan(target: str) -> None:
+    with oc.Session(dtype="float64"):
+        base = oc.tensor([0.0, 0.0, 1.0], requires_grad=True)
+        exponent = oc.tensor([2.0, 1.5, 3.0], requires_grad=True)
+        slopes = oc.gradients(oc.pow(base, exponent), [base, exponent])
+        found = oc.gradients(slopes[0] + slopes[1], [base, exponent])
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(found[0]) + oc.train.forward(found[1]))()
+        assert ctx[found[0]].tolist() == [2.0, INF, 7.0]
+        assert ctx[found[1]].tolist() == [0.0, 0.0, 1.0]
+
+
 NAMED = [
     "abs",
     "acos",

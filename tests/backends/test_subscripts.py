@@ -156,15 +156,16 @@ def test_a_slice_assigned_from_an_overlapping_slice_has_the_old_values(
         @oc.cd
         def code() -> None:
             for kind, to, source in steps:
+                taken = c if source == slice(0, size, 1) else c[source]
                 match kind:
                     case "=":
-                        c[to] = c[source]
+                        c[to] = taken
                     case "+=":
-                        c[to] += c[source]
+                        c[to] += taken
                     case "+":
-                        c[to] = c[source] + c[to]
+                        c[to] = taken + c[to]
                     case _:
-                        c[to] = oc.relu(c[source]) * 2.0
+                        c[to] = oc.relu(taken) * 2.0
 
         context = oc.Context(target)
         routine = context.compile(code())
@@ -182,6 +183,23 @@ def test_a_slice_assigned_from_an_overlapping_slice_has_the_old_values(
                     case _:
                         expected[to] = np.maximum(taken, 0) * 2
         np.testing.assert_array_equal(context[c], expected)
+
+
+def test_a_reversed_tensor_is_written_from_its_old_values(target: str) -> None:
+    with oc.Session():
+        c, d = oc.declare("c", output=[5]), oc.declare("d", output=[5])
+
+        @oc.cd
+        def code() -> None:
+            c[::-1] = c
+            d[::-1] *= d
+
+        context = oc.Context(target)
+        routine = context.compile(code())
+        context[c] = context[d] = np.arange(5.0)
+        routine()
+        assert context[c].tolist() == [4, 3, 2, 1, 0]
+        assert context[d].tolist() == [0, 3, 4, 3, 0]
 
 
 def test_slices_move_with_static_indices(target: str) -> None:

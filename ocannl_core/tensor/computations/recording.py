@@ -162,9 +162,9 @@ class CodeRecorder:
         if isinstance(value, Tensor) and combine is BinaryOp.SECOND and keys:
             value, combine = self._in_place(target, value, keys)
         if isinstance(value, RecordedPrimitive):
-            step = self._reduction(target, value, combine, reset, origin)
+            step = self._reduction(target, value, combine, reset, origin, keys)
         else:
-            argument = self._settle(target, value, reset)
+            argument = self._settle(target, value, must_copy=reset or bool(keys))
             step = code.Assign(
                 target, combine, reset, UnaryOp.IDENTITY, (argument,), Pointwise(), origin
             )
@@ -230,10 +230,12 @@ class CodeRecorder:
                 return update.value, update.combine
         return value, BinaryOp.SECOND
 
-    def _settle(self, target: Tensor, value: object, reset: bool) -> code.Argument:
-        """Return the argument of an assignment; a reset must clear no cells that are read later."""
+    def _settle(self, target: Tensor, value: object, *, must_copy: bool) -> code.Argument:
+        """Return the argument of an assignment: of a reset, or of a write to a part, a copy of the
+        target, whose cells are read after others are written.
+        """
         if isinstance(value, Tensor):
-            copied: Tensor = identity(value) if reset and value is target else value
+            copied: Tensor = identity(value) if must_copy and value is target else value
             return copied
         if isinstance(value, MergeBuffer):
             return value
@@ -255,12 +257,13 @@ class CodeRecorder:
         combine: BinaryOp,
         reset: bool,
         origin: Origin,
+        keys: Keys,
     ) -> code.Assign:
         """Return the assignment of a primitive, which reduces as it accumulates."""
         tensors = [operand for operand in value.operands if isinstance(operand, Tensor)]
         last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
         is_stale = max(last) > value.writes
-        rearranges = reset or not isinstance(value.logic, Pointwise)
+        rearranges = reset or bool(keys) or not isinstance(value.logic, Pointwise)
         if is_stale or value.recording is not self.recording:
             raise UsageError(
                 "An operation whose reduction an assignment states is read by that assignment.",

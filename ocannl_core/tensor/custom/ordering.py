@@ -301,7 +301,8 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
     """
     given, own, position = line_of("topk", x, axis)
     size = own.size(position)
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 or k > (size or k):
+    most = k if size is None else size
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 or k > most:
         raise UsageError.at_caller(
             "topk takes a number of cells from 1 to the size of the axis.",
             found=f"k={k!r} of {size}",

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Literal, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.numbers.primitives import Op
+from ocannl_core.ir.numbers.primitives import Op, Result, TernaryOp
 
 Role = Literal["value", "gradient", "intermediate", "selection", "position", "count"]
 
@@ -73,6 +73,22 @@ def variables_in(formula: Formula) -> Iterator[Variable]:
                 yield from variables_in(arg)
         case float():
             pass
+        case _:
+            assert_never(formula)
+
+
+def makes_floats(formula: Formula) -> bool:
+    """Return True if a formula has fractional values for integers, too."""
+    match formula:
+        case Application(op=op, args=args):
+            if op.value.result in (Result.TRUTH, Result.BITS):
+                return False
+            chosen = args[1:] if op is TernaryOp.WHERE else args
+            return op.value.is_real or any(map(makes_floats, chosen))
+        case float():
+            return formula % 1 != 0
+        case Variable():
+            return False
         case _:
             assert_never(formula)
 

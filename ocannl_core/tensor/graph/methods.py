@@ -170,7 +170,7 @@ class TensorMethods(Expression):
     )
 
     def __round__(self, digits: int | None = None) -> Any:
-        if not digits:
+        if not digits or (digits > 0 and self.dtype.holds_integers):
             return functions["round"](self)
         return functions["round"](self * 10.0**digits) / 10.0**digits
 
@@ -253,7 +253,7 @@ class TensorMethods(Expression):
         for each in inputs:
             if not isinstance(each, Expression | Real):
                 refuse_operand(each)
-        return functions[ours](*inputs)
+        return (numpy_functions.get(name) or functions[ours])(*inputs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Return the operation of the same meaning as a function of NumPy."""

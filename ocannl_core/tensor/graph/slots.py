@@ -153,6 +153,11 @@ class Code:
         return self._assignments
 
     @property
+    def makes_floats(self) -> bool:
+        """Return True if some value has a fraction whatever the operands are."""
+        return any(formulas.makes_floats(each.value) for each in self.assignments)
+
+    @property
     def violations(self) -> tuple[str | None, ...]:
         """The rule that each assignment violates, in words, or None."""
         if self._violations is None:

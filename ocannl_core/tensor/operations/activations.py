@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.renamed import takes_old_keywords
 from ocannl_core.tensor.graph.expression import Operand
+from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operation import define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
     abs,
+    cast,
     equal,
     erf,
     exp,
@@ -123,6 +125,7 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
             `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`.
     """
     if approximate == "tanh":
+        x = as_float(x)
         square = minimum(x * x, 400.0)  # the tangent is 1 beyond, and the cube may overflow
         inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (square * x))
         return 0.5 * x * (1.0 + tanh(inner))
@@ -163,7 +166,7 @@ def hardtanh(x: Operand, min: float = -1.0, max: float = 1.0) -> Any:
 
 def hardsigmoid(x: Operand) -> Any:
     """Return `(x + 3) / 6`, bounded by 0 and 1."""
-    return sat01((x + 3.0) * (1.0 / 6.0))
+    return sat01((as_float(x) + 3.0) * (1.0 / 6.0))
 
 
 def hardswish(x: Operand) -> Any:
@@ -227,12 +230,21 @@ def isnan(x: Operand) -> Any:
 
 def isfinite(x: Operand) -> Any:
     """Return 1 where a cell is neither infinite nor NaN, and 0 elsewhere."""
-    return equal(x - x, 0.0)
+    return equal(x, x) if _holds_integers(x) else equal(x - x, 0.0)
 
 
 def isinf(x: Operand) -> Any:
     """Return 1 where a cell is infinite, and 0 elsewhere."""
-    return equal(abs(x), math.inf)
+    return isnan(x) if _holds_integers(x) else equal(abs(x), math.inf)
+
+
+def _holds_integers(x: object) -> TypeGuard[Tensor]:
+    return isinstance(x, Tensor) and x.dtype.holds_integers
+
+
+def as_float(x: Operand) -> Any:
+    """Return floats; integers are converted to the session's default format."""
+    return cast(x, x.session.default_dtype) if _holds_integers(x) else x
 
 
 def logaddexp(a: Operand, b: Operand) -> Any:

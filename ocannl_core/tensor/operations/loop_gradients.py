@@ -51,7 +51,8 @@ StepGradients = Callable[
     Mapping[Tensor, Tensor],
 ]
 """A function of the results of a step, with the terms of their gradients, of variables, of the
-tensors that hold values, and of what the step receives; it returns the gradients of variables.
+tensors that hold values, and of tensors from outside of the step, which pass no gradient on; it
+returns the gradients of variables.
 """
 
 
@@ -122,7 +123,9 @@ class LoopGradient:
         before = [copy.of(loop.before[k]) for k in self._carried]
         read = {loop.over[k]: own[k] for k in self._over}
         variables = [*before, *read.values(), *self._shared]
-        found = self._step_gradients(ys, variables, copy.value, copy.received)
+        # an input may be computed from another one, outside of the step
+        leaves = copy.received.union(self._shared)
+        found = self._step_gradients(ys, variables, copy.value, leaves)
         passed = [found.get(each, 0.0) for each in before]
         items = [found[entry] for entry in read.values() if entry in found]
         totals = []

@@ -6,6 +6,7 @@ Other functions are in `foreign_names.FUNCTIONS`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from string import ascii_letters
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.ir.numbers.dtypes import int32
+from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.methods import numpy_functions
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -27,6 +28,7 @@ from ocannl_core.tensor.operations import (
 )
 from ocannl_core.tensor.operations.axes import (
     AxisArgument,
+    apply,
     axes_of,
     operand,
     sized_axes_of,
@@ -89,7 +91,9 @@ def unstack(x: Any, axis: int = 0) -> Any:
 
 @_counterpart("split", "array_split")
 def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Any]:
-    """Return parts of a tensor along an axis."""
+    """Return parts of a tensor along an axis: a number of them, as equal as possible, or those
+    that end at positions.
+    """
     x = operand(ary, "split")
     own = sized_axes_of(x, "split")
     position = own.position(axis)
@@ -98,9 +102,8 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> 
         raise UsageError.at_caller(
             "An axis is split into one part or more.", found=f"{indices_or_sections} parts"
         )
-    edges = [part[0] for part in np.array_split(np.arange(size), indices_or_sections) if len(part)]
-    stops = [*edges[1:], size]
-    keys = (slice(int(a), int(b)) for a, b in zip(edges, stops, strict=True))
+    parts = np.array_split(np.arange(size), indices_or_sections)
+    keys = (slice(int(part[0]), int(part[-1]) + 1) if len(part) else slice(0, 0) for part in parts)
     return [repetition.part(x, position, key) for key in keys]
 
 
@@ -144,15 +147,32 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
 @_counterpart()
 def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
-    """Return 1 where cells differ by little."""
-    near = pointwise.abs(a - b) <= atol + rtol * pointwise.abs(b)
-    return pointwise.logical_or(near, pointwise.equal(a, b))
+    """Return 1 where cells differ by little, or are the same infinity."""
+    x, y = (activations.as_float(operand(each, "isclose")) for each in (a, b))
+    near = pointwise.abs(x - y) <= atol + rtol * pointwise.abs(y)
+    is_near = pointwise.logical_and(near, activations.isfinite(y))
+    return pointwise.logical_or(is_near, pointwise.equal(x, y))
 
 
 @_counterpart()
-def nan_to_num(x: Any, nan: float = 0.0) -> Any:
-    """Return cells with a number in place of NaN; infinities stay."""
-    return contractions.where(activations.isnan(x), nan, x)
+def nan_to_num(
+    x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
+) -> Any:
+    """Return cells with numbers in place of NaN and of infinities, by default the greatest and the
+    least one of the format.
+    """
+    given = operand(x, "nan_to_num")
+    dtype = given.dtype
+    if not dtype.is_float:
+        return given
+    # constants at the end of the range are for wider formats
+    wide = pointwise.cast(given, float32) if dtype.is_narrow else given
+    found = contractions.where(activations.isnan(wide), nan, wide)
+    ends = {-math.inf: (-dtype.greatest, neginf), math.inf: (dtype.greatest, posinf)}
+    for infinity, (end, stated) in ends.items():
+        is_there = pointwise.equal(wide, infinity)
+        found = contractions.where(is_there, end if stated is None else stated, found)
+    return found if wide is given else pointwise.cast(found, dtype)
 
 
 _LONGEST_DIFFERENCE = 127
@@ -194,17 +214,31 @@ def count_nonzero(a: Any, axis: AxisArgument = None, *, keepdims: bool = False) 
 def average(
     a: Any, axis: AxisArgument = None, weights: Any = None, *, keepdims: bool = False
 ) -> Any:
-    """Return the mean, which weights of the shape of the tensor may weight."""
+    """Return the mean, which weights may weight: of the shape of the tensor, or with the axes
+    alone along which it is taken.
+    """
     if weights is None:
         return reductions.mean(a, axis, keepdims=keepdims)
-    total = reductions.sum(a * weights, axis, keepdims=keepdims)
-    return total / reductions.sum(weights + a * 0.0, axis, keepdims=keepdims)
+    x, given = (activations.as_float(operand(each, "average")) for each in (a, weights))
+    own, other = axes_of(x, "average"), axes_of(given, "average")
+    positions = own.positions(None if len(other) == len(own) else axis)
+    if len(positions) != len(other):
+        raise UsageError.at_caller(
+            "Weights have the shape of the tensor, or the axes along which the mean is taken.",
+            found=f"weights of {len(other)} axes for axis={axis!r} of {len(own)}",
+        )
+    weighted = write_shape([own.names[position] for position in positions], other.ranks)
+    spec = f"{own.spec}; {weighted} => {own.spec}"
+    spread = apply(pointwise.second, (x, given), spec, name="average")
+    total = reductions.sum(x * spread, axis, keepdims=keepdims)
+    return total / reductions.sum(spread, axis, keepdims=keepdims)
 
 
 @_counterpart()
 def nansum(a: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the sum of the cells that are numbers."""
-    return reductions.sum(nan_to_num(a), axis, keepdims=keepdims)
+    numbers = contractions.where(activations.isnan(a), 0.0, a)
+    return reductions.sum(numbers, axis, keepdims=keepdims)
 
 
 @_counterpart()
@@ -365,6 +399,20 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     shared = {one[i] for i, _ in pairs}
     left = "".join(n for n in (*one, *other) if n not in shared)
     return einsum(f"{''.join(one)},{''.join(other)}->{left}", a, b)
+
+
+@_counterpart()
+def matmul(x1: Any, x2: Any) -> Any:
+    """Return the product of matrices: the sum over the last axis of `x1` and the last but one of
+    `x2`; leading axes are broadcast.
+    """
+    left = "ij"[-_rank(x1) :] if _rank(x1) else ""
+    right = "jk"[: _rank(x2)]
+    if not (left and right):
+        raise UsageError.at_caller("Matrices have axes.", found="a number", fix="x * y")
+    rows, columns = left.replace("j", ""), right.replace("j", "")
+    dots = ["..." if _rank(each) > 2 else "" for each in (x1, x2)]
+    return einsum(f"{dots[0]}{left},{dots[1]}{right}->{max(dots)}{rows}{columns}", x1, x2)
 
 
 @_counterpart()

@@ -25,7 +25,7 @@ from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.positions import check_integers, take, take_along, with_kinds_of
 from ocannl_core.tensor.operations.rearrangement import broadcast_to, flatten, move, unflatten
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
-from ocannl_core.tensor.primitives.operands import as_tensor
+from ocannl_core.tensor.primitives.operands import as_tensor, constant
 
 _last_write = pointwise.lift("last_write", BinaryOp.FIRST, combine=BinaryOp.MAX, positions=1)
 """The greatest of the numbers written at a position; the least integer where there is none."""
@@ -74,13 +74,16 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     cells = move("put", numbered, f"{write_shape([own.names[position]], (0, 1, 0))} => {whole}")
     taken = take(cells, places)
     last = _last_writes("put", Take(0), offsets(dtype=int32), taken, cells, places)
-    if isinstance(new, Tensor):
+    if isinstance(new, Tensor) and source.known_sizes != (0,):
         if len(axes_of(new, "put")) == len(own):
             new = with_kinds_of(given, new, position, "put")
         wanted = list(own.lengths)
         wanted[position] = source.lengths[0]
         new = take(broadcast_to(new, *wanted), pointwise.maximum(last, 0), position)
-    spec = f"{whole}; {own.spec if isinstance(new, Tensor) else '|->'}; {own.spec} => {own.spec}"
+        replacing = own.spec
+    else:
+        new, replacing = _number_for(new), "|->"
+    spec = f"{whole}; {replacing}; {own.spec} => {own.spec}"
     chosen = as_tensor(new, given.session)
     return apply(pointwise.where, (pointwise.less_equal(0, last), chosen, given), spec, name="put")
 
@@ -119,14 +122,20 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
         name="put_along",
     )
     last = _last_writes("put_along", TakeAlong(position), steps, taken, given, places)
-    new = values
-    if not isinstance(values, Real):
+    if isinstance(values, Real) or other.size(position) == 0:
+        new = _number_for(values)
+    else:
         new = with_kinds_of(given, operand(values, "put_along"), axis, "put_along")
         sizes = sized_axes_of(new, "put_along")
         if sizes.size(position) == 1 and other.size(position) != 1:
             new = broadcast_to(new, *sized_axes_of(taken, "put_along").lengths)
         new = take_along(new, pointwise.maximum(last, 0), position)
     return pointwise.where(pointwise.less_equal(0, last), new, given)
+
+
+def _number_for(values: Any) -> Any:
+    """Return a number, or one in the format of cells, none of which is written."""
+    return values if isinstance(values, Real) else constant(0.0, values.session, dtype=values.dtype)
 
 
 def _last_writes(

@@ -26,6 +26,7 @@ from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import contractions
+from ocannl_core.tensor.operations.activations import as_float
 from ocannl_core.tensor.operations.axes import (
     AxisArgument,
     apply,
@@ -119,14 +120,6 @@ def constant_of_count(total: Tensor, function: Callable[[int], float]) -> Tensor
     return fill_tensor(total.session, terms, closed_shape(), total.dtype, "count")
 
 
-def _as_float(x: Tensor) -> Tensor:
-    """Return a tensor of floats; integers are converted to the session's default format."""
-    if x.dtype.is_float:
-        return x
-    converted: Tensor = pointwise.cast(x, x.session.default_dtype)
-    return converted
-
-
 def sum(
     x: Any, axis: AxisArgument = None, *, keepdims: bool = False, dtype: DType | str | None = None
 ) -> Any:
@@ -160,9 +153,9 @@ def mean(
     """
     if logic is not None:
         _check_logic("mean", axis, None, keepdims=keepdims)
-        return mean_along(logic, _as_float(operand(x, "mean")))
+        return mean_along(logic, as_float(operand(x, "mean")))
     found = _reduction("mean", x, axis, keepdims)
-    total = found(_sum, _as_float(found.x))
+    total = found(_sum, as_float(found.x))
     return total / count_terms(total)
 
 
@@ -176,7 +169,7 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
             estimate.
     """
     reduction = _reduction("var", x, axis, keepdims)
-    cells = _as_float(reduction.x)
+    cells = as_float(reduction.x)
     center = reduction(_sum, cells, kept=True)
     distance = cells - center / count_terms(center)
     total = reduction(_sum, distance * distance)
@@ -326,7 +319,7 @@ def softmax(
         _check_logic("softmax", axis, -1)
         return softmax_along(logic, x if scale == 1 else scale * x)
     reduction = _reduction("softmax", x, axis, keepdims=False)
-    cells = _as_float(reduction.x)
+    cells = as_float(reduction.x)
     return _divide_by_sum(reduction, cells if scale == 1 else scale * cells)
 
 
@@ -363,7 +356,7 @@ def softmax_along(spec: str, x: Tensor) -> Tensor:
 def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
     """Return the logarithm of `softmax(x, axis)`, without rounding small weights to 0."""
     reduction = _reduction("log_softmax", x, axis, keepdims=False)
-    shifted, _ = _shifted(reduction, _as_float(reduction.x))
+    shifted, _ = _shifted(reduction, as_float(reduction.x))
     total = pointwise.maximum(reduction(_sum, pointwise.exp(shifted), kept=True), 0.5)
     return shifted - pointwise.log(total)
 
@@ -371,7 +364,7 @@ def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
 def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the logarithm of the sum of `exp(x)` along axes, without overflow."""
     reduction = _reduction("logsumexp", x, axis, keepdims)
-    shifted, subtracted = _shifted(reduction, _as_float(reduction.x))
+    shifted, subtracted = _shifted(reduction, as_float(reduction.x))
     total = reduction(_sum, pointwise.exp(shifted))
     logarithm = pointwise.log(pointwise.maximum(total, 0.5))
     # one cell of each sum is 1 unless all cells are minus infinity
@@ -396,7 +389,7 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
             fix="ord=2 is the square root of the sum of squares, of a matrix, too",
         )
     reduction = _reduction("norm", x, axis, keepdims)
-    cells = _as_float(reduction.x)
+    cells = as_float(reduction.x)
     if ord == 2:
         return _root(reduction(_sum, cells * cells), 0.5)
     sizes = pointwise.abs(cells)

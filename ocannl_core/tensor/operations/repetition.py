@@ -17,7 +17,7 @@ import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.numbers.dtypes import DType, int32
+from ocannl_core.ir.numbers.dtypes import DType, bool_, int32
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import (
     AxisArgument,
@@ -31,6 +31,7 @@ from ocannl_core.tensor.operations.contractions import where_along
 from ocannl_core.tensor.operations.joining import concat
 from ocannl_core.tensor.operations.literals import arange, offsets, tensor
 from ocannl_core.tensor.operations.rearrangement import move
+from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import constant
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
@@ -85,9 +86,9 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
             found=f"shift={shift!r} along axis={axis!r}",
         )
     for position, distance in zip(positions, shifts, strict=True):
-        size = own.known_size(position)
+        size, is_extent = own.known_size(position), own.lengths[position] != own.size(position)
         moved = operator.index(distance) % size if size else 0
-        if moved:
+        if moved or (distance and is_extent):  # the index maps refuse an extent
             exchanged = (own.replaced({position: parts}) for parts in ("p^q", "q^p"))
             given = move("roll", given, " => ".join(exchanged), {"q": moved})
     return given
@@ -237,7 +238,7 @@ def repeat(x: Any, repeats: int, axis: int) -> Any:
     own = axes_of(given, "repeat")
     position = own.position(axis)
     count = _count(repeats, "repeat")
-    if count == 1:
+    if count == 1 or own.size(position) == 0:
         return given
     if count == 0:
         return _emptied(given, {position})
@@ -315,17 +316,14 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
         )
     row, column = own.names[-2:]
     lined_up = write_shape([row, column], (0, 2, 0))
-    places = [
-        apply(
-            pointwise.identity,
-            (offsets(dtype=int32, output=[...]),),
-            f"{write_shape([label], (0, 1, 0))} => {write_shape(made, (0, 2, 0))}",
-            name=name,
-        )
-        for label, made in ((column, ["0", column]), (row, [row, "0"]))
-    ]
+    places = []
+    for label, made in ((column, ["0", column]), (row, [row, "0"])):
+        numbers, along = offsets(dtype=int32, output=[...]), write_shape([label], (0, 1, 0))
+        require_shapes(f"{own.spec}; {along}", given, numbers)
+        spec = f"{along} => {write_shape(made, (0, 2, 0))}"
+        places.append(apply(pointwise.identity, (numbers,), spec, name=name))
     mask = compare(places[0], places[1] + k)
-    zero = constant(0.0, given.session)
+    zero = constant(False if given.dtype is bool_ else 0.0, given.session)
     spec = f"{lined_up}; {own.spec}; |-> => {own.spec}"
     return apply(pointwise.where, (mask, given, zero), spec, name=name)
 

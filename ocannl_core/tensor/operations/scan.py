@@ -412,6 +412,11 @@ def _sort_tensors(loop: Loop, recorder: Recorder | None) -> None:
                 body.append(tensor)
             continue
         tensor.loop = loop.outer
+        if isinstance(tensor.definition, ResultOfLoop):  # a loop is hoisted with all its results
+            inner = tensor.definition.loop
+            inner.outer = loop.outer
+            for result in inner.results:
+                result.loop = loop.outer
         if recorder is not None:
             recorder.add_tensor(tensor, is_named=False)
     inputs = dict.fromkeys((*loop.initial, *loop.over))

@@ -24,12 +24,13 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.base.renamed import public_title
 from ocannl_core.ir.host_arrays import check_number
-from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.dtypes import DType, promote
 from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, TernaryOp, arity
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.definitions import Applied, check_label
+from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.formulas import SELECTION
 from ocannl_core.tensor.graph.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.graph.precision import (
@@ -264,6 +265,8 @@ class Operation:
         try:
             position = log.begin()
             operands = as_tensors(args, session, self.primitive)
+            if self.primitive is None and not self.moves_cells:
+                operands = self._real_operands(operands, session)
             return self._make_related(session, operands, logic, *stated)
         except BaseException:
             if position is not None:  # else an interrupt came earlier
@@ -271,6 +274,20 @@ class Operation:
             raise
         finally:
             log.end(depth)
+
+    def _real_operands(self, operands: tuple[Tensor, ...], session: Session) -> tuple[Tensor, ...]:
+        """Return the operands of code with fractional results, integers among them as floats: the
+        format of the result decides about its last primitive alone.
+        """
+        formats = [each.dtype for each in operands]
+        if not any(each.holds_integers for each in formats) or not self.forward.makes_floats:
+            return operands
+        promoted = promote(*formats)
+        wanted = promoted if promoted.is_float else session.default_dtype
+        return tuple(
+            functions["cast"](each, wanted) if each.dtype.holds_integers else each
+            for each in operands
+        )
 
     def _make_related(
         self,

@@ -126,7 +126,7 @@ def neg(g: Any, g1: Any) -> None:
 @lifted(BinaryOp.POW, name="power")
 def power_primitive(g: Any, g1: Any, g2: Any, v: Any, v1: Any, v2: Any) -> None:
     g1 += g * where(v2 == 0.0, 0.0, v2 * power_primitive(v1, v2 - 1))
-    g2 += g * where((v1 == 0.0) * (v2 >= 0.0), 0.0, v * log(v1))
+    g2 += g * (v * log(where((v1 == 0.0) * (v2 >= 0.0), 1.0, v1)))
 
 
 @lifted(UnaryOp.IDENTITY)
@@ -325,16 +325,16 @@ def where(g: Any, g2: Any, g3: Any, v1: Any) -> None:
 
 @lifted(BinaryOp.ATAN2)
 def atan2(
-    g: Any, g1: Any, g2: Any, v1: Any, v2: Any, larger_rhs1: Any, y_rhs1: Any, x_rhs1: Any
+    g: Any, g1: Any, g2: Any, v1: Any, v2: Any, larger_lhs: Any, y_lhs: Any, x_lhs: Any
 ) -> None:
     # squares of the coordinates may overflow; at the origin and at infinity the slope counts as 0
-    larger_rhs1[:] = maximum(abs(v1), abs(v2))
-    y_rhs1[:] = v1 / larger_rhs1
-    x_rhs1[:] = v2 / larger_rhs1
-    slope = g / (larger_rhs1 * (y_rhs1 * y_rhs1 + x_rhs1 * x_rhs1))
-    has_slope = (larger_rhs1 > 0.0) * (larger_rhs1 < math.inf)
-    g1 += where(has_slope, slope * x_rhs1, 0.0)
-    g2 -= where(has_slope, slope * y_rhs1, 0.0)
+    larger_lhs[:] = maximum(abs(v1), abs(v2))
+    y_lhs[:] = v1 / larger_lhs
+    x_lhs[:] = v2 / larger_lhs
+    slope = g / (larger_lhs * (y_lhs * y_lhs + x_lhs * x_lhs))
+    has_slope = (larger_lhs > 0.0) * (larger_lhs < math.inf)
+    g1 += where(has_slope, slope * x_lhs, 0.0)
+    g2 -= where(has_slope, slope * y_lhs, 0.0)
 
 
 floor_divide = lift("floor_divide", BinaryOp.FLOOR_DIV)

@@ -548,6 +548,23 @@ def test_a_fraction_makes_floats_of_integers() -> None:
         assert result.dtype is oc.float32
 
 
+def test_code_with_fractions_makes_floats_of_integers() -> None:
+    def half(v: Any, v1: Any) -> None:
+        v[:] = 0.5 * v1
+
+    def chosen(v: Any, v1: Any) -> None:
+        v[:] = oc.where(v1 > 0.5, v1, 2.0 * v1)
+
+    whole = oc.tensor([4, 9], dtype="int32")
+    assert oc.define_operation("half", forward=half)(whole).dtype is oc.float32
+    assert oc.define_operation("chosen", forward=chosen)(whole).dtype is oc.int32
+    assert oc.pad(whole, 1, value=0.5).dtype is oc.int32
+    with oc.Session(dtype="float64"):
+        assert oc.sigmoid(oc.tensor([4, 9], dtype="int32")).dtype is oc.float64
+    beside = oc.tensor(np.zeros(2, np.float16))
+    assert oc.logaddexp(oc.tensor([4, 9], dtype="uint32"), beside).dtype is oc.float16
+
+
 def test_a_precision_report_of_other_objects_is_refused() -> None:
     with pytest.raises(oc.UsageError, match="Tensors and computations have number formats"):
         oc.precision_report(3)  # type: ignore[arg-type]
