@@ -118,12 +118,14 @@ class Update:
         g: The gradient of these cells, clipped and with L2 decay.
         t: The number of this update, from 1, as a tensor of one cell.
         rate: The learning rate.
+        decay: The decoupled weight decay, a multiple of the cells; None without any.
     """
 
     p: Tensor
     g: Any
     t: Tensor
     rate: Any
+    decay: Any
     _owner: Tensor
     _rows: slice | None
     _state: OptimizerState
@@ -200,6 +202,9 @@ class Optimizer(ABC):
 
     is_decoupled: ClassVar[bool] = False
     """True if weight decay is no part of the gradient that `direction` gets."""
+
+    includes_rate: ClassVar[bool] = False
+    """True if `direction` returns the whole step, with the learning rate and decoupled decay."""
 
     is_elementwise: ClassVar[bool] = False
     """True if the direction of a cell depends on that cell, its gradient and its state alone."""
@@ -420,11 +425,12 @@ class Optimizer(ABC):
         decay = self.weight_decay * p if has_decay else None
         if decay is not None and not self.is_decoupled:
             gradient = gradient + decay
-        update = Update(p, gradient, t, rate, owner, rows, state, gate, clock)
-        direction = self.direction(update)
-        if decay is not None and self.is_decoupled:
-            direction = direction + decay
-        owner[slice(None) if rows is None else rows] = gated(gate, p - rate * direction, p)
+            decay = None
+        update = Update(p, gradient, t, rate, decay, owner, rows, state, gate, clock)
+        step = self.direction(update)
+        if not self.includes_rate:
+            step = rate * (step if decay is None else step + decay)
+        owner[slice(None) if rows is None else rows] = gated(gate, p - step, p)
         if self.average is not None:
             p = owner if rows is None else owner[rows]
             mean = update.state("average")

@@ -269,6 +269,7 @@ class Rprop(_Elementwise):
 
     etas: tuple[float, float] = (0.5, 1.2)
     step_sizes: tuple[float, float] = (1e-6, 50.0)
+    includes_rate: ClassVar[bool] = True
 
     def direction(self, update: Update) -> Any:
         g = update.g
@@ -280,7 +281,7 @@ class Rprop(_Elementwise):
         smallest, largest = self.step_sizes
         size = update.keep("step_size", minimum(maximum(size, smallest), largest))
         kept = update.keep("previous", where(agreement < 0.0, 0.0, g))
-        return sign(kept) * size / update.rate
+        return sign(kept) * size
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -371,7 +372,8 @@ class Muon(Adam):
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Adafactor(Optimizer):
     """Squared gradients as an outer product of their means over inputs and over outputs (Shazeer
-    and Stern, 2018). Weight decay is decoupled.
+    and Stern, 2018). Weight decay is decoupled. The learning rate of update t is at most `1 /
+    sqrt(t)`, but for the decay.
 
     Attributes:
         beta2_decay: The decay of the averages at update t is `1 - t**beta2_decay`.
@@ -384,6 +386,7 @@ class Adafactor(Optimizer):
     eps: tuple[float, float] = (1e-14, 1e-3)
     d: float = 1.0
     is_decoupled: ClassVar[bool] = True
+    includes_rate: ClassVar[bool] = True
 
     def direction(self, update: Update) -> Any:
         p, g, t = update.p, update.g, update.t
@@ -404,7 +407,9 @@ class Adafactor(Optimizer):
         count = (output or 1) * (inputs or 1)
         excess = sqrt(einsum(SUM, step * step) / count) / self.d
         size = sqrt(einsum(SUM, p * p) / count)
-        return step * (maximum(size, self.eps[1]) / maximum(excess, 1.0))
+        rate = minimum(update.rate, 1.0 / sqrt(t))
+        step = step * (rate * maximum(size, self.eps[1]) / maximum(excess, 1.0))
+        return step if update.decay is None else step + update.rate * update.decay
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -412,18 +417,22 @@ class ScheduleFreeAdamW(_Moments):
     """AdamW with averaged iterates in place of a decaying learning rate (Defazio et al., 2024).
 
     The parameters are the points at which gradients are taken; the averages, which evaluation uses,
-    are in `averages`.
+    are in `averages`. Weight decay is decoupled: a part of the steps of the iterates.
 
     Attributes:
         betas: The interpolation between averages and iterates, and the decay of the squares.
         eps: A number added to the root.
     """
 
+    is_decoupled: ClassVar[bool] = True
+    includes_rate: ClassVar[bool] = True
+
     def direction(self, update: Update) -> Any:
         p, first, second = update.p, *self.betas
         square = update.average("second_moment", update.g * update.g, second)
         rate = update.rate * sqrt(update.correction(second))
         step = update.g / (sqrt(square) + self.eps)
+        step = step if update.decay is None else step + update.decay
         is_first = equal(update.t, 1.0)
         largest = update.keep("largest_rate", maximum(update.state("largest_rate"), rate))
         weight = largest * largest
@@ -431,10 +440,10 @@ class ScheduleFreeAdamW(_Moments):
         iterate = where(is_first, p, update.state("iterate"))
         iterate = update.keep("iterate", iterate - rate * step)
         mean = where(is_first, p, update.state("average"))
-        share = weight / total
+        share = where(equal(total, 0.0), 0.0, weight / total)  # before the first positive rate
         mean = update.keep("average", mean * (1.0 - share) + iterate * share)
         update.publish_average("average")
-        return (p - (first * mean + (1.0 - first) * iterate)) / update.rate
+        return p - (first * mean + (1.0 - first) * iterate)
 
 
 def matrix_sizes(p: Tensor) -> tuple[int | None, int | None]:
