@@ -352,7 +352,9 @@ class Optimizer(ABC):
         gate = is_last
         if self.clip_norm is not None or self.skip_outliers is not None:
             norm = state.diagnostic("gradient_norm", dtype)
-            norm[:] = sqrt(sum(cast(einsum(SUM, g * g), dtype) for g in gradients.values()))
+            # squares leave the range of float16 far earlier than the norm
+            wide = [cast(g, dtype) for g in gradients.values()]
+            norm[:] = sqrt(sum(einsum(SUM, g * g) for g in wide))
             if self.skip_outliers is not None:
                 gate = _both(gate, self.skip_outliers.accepts(norm, state, is_last))
             if self.clip_norm is not None:
