@@ -160,6 +160,9 @@ class Update:
 
 Group = Mapping[str, Any] | None
 
+_OF_ALL = "clip_norm", "accumulate", "skip_nonfinite", "skip_outliers", "loss_scale", "groups"
+"""The hyperparameters that all parameters have in common, so that no group has its own."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Optimizer(ABC):
@@ -184,7 +187,8 @@ class Optimizer(ABC):
             it into the gradients. None for 1.
         groups: Hyperparameters for some of the parameters, by patterns of their names (as in
             `loss.params`; `*` and `?` as in file names): `{"*.bias": {"weight_decay": 0.0}}`. The
-            first pattern that fits applies; None in place of hyperparameters freezes.
+            first pattern that fits applies; None in place of hyperparameters freezes. Limits of the
+            norm, accumulation, guards and the loss scale concern all parameters together.
     """
 
     learning_rate: Rate
@@ -222,17 +226,19 @@ class Optimizer(ABC):
     ) -> Computation:
         """Return the code that updates every parameter that gradients of a loss flow into.
 
-        Code compiled twice, for two sizes of batches, shares the state. Parameters behind
-        `oc.stop_gradient` are frozen: neither steps nor decay move them, and they have no state.
+        Code compiled twice, for two sizes of batches, shares the state, and its count of updates:
+        both update the same parameters. Parameters behind `oc.stop_gradient` are frozen: neither
+        steps nor decay move them, and they have no state.
 
         Args:
             params: The parameters to update instead; frozen ones among them decay.
             shard: The rows of each parameter to update, with state for them alone; None for all.
 
         Raises:
-            UsageError: if there is no such parameter, or a group matches none; if there is a loss
-                scale, for which `minimize` is the code; or if the shard is a part, and the
-                optimiser does not update cell by cell.
+            UsageError: if there is no such parameter, or a group matches none; if other code of the
+                optimiser updates other parameters; if there is a loss scale, for which `minimize`
+                is the code; or if the shard is a part, and the optimiser does not update cell by
+                cell.
         """
         if self.loss_scale is not None:
             raise UsageError.at_caller(
@@ -317,6 +323,7 @@ class Optimizer(ABC):
     def _groups(self, loss: Tensor, trained: Mapping[str, Tensor]) -> dict[Tensor, Optimizer]:
         """Return the hyperparameters of each parameter to train."""
         found: dict[Tensor, Optimizer] = {}
+        names: dict[Tensor, str] = {}
         unused = set(self.groups)
         for name, p in loss.params.items():
             pattern = next((each for each in self.groups if fnmatchcase(name, each)), None)
@@ -325,7 +332,7 @@ class Optimizer(ABC):
                 continue
             group: Group = self.groups[pattern] if pattern is not None else {}
             if group is not None:
-                self._state.names.setdefault(p, name)
+                names[p] = name
                 found[p] = replace(self, **group, groups={}) if group else self
         if unused:
             raise UsageError.at_caller(
@@ -339,6 +346,15 @@ class Optimizer(ABC):
                 found=f"groups= freezes every parameter of {loss!r}",
                 fix='leave some out of patterns with None, as in groups={"body.*": None}',
             )
+        known = self._state.names
+        if known and known.keys() != names.keys():
+            raise UsageError.at_caller(
+                "All code of an optimiser updates the same parameters, with one count of updates.",
+                found=f"{', '.join(names.values())} after {', '.join(known.values())}, of which "
+                f"{len(known.keys() & names.keys())} are the same",
+                fix="an optimiser of its own for each set of parameters and for each model",
+            )
+        self._state.names = known or names
         return found
 
     def _record(self, groups: Mapping[Tensor, Optimizer], shard: Shard | None) -> None:
@@ -448,26 +464,23 @@ def _both(first: Tensor | None, second: Tensor) -> Tensor:
 
 def _check(optimizer: Optimizer) -> None:
     """Raise UsageError for hyperparameters that no update can have."""
-    rate, decay = optimizer.learning_rate, optimizer.weight_decay
-    count, average = optimizer.accumulate, optimizer.average
-    is_rate = isinstance(rate, Tensor | Schedule) or _is_number(rate)
-    is_decay = isinstance(decay, Tensor) or _is_number(decay)
-    is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 1
-    is_average = average is None or (_is_number(average) and average < 1)
-    limits = {key: getattr(optimizer, key) for key in ("clip_value", "clip_norm")}
-    for key, is_right, rule in (
-        ("learning_rate", is_rate, "a number, a tensor of one cell or a schedule"),
-        ("weight_decay", is_decay, "a number, not negative"),
-        *(
-            (key, limit is None or _is_number(limit), "a finite number that is not negative")
-            for key, limit in limits.items()
-        ),
-        ("accumulate", is_count, "a number of micro-batches, at least 1"),
-        ("average", is_average, "a decay between 0 and 1, such as 0.999"),
-    ):
-        if not is_right:
-            found = f"{type(optimizer).__name__}({key}={getattr(optimizer, key)!r})"
-            raise UsageError.at_caller(f"{key}= of an optimiser is {rule}.", found)
+    for name, (is_right, rule) in _RANGES.items():
+        value = getattr(optimizer, name, None)
+        if value is not None and not is_right(value):
+            found = f"{type(optimizer).__name__}({name}={value!r})"
+            raise UsageError.at_caller(f"{name}= of an optimiser is {rule}.", found)
+    for pattern, group in optimizer.groups.items():
+        if common := [name for name in _OF_ALL if name in (group or ())]:
+            raise UsageError.at_caller(
+                f"{', '.join(common)} of an optimiser concerns all parameters together.",
+                found=f"groups={{{pattern!r}: {group!r}}}",
+                fix=f"{type(optimizer).__name__}({common[0]}=...), beside groups=",
+            )
+
+
+def _each(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a condition of a number, or of each number of a tuple."""
+    return lambda value: all(map(is_right, value if isinstance(value, tuple) else (value,)))
 
 
 def _is_number(value: object) -> bool:
@@ -475,3 +488,38 @@ def _is_number(value: object) -> bool:
         return False
     number = float(value)
     return math.isfinite(number) and number >= 0
+
+
+_NOT_NEGATIVE = _each(_is_number), "a finite number that is not negative"
+_DECAY = _each(lambda value: 0 <= value < 1), "a decay, at least 0 and less than 1"
+_SHARE = _each(lambda value: 0 <= value <= 1), "a decay, from 0 to 1"
+
+_RANGES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "learning_rate": (
+        lambda value: isinstance(value, Tensor | Schedule) or _is_number(value),
+        "a number, a tensor of one cell or a schedule",
+    ),
+    "weight_decay": (
+        lambda value: isinstance(value, Tensor) or _is_number(value),
+        "a number, not negative",
+    ),
+    "accumulate": (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+        "a number of micro-batches, at least 1",
+    ),
+    "average": (
+        lambda value: _is_number(value) and value < 1,
+        "a decay between 0 and 1, such as 0.999",
+    ),
+    "etas": (lambda value: 0 < value[0] < 1 < value[1], "a factor below 1 and a factor above 1"),
+    "step_sizes": (lambda value: 0 < value[0] <= value[1], "a least and a greatest step"),
+    "beta2_decay": (lambda value: value <= 0, "an exponent that is not positive"),
+    "d": (lambda value: value > 0, "a positive number"),
+    "ns_steps": (lambda value: value >= 1, "a number of iterations, at least 1"),
+    "betas": _DECAY,
+    "alpha": _SHARE,
+    "rho": _SHARE,
+    **dict.fromkeys(("clip_value", "clip_norm", "momentum", "eps", "lr_decay"), _NOT_NEGATIVE),
+    **dict.fromkeys(("initial_accumulator_value", "momentum_decay", "trust"), _NOT_NEGATIVE),
+}
+"""The conditions of hyperparameters by name, and their rules in words; None is always allowed."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any, ClassVar
 
+from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers.dtypes import float64
 from ocannl_core.tensor.computations.recording import cd
@@ -72,6 +73,10 @@ class SGD(_Elementwise):
     momentum: float = 0.0
     dampening: float = 0.0
     nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_nesterov(self.nesterov, self.momentum, self.dampening)
 
     def direction(self, update: Update) -> Any:
         g = update.g
@@ -456,6 +461,16 @@ def matrix_sizes(p: Tensor) -> tuple[int | None, int | None]:
     return prod(output) if output else None, prod(inputs) if inputs else None
 
 
+def _check_nesterov(nesterov: bool, momentum: float, dampening: float = 0.0) -> None:
+    """Refuse Nesterov momentum where there is none, or dampened one, which has no meaning."""
+    if nesterov and (momentum == 0 or dampening != 0):
+        raise UsageError.at_caller(
+            "Nesterov momentum is momentum without dampening.",
+            found=f"nesterov=True with momentum={momentum!r} and dampening={dampening!r}",
+            fix="momentum=0.9, nesterov=True",
+        )
+
+
 @cd
 def sgd_step(
     p: Tensor,
@@ -473,6 +488,7 @@ def sgd_step(
         weight_decay: The multiple of the parameter added to its gradient.
         nesterov: True for Nesterov momentum.
     """
+    _check_nesterov(nesterov, momentum)
     delta = declare("sgd_delta")
     delta[:] = p.grad + weight_decay * p
     if momentum > 0:
