@@ -149,6 +149,34 @@ def test_a_loop_ends_after_steps_or_when_a_callback_stops_it() -> None:
     assert (run.epoch, run.ended_by) == (1, "callback")
 
 
+@pytest.mark.parametrize("is_list", [False, True])
+def test_an_epoch_that_ends_with_the_last_step_counts(is_list: bool) -> None:
+    model = Model()
+    loader = list(model.loader) if is_list else model.loader
+    seen: list[int] = []
+    run = model.fit(loader=loader, epochs=3, steps=6, on_epoch=lambda run: seen.append(run.step))
+    assert (run.epoch, run.ended_by, seen, len(run.epoch_losses)) == (2, "steps", [3, 6], 2)
+    run = Model().fit(epochs=3, steps=4)
+    assert (run.epoch, len(run.epoch_losses)) == (1, 1)
+
+
+def test_numbers_that_a_routine_does_not_compute_are_refused() -> None:
+    model = Model()
+    model.fit(epochs=1)
+    other = oc.mean(model.x)
+    forward = model.ctx.compile(oc.train.forward(other))
+    with pytest.raises(oc.UsageError, match="loss= is a number that the routine of each batch"):
+        model.fit(loss=other)
+    with pytest.raises(oc.UsageError, match="value= is a number that the routine of each batch"):
+        oc.train.evaluate(forward, model.loader, [model.x, model.y], model.loss)
+
+
+def test_an_evaluation_by_a_training_step_is_refused() -> None:
+    model = Model()
+    with pytest.raises(oc.UsageError, match="An evaluation leaves parameters as they are"):
+        oc.train.evaluate(model.step, model.loader, [model.x, model.y], model.loss)
+
+
 def mean_of_rows(batch: int) -> tuple[Any, Any, Any]:
     """Return a routine for the mean over a batch, its placeholder and its value."""
     x = oc.placeholder("x", batch=[batch], output=[3])
