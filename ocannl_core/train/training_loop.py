@@ -380,7 +380,7 @@ class _Loop:
         """Return True if the last batch that was taken is that of the epoch, as far as known."""
         state = getattr(self.loader, "state", None)
         if isinstance(state, tuple):
-            return state[-1] == 0
+            return bool(state[-1] == 0)
         return isinstance(self.loader, Sized) and taken == len(self.loader)
 
     def _next_event(self) -> int:

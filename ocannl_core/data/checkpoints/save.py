@@ -138,7 +138,10 @@ def _described(
         found["optimizer"] = json.dumps(_hyperparameters(optimizer))
     if loader is not None:
         epoch, position = loader.state
-        found["loader"] = json.dumps({"epoch": int(epoch), "position": int(position)})
+        place: dict[str, object] = {"epoch": int(epoch), "position": int(position)}
+        if isinstance(order := getattr(loader, "order", None), dict):
+            place["order"] = order
+        found["loader"] = json.dumps(place)
     return {OWN + key: text for key, text in found.items()}
 
 

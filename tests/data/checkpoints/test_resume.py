@@ -179,3 +179,32 @@ def test_a_block_with_dropout_is_saved_and_resumed_without_its_loss(tmp_path: Pa
         assert (
             found.loaded == ("lambda.dense.weight", "lambda.dense.bias") or len(found.loaded) == 2
         )
+
+
+@pytest.mark.parametrize(
+    "changed", [{"batch": 4}, {"seed": 1}, {"shuffle": False}, {"rows": 10}], ids=str
+)
+def test_a_position_among_other_batches_is_refused_inside_of_an_epoch(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    def loader(*, rows: int = 8, **options: Any) -> oc.data.Loader:
+        return oc.data.Loader(np.arange(rows), **{"batch": 2, "shuffle": True, **options})
+
+    path = tmp_path / "m.safetensors"
+    with oc.Session():
+        w, ctx = oc.param("w", output=[2]), oc.Context("cpu_c")
+        ctx[w] = np.ones(2, np.float32)
+        first = loader()
+        for epochs, is_whole in ((0, True), (1, False)):
+            first.restore((epochs, 0 if is_whole else 3))
+            oc.save(path, ctx, [w], loader=first)
+            oc.load(path, ctx, [w], loader=(same := loader()))
+            assert same.state == first.state
+            other = loader(**changed)
+            if is_whole:
+                oc.load(path, ctx, [w], loader=other)
+                assert other.state == first.state
+                continue
+            with pytest.raises(oc.CheckpointError, match="counts batches of the same examples"):
+                oc.load(path, ctx, [w], loader=other)
+            assert other.state == (0, 0)
