@@ -313,7 +313,8 @@ def resize(
         inside = np.clip(middles, 0, count - 1)
         low = np.floor(inside).astype(int)
         high = np.minimum(low + 1, count - 1)
-        weights = tensor((inside - low).astype(np.float32))
+        dtype = x.dtype if x.dtype.is_float else None
+        weights = tensor(inside - low, dtype=dtype)
         below = select(x, position, low.tolist(), "resize")
         above = select(x, position, high.tolist(), "resize")
         step = above - below
