@@ -17,7 +17,15 @@ from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.contractions import where
 from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.operations.required_shapes import require_shapes
-from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul, recip_sqrt, sub
+from ocannl_core.tensor.primitives.pointwise_operations import (
+    add,
+    equal,
+    identity,
+    logical_and,
+    mul,
+    recip_sqrt,
+    sub,
+)
 
 
 @op
@@ -196,6 +204,8 @@ def _follow(
     """Move running statistics towards the mean and variance of a batch."""
     kept = 1.0 - momentum
     running_mean[:] = kept * running_mean + momentum * center
-    before = where(count == 0, 1.0, running_variance)
+    # 0 without init_params and without a value of the user
+    is_unset = logical_and(equal(count, 0), equal(running_variance, 0.0))
+    before = where(is_unset, 1.0, running_variance)
     running_variance[:] = kept * before + momentum * variance
     count += 1

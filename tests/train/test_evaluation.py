@@ -59,6 +59,30 @@ def test_running_statistics_follow_batches(target: str) -> None:
         assert model.statistic("normalized.batch_norm.batches") == count
 
 
+@pytest.mark.parametrize("is_initialized", [True, False])
+def test_training_continues_from_statistics_of_other_programs(
+    target: str, is_initialized: bool
+) -> None:
+    """Their files may lack the count of batches."""
+    x = oc.placeholder("x", batch=[8], output=[3])
+    loss = oc.sum(oc.nn.batch_norm(x))
+    context = oc.Context(target)
+    if is_initialized:
+        context.init_params(loss)
+    else:
+        context.assign({p: np.ones(3) for p in loss.params})
+    step = context.compile(oc.train.grad_update(loss))
+    context[loss.statistics["batch_norm.running_variance"]] = [2.0, 0.5, 30.0]
+    context[loss.statistics["batch_norm.running_mean"]] = [1.0, 2.0, 3.0]
+    context[x] = IMAGES
+    step()
+    variance = 0.9 * np.array([2.0, 0.5, 30.0]) + 0.1 * IMAGES.var(axis=0, ddof=1)
+    mean = 0.9 * np.array([1.0, 2.0, 3.0]) + 0.1 * IMAGES.mean(axis=0)
+    found = (context[loss.statistics[f"batch_norm.running_{n}"]] for n in ("mean", "variance"))
+    for value, expected in zip(found, (mean, variance), strict=True):
+        np.testing.assert_allclose(value, expected)
+
+
 def test_evaluation_reads_the_running_statistics_and_drops_nothing(target: str) -> None:
     model = Model(target)
     for _ in range(3):
