@@ -15,6 +15,7 @@ from ocannl_core.tensor.models.network_blocks import is_evaluating, op
 from ocannl_core.tensor.models.parameters import param, statistic
 from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.contractions import where
+from ocannl_core.tensor.operations.reductions import in_format_of, in_wide_range
 from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives.pointwise_operations import (
@@ -38,10 +39,9 @@ def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     Args:
         epsilon: Added to the variance.
     """
-    difference = x - mean(OVER_OUTPUTS, x)
-    scale = recip_sqrt(mean(OVER_OUTPUTS, difference * difference) + epsilon)
+    normal = _normalized(x, OVER_OUTPUTS, epsilon)
     gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
-    result: Tensor = gamma * (difference * scale) + beta
+    result: Tensor = gamma * normal + beta
     require_shapes("...|..n..; ...|..n..; ..n..; ..n..", x, result, gamma, beta)
     return result
 
@@ -56,8 +56,9 @@ def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
     Args:
         epsilon: Added to the mean square.
     """
-    gamma = param("gamma", init=1.0)
-    result: Tensor = gamma * (x * recip_sqrt(mean(OVER_OUTPUTS, x * x) + epsilon))
+    gamma, wide = param("gamma", init=1.0), in_wide_range(x)
+    normal = wide * recip_sqrt(mean(OVER_OUTPUTS, wide * wide) + epsilon)
+    result: Tensor = gamma * in_format_of(x, normal)
     require_shapes("...|..n..; ...|..n..; ..n..", x, result, gamma)
     return result
 
@@ -111,8 +112,10 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
 
 def _normalized(x: Tensor, over: str, epsilon: float) -> Tensor:
     """Return cells minus their mean along a specification, divided by their standard deviation."""
-    difference = x - mean(over, x)
-    return difference * recip_sqrt(mean(over, difference * difference) + epsilon)
+    wide = in_wide_range(x)
+    difference = wide - mean(over, wide)
+    scale = recip_sqrt(mean(over, difference * difference) + epsilon)
+    return in_format_of(x, difference * scale)
 
 
 def _scaled_channels(x: Tensor, places: str) -> Tensor:
@@ -170,12 +173,13 @@ def batch_norm(
         difference = sub(x, running_mean, logic=feature_wise)
         scale = recip_sqrt(running_variance + epsilon)
     else:
-        statistics = f"{shape} => {features}"
-        center = mean(statistics, x)
-        difference = sub(x, center, logic=feature_wise)
+        statistics, wide = f"{shape} => {features}", in_wide_range(x)
+        center = mean(statistics, wide)
+        difference = sub(wide, center, logic=feature_wise)
         squares = difference * difference
         batch_variance, correction = mean_and_correction(statistics, squares)
-        scale = recip_sqrt(batch_variance + epsilon)
+        difference = in_format_of(x, difference)
+        scale = in_format_of(x, recip_sqrt(batch_variance + epsilon))
         count = statistic("batches", dtype=int32, is_scalar=True)
         if x.session.loop is not None:
             raise UsageError.at_caller(
