@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from fnmatch import fnmatchcase
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
-from ocannl_core.base.errors import UsageError
+from ocannl_core.base.errors import MissingAttributeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
 from ocannl_core.base.renamed import old_method
@@ -160,6 +160,16 @@ class Update:
 
 Group = Mapping[str, Any] | None
 
+_ATTRIBUTES = {
+    "step": "step = ctx.compile(oc.train.grad_update(loss) + opt.update(loss)), then step()",
+    "zero_grad": "oc.train.grad_update(loss) begins with gradients of 0",
+    **dict.fromkeys(["param_groups", "add_param_group"], "groups={'*.bias': {'weight_decay': 0}}"),
+    "state_dict": "oc.save(path, ctx, loss, optimizer=opt), or {n: ctx[t] for n, t in "
+    "opt.state.items()}",
+    "load_state_dict": "oc.load(path, ctx, loss, optimizer=opt)",
+}
+"""Attributes of optimisers in other libraries, and their counterparts."""
+
 _OF_ALL = "clip_norm", "accumulate", "skip_nonfinite", "skip_outliers", "loss_scale", "groups"
 """The hyperparameters that all parameters have in common, so that no group has its own."""
 
@@ -220,6 +230,15 @@ class Optimizer(ABC):
     @abstractmethod
     def direction(self, update: Update) -> Any:
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name not in _ATTRIBUTES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise MissingAttributeError.at_caller(
+            f"An optimiser makes code from a loss, and has no attribute {name}.",
+            found=f"{name} of {type(self).__name__}(...)",
+            fix=_ATTRIBUTES[name],
+        )
 
     def update(
         self, loss: Tensor, *, params: Iterable[Tensor] | None = None, shard: Shard | None = None

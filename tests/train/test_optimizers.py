@@ -318,6 +318,23 @@ def test_adafactor_moves_at_most_by_the_inverse_root_of_the_count(target: str) -
             np.testing.assert_allclose(ctx[w], formula(before, gradient, count), rtol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("step", r"step = ctx\.compile"),
+        ("zero_grad", "begins with gradients of 0"),
+        ("param_groups", "groups="),
+        ("state_dict", r"oc\.save"),
+        ("load_state_dict", r"oc\.load"),
+    ],
+)
+def test_attributes_of_other_optimisers_have_counterparts(name: str, fix: str) -> None:
+    optimizer = oc.train.SGD(learning_rate=0.1)
+    with pytest.raises(AttributeError, match=fix):
+        getattr(optimizer, name)
+    assert not hasattr(optimizer, "others")
+
+
 def test_a_loss_without_trainable_parameters_is_refused() -> None:
     with oc.Session():
         x = oc.placeholder("x", output=[3])
