@@ -20,6 +20,7 @@ from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives.pointwise_operations import (
     add,
+    cast,
     equal,
     identity,
     logical_and,
@@ -169,9 +170,11 @@ def batch_norm(
         f"{shape}; {features}; {features}; {features}; {features}",
         *(x, gamma, beta, running_mean, running_variance),
     )
+    stored = x.session.param_dtype
     if is_evaluating():
         difference = sub(x, running_mean, logic=feature_wise)
         scale = recip_sqrt(running_variance + epsilon)
+        scale = scale if stored is None else cast(scale, x.dtype)
     else:
         statistics, wide = f"{shape} => {features}", in_wide_range(x)
         center = mean(statistics, wide)
@@ -189,8 +192,11 @@ def batch_norm(
                 fix="use oc.nn.layer_norm there, or build it inside `with oc.evaluation():`",
             )
         if x.session.recorder is None:
-            unbiased = batch_variance * correction
-            follow = _follow(running_mean, running_variance, count, center, unbiased, momentum)
+            found = (
+                in_format_of(x, each) if stored is None else cast(each, stored)
+                for each in (center, batch_variance * correction)
+            )
+            follow = _follow(running_mean, running_variance, count, *found, momentum)
             center.add_effect(Effect(follow.steps, (running_mean, running_variance, count)))
     scaled = mul(difference, scale * gamma, logic=feature_wise)
     return add(scaled, beta, logic=feature_wise)
