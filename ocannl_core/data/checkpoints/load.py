@@ -117,11 +117,15 @@ def load(
         for place, each in wanted:
             if each.name not in missing:
                 used.update(_arrays_of(place, each))
+        counts = {
+            subjects.DROPOUT_STEP,
+            *(json_object(source.metadata.get(OWN + "counts", "")) or ()),
+        }
         unexpected = tuple(
             name
             for name in source.arrays
             if name not in used
-            and name != subjects.DROPOUT_STEP
+            and name not in counts
             and (optimizer is not None or not name.startswith(subjects.STATE))
             and not any(fnmatchcase(name, pattern) for pattern in ignore)
         )
@@ -207,7 +211,7 @@ def _matched(
         found = [source.arrays.get(name) for name in _arrays_of(place, each)]
         listed = tuple(array for array in found if array is not None)
         if len(listed) < len(found) or not found:
-            if each.name != subjects.DROPOUT_STEP:
+            if not each.is_count:
                 missing.append(each.name)
             continue
         axes = next((a for p, a in transpose.items() if fnmatchcase(each.name, p)), None)

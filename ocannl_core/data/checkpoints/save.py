@@ -131,6 +131,7 @@ def _described(
         "dtype": str(session.default_dtype),
         "shapes": json.dumps({each.name: str(each.tensor.shape) for each in named}),
         "formats": json.dumps({each.name: str(each.tensor.dtype) for each in named}),
+        "counts": json.dumps({each.name: True for each in named if each.is_count}),
     }
     if step is not None:
         found["step"] = str(int(step))

@@ -181,6 +181,24 @@ def test_a_block_with_dropout_is_saved_and_resumed_without_its_loss(tmp_path: Pa
         )
 
 
+def test_a_model_for_evaluation_loads_a_checkpoint_of_training(tmp_path: Path) -> None:
+    """It has neither the step of dropout nor the count of batches, and its file lacks them."""
+    path, later = tmp_path / "m.safetensors", tmp_path / "later.safetensors"
+    steps(Target("cpu_c"), path, load=False, save=True, count=2)
+    with oc.Session(), oc.evaluation():
+        y = regularized()(oc.tensor(np.ones((8, 3), np.float32), batch_axes=1))
+        ctx = oc.Context("cpu_c")
+        ctx.compile(oc.train.forward(y))
+        found = oc.load(path, ctx, y)
+        assert len(found.loaded) == len(y.params) + 2
+        assert found.unexpected == ()
+        oc.save(later, ctx, y)
+    with oc.Session():
+        loss = oc.sum(regularized()(oc.tensor(np.ones((8, 3), np.float32), batch_axes=1)))
+        ctx = oc.Context("cpu_c")
+        assert oc.load(later, ctx, loss).missing == ()
+
+
 @pytest.mark.parametrize(
     "changed", [{"batch": 4}, {"seed": 1}, {"shuffle": False}, {"rows": 10}], ids=str
 )
