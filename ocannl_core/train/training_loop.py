@@ -211,7 +211,8 @@ def fit(
         inputs: The placeholders to fill from each batch.
         loss: The tensor of one cell that `step` computes; over several devices, the loss of a slot,
             whose mean over the slots is recorded.
-        epochs: The number of epochs; the rest of the epoch of a resumed loader counts as one.
+        epochs: The number of epochs; the rest of the epoch of a resumed loader counts as one. 0
+            where a resumed training is complete.
         steps: The largest number of steps; None for no limit.
         first_step: The number of earlier steps, as `oc.load` returns it.
         indices: The static indices and extents of a call as a function of the number of steps
@@ -235,7 +236,8 @@ def fit(
             loader has no batches.
     """
     every = None if checkpoint is None else checkpoint.every
-    _check_counts(epochs=epochs, steps=steps, patience=patience, read_every=read_every, every=every)
+    _check_counts(0, epochs=epochs, steps=steps)
+    _check_counts(1, patience=patience, read_every=read_every, every=every)
     for name, given, kinds in (("nonfinite", nonfinite, Nonfinite), ("mode", mode, Mode)):
         if given not in get_args(kinds):
             choices = ", ".join(map(repr, get_args(kinds)))
@@ -278,8 +280,9 @@ def fit(
     actions = _actions("on_epoch", callbacks, on_epoch)
     sign = 1.0 if mode == "min" else -1.0
     best, waited = float("inf"), 0
+    run.ended_by = "steps" if steps == 0 else ""
     with line:
-        for _ in range(epochs):
+        for _ in range(0 if run.ended_by else epochs):
             begin = run.step
             is_whole = loop.run_batches()
             if run.ended_by == "nonfinite" or (run.ended_by and not is_whole):
@@ -536,12 +539,12 @@ class _Line:
         self._drawn, self._width = now, len(text)
 
 
-def _check_counts(**counts: object) -> None:
+def _check_counts(least: int, **counts: object) -> None:
     for name, count in counts.items():
-        is_count = isinstance(count, Integral) and not isinstance(count, bool) and int(count) >= 1
-        if count is not None and not is_count:
+        is_integer = isinstance(count, Integral) and not isinstance(count, bool)
+        if count is not None and not (is_integer and int(count) >= least):  # type: ignore[call-overload]
             raise UsageError.at_caller(
-                f"{name}= of a training loop is a positive integer.", repr(count)
+                f"{name}= of a training loop is an integer, at least {least}.", repr(count)
             )
 
 

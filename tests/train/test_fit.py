@@ -95,8 +95,9 @@ def test_wrong_arguments_are_errors() -> None:
         ({"inputs": []}, "inputs= are placeholders"),
         ({"inputs": 3}, "inputs= are placeholders"),
         ({"inputs": {model.x: 1.5}}, "inputs= are placeholders"),
-        ({"epochs": 0}, "epochs= of a training loop"),
-        ({"steps": 0}, "steps= of a training loop"),
+        ({"epochs": -1}, "epochs= of a training loop"),
+        ({"epochs": 1.0}, "epochs= of a training loop"),
+        ({"steps": -1}, "steps= of a training loop"),
         ({"patience": True}, "patience= of a training loop"),
         ({"nonfinite": "pass"}, "'raise', 'stop', 'ignore'"),
         ({"first_step": -1}, "first_step="),
@@ -147,6 +148,20 @@ def test_a_loop_ends_after_steps_or_when_a_callback_stops_it() -> None:
     assert (run.step, run.ended_by) == (2, "callback")
     run = Model().fit(epochs=5, on_epoch=lambda run: run.stop())
     assert (run.epoch, run.ended_by) == (1, "callback")
+
+
+@pytest.mark.parametrize("options", [{"epochs": 0}, {"epochs": 2, "steps": 0}])
+def test_a_training_that_is_complete_trains_nothing(
+    tmp_path: Path, options: dict[str, int]
+) -> None:
+    model = Model()
+    before = model.w
+    file = oc.train.Checkpoint(tmp_path / "m.safetensors", model.loss, model.opt)
+    run = model.fit(first_step=6, checkpoint=file, **options)
+    assert (run.step, run.epoch, len(run.losses), run.epoch_losses) == (6, 0, 0, [])
+    assert run.ended_by == ("steps" if "steps" in options else "epochs")
+    assert model.w == before
+    assert model.loader.state == (0, 0)
 
 
 @pytest.mark.parametrize("is_list", [False, True])
