@@ -88,9 +88,9 @@ def test_running_statistics_have_the_format_of_parameters(target: str, dtype: st
     with oc.Session(dtype=dtype, param_dtype="float32"):
         x = oc.placeholder("x", batch=[8], output=[3])
         net = oc.op(lambda x: oc.nn.batch_norm(oc.nn.dense(x, output=[3])))()
-        y = net(x)
-        with oc.evaluation():
+        with oc.evaluation():  # a warning would fail
             evaluated = net(x)
+        y = net(x)
         loss = oc.sum(y)
         context = oc.Context(target)
         context.init_params(loss)
