@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base import settings
-from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers.dtypes import SHORT_RANGE, DType, constant_limit, int32, saturate
 from ocannl_core.nn.attention_weights import note_weights
 from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.nn.embeddings import Positions, positions_of, rotary
-from ocannl_core.nn.sizes import last_size
+from ocannl_core.nn.sizes import last_size, require_axes
 from ocannl_core.nn.statistics import softmax
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.graph import session as sessions
@@ -113,7 +113,7 @@ def attention(
 
 def _check_mask(mask: Tensor) -> None:
     """Refuse masks of other shapes, which broadcasting would take, and masks that are added."""
-    _require_axes(
+    require_axes(
         mask,
         "...|_->...",
         "A mask of attention has one input axis, the positions of the keys.",
@@ -127,15 +127,6 @@ def _check_mask(mask: Tensor) -> None:
             found=f"{mask.describe()}, with {definition.array.min()}",
             fix="of numbers that other libraries add to scores, mask == 0 are the allowed pairs",
         )
-
-
-def _require_axes(tensor: Tensor, shape: str, rule: str, fix: str) -> None:
-    """Require axes of a tensor that broadcasting, or a product over all axes, would not."""
-    try:
-        require_shape(tensor, shape)
-    except ShapeError:
-        found = f"{tensor.describe()}, of shape {tensor.shape}"
-        raise ShapeError.at_caller(rule, found=found, fix=fix) from None
 
 
 def _masked_score(dtype: DType) -> float:
@@ -200,7 +191,7 @@ def multi_head_attention(
     groups = _groups(heads, kv_heads)
     for sequence in (x, memory, values):
         if isinstance(sequence, Tensor):
-            _require_axes(
+            require_axes(
                 sequence,
                 "..., _|_",
                 "The last batch axis of a sequence counts positions; there is one output axis.",
