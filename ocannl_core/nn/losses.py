@@ -71,7 +71,8 @@ def cross_entropy(
     greatest = pointwise_operations.stop_gradient(einmax(_EACH, scores))
     is_finite = pointwise_operations.equal(greatest - greatest, 0.0)
     shifted = scores - where(is_finite, greatest, 0.0)
-    total = pointwise_operations.log(einsum(_EACH, pointwise_operations.exp(shifted)))
+    exponentials = in_wide_range(pointwise_operations.exp(shifted))
+    total = in_format_of(shifted, pointwise_operations.log(einsum(_EACH, exponentials)))
     has_ids = targets.dtype.is_integer
     if ignore is not None and not has_ids:
         raise UsageError.at_caller(

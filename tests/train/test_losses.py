@@ -276,6 +276,20 @@ def test_the_mean_of_many_losses_in_float16_is_in_its_range(
         assert ctx.item(loss) == 40.0
 
 
+def test_more_classes_than_the_range_of_float16_are_summed_up(target: str) -> None:
+    with oc.Session(dtype="float16"):
+        scores = oc.tensor(np.zeros((2, 70000), np.float16), batch_axes=1)
+        loss = oc.nn.cross_entropy(scores, oc.tensor(np.zeros(2, np.int32), batch_axes=1))
+        logs = oc.log_softmax(scores).mean()
+        total = oc.logsumexp(scores, axis=-1).mean()
+        assert {each.dtype for each in (loss, logs, total)} == {oc.float16}
+        ctx = oc.Context(target)
+        forward = sum(map(oc.train.forward, (logs, total)), oc.train.forward(loss))
+        ctx.compile(forward)()
+        found = [ctx.item(loss), -ctx.item(logs), ctx.item(total)]
+        np.testing.assert_allclose(found, np.log(70000), rtol=1e-3)
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -379,18 +379,19 @@ def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
     """Return the logarithm of `softmax(x, axis)`, without rounding small weights to 0."""
     reduction = _reduction("log_softmax", x, axis, keepdims=False)
     shifted, _ = _shifted(reduction, _as_float(reduction.x))
-    total = pointwise.maximum(reduction(_sum, pointwise.exp(shifted), kept=True), 0.5)
-    return shifted - pointwise.log(total)
+    exponentials = in_wide_range(pointwise.exp(shifted))
+    total = pointwise.maximum(reduction(_sum, exponentials, kept=True), 0.5)
+    return shifted - in_format_of(shifted, pointwise.log(total))
 
 
 def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the logarithm of the sum of `exp(x)` along axes, without overflow."""
     reduction = _reduction("logsumexp", x, axis, keepdims)
     shifted, subtracted = _shifted(reduction, _as_float(reduction.x))
-    total = reduction(_sum, pointwise.exp(shifted))
-    logarithm = pointwise.log(pointwise.maximum(total, 0.5))
+    total = reduction(_sum, in_wide_range(pointwise.exp(shifted)))
+    logarithm = in_format_of(shifted, pointwise.log(pointwise.maximum(total, 0.5)))
     # one cell of each sum is 1 unless all cells are minus infinity
-    sum_is_empty = pointwise.equal(total, 0.0)
+    sum_is_empty = in_format_of(shifted, pointwise.equal(total, 0.0))
     return pointwise.where(sum_is_empty, -math.inf, logarithm) + reduction(_greatest, subtracted)
 
 
