@@ -483,17 +483,24 @@ def _both(first: Tensor | None, second: Tensor) -> Tensor:
 
 def _check(optimizer: Optimizer) -> None:
     """Raise UsageError for hyperparameters that no update can have."""
-    for name, (is_right, rule) in _RANGES.items():
-        value = getattr(optimizer, name, None)
-        if value is not None and not is_right(value):
-            found = f"{type(optimizer).__name__}({name}={value!r})"
-            raise UsageError.at_caller(f"{name}= of an optimiser is {rule}.", found)
+    values = {name: getattr(optimizer, name, None) for name in _RANGES}
+    check_ranges(type(optimizer).__name__, **values)
     for pattern, group in optimizer.groups.items():
         if common := [name for name in _OF_ALL if name in (group or ())]:
             raise UsageError.at_caller(
                 f"{', '.join(common)} of an optimiser concerns all parameters together.",
                 found=f"groups={{{pattern!r}: {group!r}}}",
                 fix=f"{type(optimizer).__name__}({common[0]}=...), beside groups=",
+            )
+
+
+def check_ranges(owner: str, **hyperparameters: Any) -> None:
+    """Raise UsageError for a hyperparameter that is out of range, which None never is."""
+    for name, value in hyperparameters.items():
+        is_right, rule = _RANGES[name]
+        if value is not None and not is_right(value):
+            raise UsageError.at_caller(
+                f"{name}= of an optimiser is {rule}.", found=f"{owner}({name}={value!r})"
             )
 
 

@@ -27,7 +27,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     sqrt,
 )
 from ocannl_core.train.guards import SUM
-from ocannl_core.train.optimizer import Optimizer, Update
+from ocannl_core.train.optimizer import Optimizer, Update, check_ranges
 
 
 class _Elementwise(Optimizer):
@@ -488,6 +488,9 @@ def sgd_step(
         weight_decay: The multiple of the parameter added to its gradient.
         nesterov: True for Nesterov momentum.
     """
+    check_ranges(
+        "sgd_step", learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay
+    )
     _check_nesterov(nesterov, momentum)
     delta = declare("sgd_delta")
     delta[:] = p.grad + weight_decay * p

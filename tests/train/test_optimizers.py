@@ -256,11 +256,20 @@ def test_nesterov_momentum_without_momentum_or_with_dampening_is_refused(
         oc.train.SGD(learning_rate=0.1, nesterov=True, **arguments)
 
 
-def test_a_plain_step_with_nesterov_momentum_of_0_is_refused() -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"nesterov": True},
+        {"momentum": -0.5},
+        {"learning_rate": -0.1},
+        {"weight_decay": float("nan")},
+    ],
+)
+def test_a_plain_step_checks_its_arguments_as_an_optimiser(arguments: dict[str, Any]) -> None:
     with oc.Session():
         loss, *_ = _tanh_squares("float32")
-        with pytest.raises(oc.UsageError, match="Nesterov momentum is momentum"):
-            oc.train.sgd_update(loss, learning_rate=0.1, nesterov=True)
+        with pytest.raises(oc.UsageError, match=r"Nesterov momentum|of an optimiser is"):
+            oc.train.sgd_update(loss, **{"learning_rate": 0.1, **arguments})
 
 
 @pytest.mark.parametrize(
