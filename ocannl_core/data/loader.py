@@ -165,6 +165,12 @@ class Loader:
         """The epoch, and the number of batches taken in it, the one in the loop's body included."""
         return self._state
 
+    @property
+    def order(self) -> dict[str, int | None]:
+        """The arguments that decide the examples of each batch: a position is one in this order."""
+        seed = self.seed if self.shuffle else None
+        return {"examples": self.count, "batch": self.batch, "seed": seed}
+
     def restore(self, state: tuple[int, int]) -> None:
         """Continue at a state: after as many batches of that epoch.
 

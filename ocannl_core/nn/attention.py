@@ -15,10 +15,11 @@ from ocannl_core.ir.numbers.dtypes import SHORT_RANGE, DType, constant_limit, in
 from ocannl_core.nn.attention_weights import note_weights
 from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.nn.embeddings import Positions, positions_of, rotary
-from ocannl_core.nn.sizes import last_size
+from ocannl_core.nn.sizes import last_size, require_axes
 from ocannl_core.nn.statistics import softmax
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import Literal
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import Axes, declare, param
@@ -82,13 +83,15 @@ def attention(
     values. With `causal` alone there is no such query.
 
     Args:
-        mask: Not 0 at allowed pairs of positions.
+        mask: Not 0 at allowed pairs of positions; the positions of the keys are its input axis.
         causal: True to allow keys only up to the position of the query.
         position: The positions of the queries; 0, 1, ... by default.
         grouped: True for queries `...,s|h,g,d` in groups: `g` queries share a head of the keys and
             values. The result is `...,s|h,g,e`.
         dropout: The rate at which weights are dropped in training.
     """
+    if isinstance(mask, Tensor):
+        _check_mask(mask)
     scores = einsum(GROUPED_SCORES if grouped else SCORES, queries, keys)
     if causal:
         key_positions = require_shape(offsets(dtype=int32, label="key_positions"), "|_->")
@@ -106,6 +109,24 @@ def attention(
     if dropout:
         weights = drop(weights, rate=dropout)
     return einsum(GROUPED_ATTENDED if grouped else ATTENDED, weights, values)
+
+
+def _check_mask(mask: Tensor) -> None:
+    """Refuse masks of other shapes, which broadcasting would take, and masks that are added."""
+    require_axes(
+        mask,
+        "...|_->...",
+        "A mask of attention has one input axis, the positions of the keys.",
+        "oc.tensor(mask, batch_axes=1, input_axes=1) of the axes queries, keys; for padding "
+        "oc.reshape(oc.tensor(mask), batch=[b, 1], input=[t], output=[])",
+    )
+    definition = mask.definition
+    if isinstance(definition, Literal) and (definition.array < 0).any():
+        raise UsageError.at_caller(
+            "A mask of attention is 0 at excluded pairs of positions, and 1 at the others.",
+            found=f"{mask.describe()}, with {definition.array.min()}",
+            fix="of numbers that other libraries add to scores, mask == 0 are the allowed pairs",
+        )
 
 
 def _masked_score(dtype: DType) -> float:
@@ -168,8 +189,15 @@ def multi_head_attention(
         dropout: The rate at which weights are dropped in training.
     """
     groups = _groups(heads, kv_heads)
-    if width is None:
-        width = last_size(x, "multi_head_attention") // heads
+    for sequence in (x, memory, values):
+        if isinstance(sequence, Tensor):
+            require_axes(
+                sequence,
+                "..., _|_",
+                "The last batch axis of a sequence counts positions; there is one output axis.",
+                'oc.tensor(x, batch_axes=2), or oc.placeholder("x", batch=[b, s], output=[n])',
+            )
+    width = width_of_heads(x, heads, width, "multi_head_attention")
     source = x if memory is None else memory
     own = [heads, width] if kv_heads is None else [kv_heads, width]
     asked = [heads, width] if kv_heads is None else [kv_heads, groups, width]
@@ -217,6 +245,20 @@ def _groups(heads: int, kv_heads: int | None) -> int:
             fix="heads=8, kv_heads=2",
         )
     return heads // shared
+
+
+def width_of_heads(x: Tensor, heads: int, width: int | None, name: str) -> int:
+    """Return the length of queries, keys and values for each head."""
+    if width is not None:
+        return width
+    size = last_size(x, name)
+    if size % heads:
+        raise UsageError.at_caller(
+            "Without width=, the heads divide the length of the input.",
+            found=f"{heads} heads and a length of {size}",
+            fix=f"width={max(1, size // heads)} for the length of each head",
+        )
+    return size // heads
 
 
 def _with_rows(cached: Tensor, rows: Tensor, position: Positions) -> Tensor:

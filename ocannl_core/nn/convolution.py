@@ -20,6 +20,7 @@ from ocannl_core.tensor.operations.axes import apply, axes_of, sized_axes_of, wr
 from ocannl_core.tensor.operations.contractions import einmax, einsum
 from ocannl_core.tensor.operations.literals import tensor
 from ocannl_core.tensor.operations.rearrangement import reshape
+from ocannl_core.tensor.operations.reductions import in_format_of, in_wide_range
 from ocannl_core.tensor.operations.repetition import pad, select
 from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul
 
@@ -216,8 +217,8 @@ def avg_pool(
     slid = "".join(f"{steps[k]}*o{k}<+k{k}, " for k in range(axes))
     plain = "".join(f"o{k}, " for k in range(axes))
     values = {f"k{k}": cells[k] for k in range(axes)}
-    total = einsum(f"...|{slid}..c.. => ...|{plain}..c..", x, values=values)
-    return total / float(math.prod(cells))
+    total = einsum(f"...|{slid}..c.. => ...|{plain}..c..", in_wide_range(x), values=values)
+    return in_format_of(x, total / float(math.prod(cells)))
 
 
 @op
@@ -313,7 +314,8 @@ def resize(
         inside = np.clip(middles, 0, count - 1)
         low = np.floor(inside).astype(int)
         high = np.minimum(low + 1, count - 1)
-        weights = tensor((inside - low).astype(np.float32))
+        dtype = x.dtype if x.dtype.is_float else None
+        weights = tensor(inside - low, dtype=dtype)
         below = select(x, position, low.tolist(), "resize")
         above = select(x, position, high.tolist(), "resize")
         step = above - below

@@ -7,7 +7,7 @@ information on sizes flows both ways.
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import Literal, get_args
 
 from ocannl_core.base.errors import ShapeError, UsageError
@@ -20,7 +20,7 @@ from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.contractions import einmax, einsum, where
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.positions import checked, second
-from ocannl_core.tensor.operations.reductions import argmax
+from ocannl_core.tensor.operations.reductions import argmax, in_format_of, in_wide_range
 from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations
@@ -71,7 +71,8 @@ def cross_entropy(
     greatest = pointwise_operations.stop_gradient(einmax(_EACH, scores))
     is_finite = pointwise_operations.equal(greatest - greatest, 0.0)
     shifted = scores - where(is_finite, greatest, 0.0)
-    total = pointwise_operations.log(einsum(_EACH, pointwise_operations.exp(shifted)))
+    exponentials = in_wide_range(pointwise_operations.exp(shifted))
+    total = in_format_of(shifted, pointwise_operations.log(einsum(_EACH, exponentials)))
     has_ids = targets.dtype.is_integer
     if ignore is not None and not has_ids:
         raise UsageError.at_caller(
@@ -207,11 +208,15 @@ def perplexity(scores: Tensor, targets: Tensor, *, ignore: int | None = None) ->
 
 def _known(targets: Tensor, ignore: int | None) -> Tensor:
     """Return the numbers of the true classes, 0 for examples that do not count."""
-    return (
-        targets
-        if ignore is None
-        else where(pointwise_operations.equal(targets, ignore), 0, targets)
-    )
+    if ignore is None:
+        return targets
+    if not isinstance(ignore, Integral) or isinstance(ignore, bool):
+        raise UsageError.at_caller(
+            "An ignored target is an integer, as the numbers of classes are.",
+            found=f"ignore={ignore!r}",
+            fix="ignore=-100, with that number in the targets that do not count",
+        )
+    return where(pointwise_operations.equal(targets, ignore), 0, targets)
 
 
 def _reduced_counted(
@@ -224,7 +229,8 @@ def _reduced_counted(
     each = where(counts, each, 0.0)
     if reduction != "mean":
         return _reduced(each, reduction)
-    return einsum(_ALL, each) / einsum(_ALL, counts)
+    total, count = (einsum(_ALL, in_wide_range(terms)) for terms in (each, counts))
+    return in_format_of(each, total / count)
 
 
 def _reduced(each: Tensor, reduction: Reduction) -> Tensor:

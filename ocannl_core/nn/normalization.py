@@ -15,9 +15,19 @@ from ocannl_core.tensor.models.network_blocks import is_evaluating, op
 from ocannl_core.tensor.models.parameters import param, statistic
 from ocannl_core.tensor.operations.axes import sized_axes_of
 from ocannl_core.tensor.operations.contractions import where
+from ocannl_core.tensor.operations.reductions import in_format_of, in_wide_range
 from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.operations.required_shapes import require_shapes
-from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul, recip_sqrt, sub
+from ocannl_core.tensor.primitives.pointwise_operations import (
+    add,
+    cast,
+    equal,
+    identity,
+    logical_and,
+    mul,
+    recip_sqrt,
+    sub,
+)
 
 
 @op
@@ -30,10 +40,9 @@ def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     Args:
         epsilon: Added to the variance.
     """
-    difference = x - mean(OVER_OUTPUTS, x)
-    scale = recip_sqrt(mean(OVER_OUTPUTS, difference * difference) + epsilon)
+    normal = _normalized(x, OVER_OUTPUTS, epsilon)
     gamma, beta = param("gamma", init=1.0), param("beta", init=0.0)
-    result: Tensor = gamma * (difference * scale) + beta
+    result: Tensor = gamma * normal + beta
     require_shapes("...|..n..; ...|..n..; ..n..; ..n..", x, result, gamma, beta)
     return result
 
@@ -48,8 +57,9 @@ def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
     Args:
         epsilon: Added to the mean square.
     """
-    gamma = param("gamma", init=1.0)
-    result: Tensor = gamma * (x * recip_sqrt(mean(OVER_OUTPUTS, x * x) + epsilon))
+    gamma, wide = param("gamma", init=1.0), in_wide_range(x)
+    normal = wide * recip_sqrt(mean(OVER_OUTPUTS, wide * wide) + epsilon)
+    result: Tensor = gamma * in_format_of(x, normal)
     require_shapes("...|..n..; ...|..n..; ..n..", x, result, gamma)
     return result
 
@@ -103,8 +113,10 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
 
 def _normalized(x: Tensor, over: str, epsilon: float) -> Tensor:
     """Return cells minus their mean along a specification, divided by their standard deviation."""
-    difference = x - mean(over, x)
-    return difference * recip_sqrt(mean(over, difference * difference) + epsilon)
+    wide = in_wide_range(x)
+    difference = wide - mean(over, wide)
+    scale = recip_sqrt(mean(over, difference * difference) + epsilon)
+    return in_format_of(x, difference * scale)
 
 
 def _scaled_channels(x: Tensor, places: str) -> Tensor:
@@ -158,16 +170,19 @@ def batch_norm(
         f"{shape}; {features}; {features}; {features}; {features}",
         *(x, gamma, beta, running_mean, running_variance),
     )
+    stored = x.session.param_dtype
     if is_evaluating():
         difference = sub(x, running_mean, logic=feature_wise)
         scale = recip_sqrt(running_variance + epsilon)
+        scale = scale if stored is None else cast(scale, x.dtype)
     else:
-        statistics = f"{shape} => {features}"
-        center = mean(statistics, x)
-        difference = sub(x, center, logic=feature_wise)
+        statistics, wide = f"{shape} => {features}", in_wide_range(x)
+        center = mean(statistics, wide)
+        difference = sub(wide, center, logic=feature_wise)
         squares = difference * difference
         batch_variance, correction = mean_and_correction(statistics, squares)
-        scale = recip_sqrt(batch_variance + epsilon)
+        difference = in_format_of(x, difference)
+        scale = in_format_of(x, recip_sqrt(batch_variance + epsilon))
         count = statistic("batches", dtype=int32, is_scalar=True)
         if x.session.loop is not None:
             raise UsageError.at_caller(
@@ -177,8 +192,11 @@ def batch_norm(
                 fix="use oc.nn.layer_norm there, or build it inside `with oc.evaluation():`",
             )
         if x.session.recorder is None:
-            unbiased = batch_variance * correction
-            follow = _follow(running_mean, running_variance, count, center, unbiased, momentum)
+            found = (
+                in_format_of(x, each) if stored is None else cast(each, stored)
+                for each in (center, batch_variance * correction)
+            )
+            follow = _follow(running_mean, running_variance, count, *found, momentum)
             center.add_effect(Effect(follow.steps, (running_mean, running_variance, count)))
     scaled = mul(difference, scale * gamma, logic=feature_wise)
     return add(scaled, beta, logic=feature_wise)
@@ -196,6 +214,8 @@ def _follow(
     """Move running statistics towards the mean and variance of a batch."""
     kept = 1.0 - momentum
     running_mean[:] = kept * running_mean + momentum * center
-    before = where(count == 0, 1.0, running_variance)
+    # 0 without init_params and without a value of the user
+    is_unset = logical_and(equal(count, 0), equal(running_variance, 0.0))
+    before = where(is_unset, 1.0, running_variance)
     running_variance[:] = kept * before + momentum * variance
     count += 1

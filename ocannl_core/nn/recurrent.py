@@ -8,6 +8,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.nn.dropout import dropout as drop
+from ocannl_core.nn.sizes import require_axes
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param
@@ -199,6 +200,13 @@ def _stack(
             "A recurrent network has a state for each layer and direction.",
             found=f"{len(first)} states for {layers} layers in {directions} directions",
             fix="pass the states that an earlier call returned, or none",
+        )
+    if isinstance(lengths, Tensor):
+        require_axes(
+            lengths,
+            "...|",
+            "The lengths of sequences have batch axes only: a number for each sequence.",
+            'oc.tensor(lengths, dtype="int32", batch_axes=1)',
         )
     last: list[Any] = []
     for layer in range(layers):

@@ -8,7 +8,7 @@ from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.required_shapes import require_shapes
+from ocannl_core.tensor.operations.required_shapes import require_shape, require_shapes
 
 
 def last_size(x: Tensor, name: str) -> int:
@@ -53,3 +53,12 @@ def with_shape_of(x: Tensor, result: Tensor) -> Tensor:
     """Return a result, stated to have the shape of `x`; known axes of `x` are then known of it."""
     require_shapes("..b..|..n..; ..b..|..n..", x, result)
     return result
+
+
+def require_axes(tensor: Tensor, shape: str, rule: str, fix: str) -> None:
+    """Require axes of a tensor that broadcasting, or a product over all axes, would not."""
+    try:
+        require_shape(tensor, shape)
+    except ShapeError:
+        found = f"{tensor.describe()}, of shape {tensor.shape}"
+        raise ShapeError.at_caller(rule, found=found, fix=fix) from None

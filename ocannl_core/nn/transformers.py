@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ocannl_core.nn.attention import KeysAndValues, KeyValueCache, multi_head_attention
+from ocannl_core.nn.attention import (
+    KeysAndValues,
+    KeyValueCache,
+    multi_head_attention,
+    width_of_heads,
+)
 from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.nn.embeddings import Positions, embedding, learned_positions
 from ocannl_core.nn.layers import dense, repeat_layers
 from ocannl_core.nn.normalization import layer_norm
-from ocannl_core.nn.sizes import last_size, with_shape_of
+from ocannl_core.nn.sizes import with_shape_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.operations.activations import gelu
@@ -68,7 +73,7 @@ def transformer_layer(
     The other arguments are as for `multi_head_attention`; `mask` is for the attention to itself.
     """
     attend: dict[str, Any] = {"heads": heads, "bias": bias, "dropout": dropout}
-    attend["width"] = last_size(x, "transformer_layer") // heads if width is None else width
+    attend["width"] = width_of_heads(x, heads, width, "transformer_layer")
     rows: list[KeysAndValues] = []
     memory_rows: list[KeysAndValues] = []
 
@@ -225,7 +230,7 @@ def _with_width(x: Tensor, layer: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of a layer with a width, which a step of a loop does not infer."""
     if layer.get("width") is not None or "heads" not in layer:
         return layer
-    return {**layer, "width": last_size(x, "transformer_layer") // layer["heads"]}
+    return {**layer, "width": width_of_heads(x, layer["heads"], None, "transformer_layer")}
 
 
 def _normalized(x: Tensor, is_normalized: bool, layer: dict[str, Any]) -> Tensor:

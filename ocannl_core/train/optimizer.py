@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from fnmatch import fnmatchcase
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
-from ocannl_core.base.errors import UsageError
+from ocannl_core.base.errors import MissingAttributeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
 from ocannl_core.base.renamed import old_method
@@ -118,12 +118,14 @@ class Update:
         g: The gradient of these cells, clipped and with L2 decay.
         t: The number of this update, from 1, as a tensor of one cell.
         rate: The learning rate.
+        decay: The decoupled weight decay, a multiple of the cells; None without any.
     """
 
     p: Tensor
     g: Any
     t: Tensor
     rate: Any
+    decay: Any
     _owner: Tensor
     _rows: slice | None
     _state: OptimizerState
@@ -158,6 +160,19 @@ class Update:
 
 Group = Mapping[str, Any] | None
 
+_ATTRIBUTES = {
+    "step": "step = ctx.compile(oc.train.grad_update(loss) + opt.update(loss)), then step()",
+    "zero_grad": "oc.train.grad_update(loss) begins with gradients of 0",
+    **dict.fromkeys(["param_groups", "add_param_group"], "groups={'*.bias': {'weight_decay': 0}}"),
+    "state_dict": "oc.save(path, ctx, loss, optimizer=opt), or {n: ctx[t] for n, t in "
+    "opt.state.items()}",
+    "load_state_dict": "oc.load(path, ctx, loss, optimizer=opt)",
+}
+"""Attributes of optimisers in other libraries, and their counterparts."""
+
+_OF_ALL = "clip_norm", "accumulate", "skip_nonfinite", "skip_outliers", "loss_scale", "groups"
+"""The hyperparameters that all parameters have in common, so that no group has its own."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Optimizer(ABC):
@@ -182,7 +197,8 @@ class Optimizer(ABC):
             it into the gradients. None for 1.
         groups: Hyperparameters for some of the parameters, by patterns of their names (as in
             `loss.params`; `*` and `?` as in file names): `{"*.bias": {"weight_decay": 0.0}}`. The
-            first pattern that fits applies; None in place of hyperparameters freezes.
+            first pattern that fits applies; None in place of hyperparameters freezes. Limits of the
+            norm, accumulation, guards and the loss scale concern all parameters together.
     """
 
     learning_rate: Rate
@@ -201,6 +217,9 @@ class Optimizer(ABC):
     is_decoupled: ClassVar[bool] = False
     """True if weight decay is no part of the gradient that `direction` gets."""
 
+    includes_rate: ClassVar[bool] = False
+    """True if `direction` returns the whole step, with the learning rate and decoupled decay."""
+
     is_elementwise: ClassVar[bool] = False
     """True if the direction of a cell depends on that cell, its gradient and its state alone."""
 
@@ -212,22 +231,33 @@ class Optimizer(ABC):
     def direction(self, update: Update) -> Any:
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name not in _ATTRIBUTES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise MissingAttributeError.at_caller(
+            f"An optimiser makes code from a loss, and has no attribute {name}.",
+            found=f"{name} of {type(self).__name__}(...)",
+            fix=_ATTRIBUTES[name],
+        )
+
     def update(
         self, loss: Tensor, *, params: Iterable[Tensor] | None = None, shard: Shard | None = None
     ) -> Computation:
         """Return the code that updates every parameter that gradients of a loss flow into.
 
-        Code compiled twice, for two sizes of batches, shares the state. Parameters behind
-        `oc.stop_gradient` are frozen: neither steps nor decay move them, and they have no state.
+        Code compiled twice, for two sizes of batches, shares the state, and its count of updates:
+        both update the same parameters. Parameters behind `oc.stop_gradient` are frozen: neither
+        steps nor decay move them, and they have no state.
 
         Args:
             params: The parameters to update instead; frozen ones among them decay.
             shard: The rows of each parameter to update, with state for them alone; None for all.
 
         Raises:
-            UsageError: if there is no such parameter, or a group matches none; if there is a loss
-                scale, for which `minimize` is the code; or if the shard is a part, and the
-                optimiser does not update cell by cell.
+            UsageError: if there is no such parameter, or a group matches none; if other code of the
+                optimiser updates other parameters; if there is a loss scale, for which `minimize`
+                is the code; or if the shard is a part, and the optimiser does not update cell by
+                cell.
         """
         if self.loss_scale is not None:
             raise UsageError.at_caller(
@@ -312,6 +342,7 @@ class Optimizer(ABC):
     def _groups(self, loss: Tensor, trained: Mapping[str, Tensor]) -> dict[Tensor, Optimizer]:
         """Return the hyperparameters of each parameter to train."""
         found: dict[Tensor, Optimizer] = {}
+        names: dict[Tensor, str] = {}
         unused = set(self.groups)
         for name, p in loss.params.items():
             pattern = next((each for each in self.groups if fnmatchcase(name, each)), None)
@@ -320,7 +351,7 @@ class Optimizer(ABC):
                 continue
             group: Group = self.groups[pattern] if pattern is not None else {}
             if group is not None:
-                self._state.names.setdefault(p, name)
+                names[p] = name
                 found[p] = replace(self, **group, groups={}) if group else self
         if unused:
             raise UsageError.at_caller(
@@ -334,6 +365,15 @@ class Optimizer(ABC):
                 found=f"groups= freezes every parameter of {loss!r}",
                 fix='leave some out of patterns with None, as in groups={"body.*": None}',
             )
+        known = self._state.names
+        if known and known.keys() != names.keys():
+            raise UsageError.at_caller(
+                "All code of an optimiser updates the same parameters, with one count of updates.",
+                found=f"{', '.join(names.values())} after {', '.join(known.values())}, of which "
+                f"{len(known.keys() & names.keys())} are the same",
+                fix="an optimiser of its own for each set of parameters and for each model",
+            )
+        self._state.names = known or names
         return found
 
     def _record(self, groups: Mapping[Tensor, Optimizer], shard: Shard | None) -> None:
@@ -347,7 +387,9 @@ class Optimizer(ABC):
         gate = is_last
         if self.clip_norm is not None or self.skip_outliers is not None:
             norm = state.diagnostic("gradient_norm", dtype)
-            norm[:] = sqrt(sum(cast(einsum(SUM, g * g), dtype) for g in gradients.values()))
+            # squares leave the range of float16 far earlier than the norm
+            wide = [cast(g, dtype) for g in gradients.values()]
+            norm[:] = sqrt(sum(einsum(SUM, g * g) for g in wide))
             if self.skip_outliers is not None:
                 gate = _both(gate, self.skip_outliers.accepts(norm, state, is_last))
             if self.clip_norm is not None:
@@ -420,11 +462,12 @@ class Optimizer(ABC):
         decay = self.weight_decay * p if has_decay else None
         if decay is not None and not self.is_decoupled:
             gradient = gradient + decay
-        update = Update(p, gradient, t, rate, owner, rows, state, gate, clock)
-        direction = self.direction(update)
-        if decay is not None and self.is_decoupled:
-            direction = direction + decay
-        owner[slice(None) if rows is None else rows] = gated(gate, p - rate * direction, p)
+            decay = None
+        update = Update(p, gradient, t, rate, decay, owner, rows, state, gate, clock)
+        step = self.direction(update)
+        if not self.includes_rate:
+            step = rate * (step if decay is None else step + decay)
+        owner[slice(None) if rows is None else rows] = gated(gate, p - step, p)
         if self.average is not None:
             p = owner if rows is None else owner[rows]
             mean = update.state("average")
@@ -440,26 +483,30 @@ def _both(first: Tensor | None, second: Tensor) -> Tensor:
 
 def _check(optimizer: Optimizer) -> None:
     """Raise UsageError for hyperparameters that no update can have."""
-    rate, decay = optimizer.learning_rate, optimizer.weight_decay
-    count, average = optimizer.accumulate, optimizer.average
-    is_rate = isinstance(rate, Tensor | Schedule) or _is_number(rate)
-    is_decay = isinstance(decay, Tensor) or _is_number(decay)
-    is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 1
-    is_average = average is None or (_is_number(average) and average < 1)
-    limits = {key: getattr(optimizer, key) for key in ("clip_value", "clip_norm")}
-    for key, is_right, rule in (
-        ("learning_rate", is_rate, "a number, a tensor of one cell or a schedule"),
-        ("weight_decay", is_decay, "a number, not negative"),
-        *(
-            (key, limit is None or _is_number(limit), "a finite number that is not negative")
-            for key, limit in limits.items()
-        ),
-        ("accumulate", is_count, "a number of micro-batches, at least 1"),
-        ("average", is_average, "a decay between 0 and 1, such as 0.999"),
-    ):
-        if not is_right:
-            found = f"{type(optimizer).__name__}({key}={getattr(optimizer, key)!r})"
-            raise UsageError.at_caller(f"{key}= of an optimiser is {rule}.", found)
+    values = {name: getattr(optimizer, name, None) for name in _RANGES}
+    check_ranges(type(optimizer).__name__, **values)
+    for pattern, group in optimizer.groups.items():
+        if common := [name for name in _OF_ALL if name in (group or ())]:
+            raise UsageError.at_caller(
+                f"{', '.join(common)} of an optimiser concerns all parameters together.",
+                found=f"groups={{{pattern!r}: {group!r}}}",
+                fix=f"{type(optimizer).__name__}({common[0]}=...), beside groups=",
+            )
+
+
+def check_ranges(owner: str, **hyperparameters: Any) -> None:
+    """Raise UsageError for a hyperparameter that is out of range, which None never is."""
+    for name, value in hyperparameters.items():
+        is_right, rule = _RANGES[name]
+        if value is not None and not is_right(value):
+            raise UsageError.at_caller(
+                f"{name}= of an optimiser is {rule}.", found=f"{owner}({name}={value!r})"
+            )
+
+
+def _each(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a condition of a number, or of each number of a tuple."""
+    return lambda value: all(map(is_right, value if isinstance(value, tuple) else (value,)))
 
 
 def _is_number(value: object) -> bool:
@@ -467,3 +514,38 @@ def _is_number(value: object) -> bool:
         return False
     number = float(value)
     return math.isfinite(number) and number >= 0
+
+
+_NOT_NEGATIVE = _each(_is_number), "a finite number that is not negative"
+_DECAY = _each(lambda value: 0 <= value < 1), "a decay, at least 0 and less than 1"
+_SHARE = _each(lambda value: 0 <= value <= 1), "a decay, from 0 to 1"
+
+_RANGES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "learning_rate": (
+        lambda value: isinstance(value, Tensor | Schedule) or _is_number(value),
+        "a number, a tensor of one cell or a schedule",
+    ),
+    "weight_decay": (
+        lambda value: isinstance(value, Tensor) or _is_number(value),
+        "a number, not negative",
+    ),
+    "accumulate": (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+        "a number of micro-batches, at least 1",
+    ),
+    "average": (
+        lambda value: _is_number(value) and value < 1,
+        "a decay between 0 and 1, such as 0.999",
+    ),
+    "etas": (lambda value: 0 < value[0] < 1 < value[1], "a factor below 1 and a factor above 1"),
+    "step_sizes": (lambda value: 0 < value[0] <= value[1], "a least and a greatest step"),
+    "beta2_decay": (lambda value: value <= 0, "an exponent that is not positive"),
+    "d": (lambda value: value > 0, "a positive number"),
+    "ns_steps": (lambda value: value >= 1, "a number of iterations, at least 1"),
+    "betas": _DECAY,
+    "alpha": _SHARE,
+    "rho": _SHARE,
+    **dict.fromkeys(("clip_value", "clip_norm", "momentum", "eps", "lr_decay"), _NOT_NEGATIVE),
+    **dict.fromkeys(("initial_accumulator_value", "momentum_decay", "trust"), _NOT_NEGATIVE),
+}
+"""The conditions of hyperparameters by name, and their rules in words; None is always allowed."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any, ClassVar
 
+from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers.dtypes import float64
 from ocannl_core.tensor.computations.recording import cd
@@ -26,7 +27,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     sqrt,
 )
 from ocannl_core.train.guards import SUM
-from ocannl_core.train.optimizer import Optimizer, Update
+from ocannl_core.train.optimizer import Optimizer, Update, check_ranges
 
 
 class _Elementwise(Optimizer):
@@ -72,6 +73,10 @@ class SGD(_Elementwise):
     momentum: float = 0.0
     dampening: float = 0.0
     nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_nesterov(self.nesterov, self.momentum, self.dampening)
 
     def direction(self, update: Update) -> Any:
         g = update.g
@@ -269,6 +274,7 @@ class Rprop(_Elementwise):
 
     etas: tuple[float, float] = (0.5, 1.2)
     step_sizes: tuple[float, float] = (1e-6, 50.0)
+    includes_rate: ClassVar[bool] = True
 
     def direction(self, update: Update) -> Any:
         g = update.g
@@ -280,7 +286,7 @@ class Rprop(_Elementwise):
         smallest, largest = self.step_sizes
         size = update.keep("step_size", minimum(maximum(size, smallest), largest))
         kept = update.keep("previous", where(agreement < 0.0, 0.0, g))
-        return sign(kept) * size / update.rate
+        return sign(kept) * size
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -371,7 +377,8 @@ class Muon(Adam):
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Adafactor(Optimizer):
     """Squared gradients as an outer product of their means over inputs and over outputs (Shazeer
-    and Stern, 2018). Weight decay is decoupled.
+    and Stern, 2018). Weight decay is decoupled. The learning rate of update t is at most `1 /
+    sqrt(t)`, but for the decay.
 
     Attributes:
         beta2_decay: The decay of the averages at update t is `1 - t**beta2_decay`.
@@ -384,6 +391,7 @@ class Adafactor(Optimizer):
     eps: tuple[float, float] = (1e-14, 1e-3)
     d: float = 1.0
     is_decoupled: ClassVar[bool] = True
+    includes_rate: ClassVar[bool] = True
 
     def direction(self, update: Update) -> Any:
         p, g, t = update.p, update.g, update.t
@@ -404,7 +412,9 @@ class Adafactor(Optimizer):
         count = (output or 1) * (inputs or 1)
         excess = sqrt(einsum(SUM, step * step) / count) / self.d
         size = sqrt(einsum(SUM, p * p) / count)
-        return step * (maximum(size, self.eps[1]) / maximum(excess, 1.0))
+        rate = minimum(update.rate, 1.0 / sqrt(t))
+        step = step * (rate * maximum(size, self.eps[1]) / maximum(excess, 1.0))
+        return step if update.decay is None else step + update.rate * update.decay
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -412,18 +422,22 @@ class ScheduleFreeAdamW(_Moments):
     """AdamW with averaged iterates in place of a decaying learning rate (Defazio et al., 2024).
 
     The parameters are the points at which gradients are taken; the averages, which evaluation uses,
-    are in `averages`.
+    are in `averages`. Weight decay is decoupled: a part of the steps of the iterates.
 
     Attributes:
         betas: The interpolation between averages and iterates, and the decay of the squares.
         eps: A number added to the root.
     """
 
+    is_decoupled: ClassVar[bool] = True
+    includes_rate: ClassVar[bool] = True
+
     def direction(self, update: Update) -> Any:
         p, first, second = update.p, *self.betas
         square = update.average("second_moment", update.g * update.g, second)
         rate = update.rate * sqrt(update.correction(second))
         step = update.g / (sqrt(square) + self.eps)
+        step = step if update.decay is None else step + update.decay
         is_first = equal(update.t, 1.0)
         largest = update.keep("largest_rate", maximum(update.state("largest_rate"), rate))
         weight = largest * largest
@@ -431,10 +445,10 @@ class ScheduleFreeAdamW(_Moments):
         iterate = where(is_first, p, update.state("iterate"))
         iterate = update.keep("iterate", iterate - rate * step)
         mean = where(is_first, p, update.state("average"))
-        share = weight / total
+        share = where(equal(total, 0.0), 0.0, weight / total)  # before the first positive rate
         mean = update.keep("average", mean * (1.0 - share) + iterate * share)
         update.publish_average("average")
-        return (p - (first * mean + (1.0 - first) * iterate)) / update.rate
+        return p - (first * mean + (1.0 - first) * iterate)
 
 
 def matrix_sizes(p: Tensor) -> tuple[int | None, int | None]:
@@ -445,6 +459,16 @@ def matrix_sizes(p: Tensor) -> tuple[int | None, int | None]:
     _ = p.info
     output, inputs = (row.sizes for row in (p.shape.output, p.shape.input))
     return prod(output) if output else None, prod(inputs) if inputs else None
+
+
+def _check_nesterov(nesterov: bool, momentum: float, dampening: float = 0.0) -> None:
+    """Refuse Nesterov momentum where there is none, or dampened one, which has no meaning."""
+    if nesterov and (momentum == 0 or dampening != 0):
+        raise UsageError.at_caller(
+            "Nesterov momentum is momentum without dampening.",
+            found=f"nesterov=True with momentum={momentum!r} and dampening={dampening!r}",
+            fix="momentum=0.9, nesterov=True",
+        )
 
 
 @cd
@@ -464,6 +488,10 @@ def sgd_step(
         weight_decay: The multiple of the parameter added to its gradient.
         nesterov: True for Nesterov momentum.
     """
+    check_ranges(
+        "sgd_step", learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay
+    )
+    _check_nesterov(nesterov, momentum)
     delta = declare("sgd_delta")
     delta[:] = p.grad + weight_decay * p
     if momentum > 0:

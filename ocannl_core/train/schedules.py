@@ -250,8 +250,14 @@ def one_cycle(
         first_divisor: The first value is `rate / first_divisor`.
         last_divisor: The last value is the first one divided by this number.
     """
-    _check_numbers(rate=rate)
+    _check_numbers(rate=rate, first_divisor=first_divisor, last_divisor=last_divisor)
     _check_count("steps", steps)
+    if not first_divisor or not last_divisor:
+        raise UsageError.at_caller(
+            "The divisors of a one-cycle schedule are positive.",
+            found=f"first_divisor={first_divisor!r} and last_divisor={last_divisor!r}",
+            fix="first_divisor=25.0, last_divisor=1e4",
+        )
     if not 0 < rise < 1:
         raise UsageError.at_caller(
             "The rise of a one-cycle schedule is a fraction of its updates.",
@@ -335,9 +341,10 @@ def _check_count(name: str, count: object) -> None:
 
 def _check_numbers(**numbers: object) -> None:
     for name, number in numbers.items():
-        if not isinstance(number, Real) or isinstance(number, bool) or not math.isfinite(number):
+        is_number = isinstance(number, Real) and not isinstance(number, bool)
+        if not is_number or not 0 <= float(number) < math.inf:  # type: ignore[arg-type]
             raise UsageError.at_caller(
-                "The values of a schedule are finite numbers.",
+                "The values of a schedule are finite numbers that are not negative.",
                 found=f"{name}={number!r}",
                 fix=f"{name}=1e-3",
             )

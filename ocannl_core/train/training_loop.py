@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import field
 from functools import partial
 from math import prod
@@ -211,7 +211,8 @@ def fit(
         inputs: The placeholders to fill from each batch.
         loss: The tensor of one cell that `step` computes; over several devices, the loss of a slot,
             whose mean over the slots is recorded.
-        epochs: The number of epochs; the rest of the epoch of a resumed loader counts as one.
+        epochs: The number of epochs; the rest of the epoch of a resumed loader counts as one. 0
+            where a resumed training is complete.
         steps: The largest number of steps; None for no limit.
         first_step: The number of earlier steps, as `oc.load` returns it.
         indices: The static indices and extents of a call as a function of the number of steps
@@ -231,10 +232,12 @@ def fit(
 
     Raises:
         DivergenceError: if a loss is not finite.
-        UsageError: if an argument is of the wrong kind, or the loader has no batches.
+        UsageError: if an argument is of the wrong kind, the step does not compute the loss, or the
+            loader has no batches.
     """
     every = None if checkpoint is None else checkpoint.every
-    _check_counts(epochs=epochs, steps=steps, patience=patience, read_every=read_every, every=every)
+    _check_counts(0, epochs=epochs, steps=steps)
+    _check_counts(1, patience=patience, read_every=read_every, every=every)
     for name, given, kinds in (("nonfinite", nonfinite, Nonfinite), ("mode", mode, Mode)):
         if given not in get_args(kinds):
             choices = ", ".join(map(repr, get_args(kinds)))
@@ -253,7 +256,9 @@ def fit(
     communicator: Communicator = step.communicator if is_parallel else OneProcess()
     if evaluation is not None:
         _check_is_whole(communicator, evaluation.loader)
+        _check_evaluation(evaluation.step, evaluation.value)
     log = LossLog(step.context, step.means.get(loss, loss) if is_parallel else loss, read_every)
+    _check_is_computed(step, loss, "loss=")
     run = Run(log, first_step, nonfinite, is_parallel=is_parallel)
     is_shown = sys.stderr.isatty() if progress is None else progress
     line = _Line(is_shown and communicator.rank == 0, epochs)
@@ -275,11 +280,12 @@ def fit(
     actions = _actions("on_epoch", callbacks, on_epoch)
     sign = 1.0 if mode == "min" else -1.0
     best, waited = float("inf"), 0
+    run.ended_by = "steps" if steps == 0 else ""
     with line:
-        for _ in range(epochs):
+        for _ in range(0 if run.ended_by else epochs):
             begin = run.step
-            loop.run_batches()
-            if run.ended_by:
+            is_whole = loop.run_batches()
+            if run.ended_by == "nonfinite" or (run.ended_by and not is_whole):
                 break
             run.epoch += 1
             losses, rows = log.all()[begin - first_step :], loop.rows
@@ -330,8 +336,10 @@ class _Loop:
     read_every: int
     rows: list[int] = field(default_factory=list)
 
-    def run_batches(self) -> None:
-        """Call the routine for every batch, until an event ends the loop."""
+    def run_batches(self) -> bool:
+        """Call the routine for every batch, until an event ends the loop; return True at the end of
+        the epoch.
+        """
         run, step, fill = self.run, self.step, self.fill
         indices, actions, rows = self.indices, self.actions, self.rows
         is_masked = reads_mask(self.inputs)
@@ -369,6 +377,14 @@ class _Loop:
                 "pass a list or an oc.data.Loader; a generator is exhausted after one epoch",
             )
         run._update()
+        return not run.ended_by or self._has_no_more(done - begin)
+
+    def _has_no_more(self, taken: int) -> bool:
+        """Return True if the last batch that was taken is that of the epoch, as far as known."""
+        state = getattr(self.loader, "state", None)
+        if isinstance(state, tuple):
+            return bool(state[-1] == 0)
+        return isinstance(self.loader, Sized) and taken == len(self.loader)
 
     def _next_event(self) -> int:
         """Return the number of steps at which more is to do than the next step."""
@@ -426,9 +442,11 @@ def evaluate(
     is. A loader of one slot gives the mean over its rows.
 
     Raises:
-        UsageError: if there are no batches.
+        UsageError: if there are no batches, or the routine does not compute the number, or changes
+            parameters.
     """
     ctx = step.context
+    _check_evaluation(step, value)
     fill = filler(ctx, inputs)
     total = weight = 0.0
     for number, batch in enumerate(loader):
@@ -449,6 +467,32 @@ def _check_is_whole(communicator: Communicator, loader: Iterable[Any]) -> None:
             "Each of several processes evaluates over all examples.",
             f"{loader!r} for one slot",
             "oc.data.Loader(..., batch=n) without slot= and slots=",
+        )
+
+
+def _check_evaluation(step: Routine, value: Tensor) -> None:
+    """Refuse a number that a routine does not compute, and a routine that trains."""
+    if value in step.context:
+        _check_is_computed(step, value, "value=")
+    if moved := [name for name, p in value.params.items() if p.node in step.writes]:
+        raise UsageError.at_caller(
+            "An evaluation leaves parameters as they are.",
+            found=f"{step.name} changes {', '.join(moved)}",
+            fix="a routine of its own, ctx.compile(oc.train.forward(value)), with a value that is "
+            "built inside `with oc.evaluation():`",
+        )
+
+
+def _check_is_computed(step: Routine | DataParallel, value: Tensor, argument: str) -> None:
+    """Refuse a number of another routine, which keeps its value while this one runs."""
+    computed = step.means if isinstance(step, DataParallel) else step.writes
+    if (value if isinstance(step, DataParallel) else value.node) not in computed:
+        name = "the step" if isinstance(step, DataParallel) else step.name
+        raise UsageError.at_caller(
+            f"{argument} is a number that the routine of each batch computes and stores.",
+            found=f"{value.describe()}, which {name} does not",
+            fix="pass the tensor that the routine was compiled for; beside keep= of ctx.compile, "
+            "which replaces its results, name it there",
         )
 
 
@@ -495,12 +539,12 @@ class _Line:
         self._drawn, self._width = now, len(text)
 
 
-def _check_counts(**counts: object) -> None:
+def _check_counts(least: int, **counts: object) -> None:
     for name, count in counts.items():
-        is_count = isinstance(count, Integral) and not isinstance(count, bool) and int(count) >= 1
-        if count is not None and not is_count:
+        is_integer = isinstance(count, Integral) and not isinstance(count, bool)
+        if count is not None and not (is_integer and int(count) >= least):  # type: ignore[call-overload]
             raise UsageError.at_caller(
-                f"{name}= of a training loop is a positive integer.", repr(count)
+                f"{name}= of a training loop is an integer, at least {least}.", repr(count)
             )
 
 

@@ -275,13 +275,17 @@ def adafactor(
             variance = square
         move = g / np.sqrt(np.maximum(variance, eps[0]))
         excess = max(1.0, np.sqrt((move**2).mean()) / d)
-        return p * (1 - learning_rate * weight_decay) - learning_rate * size * move / excess
+        rate = min(learning_rate, 1 / np.sqrt(t))
+        return p * (1 - learning_rate * weight_decay) - rate * size * move / excess
 
     return step
 
 
 def schedule_free_adamw(
-    learning_rate: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    learning_rate: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
 ) -> Step:
     v: Array = 0.0
     z: Array = None
@@ -294,7 +298,7 @@ def schedule_free_adamw(
             z, x = p.copy(), p.copy()
         v = betas[1] * v + (1 - betas[1]) * g**2
         rate = learning_rate * np.sqrt(1 - betas[1] ** t)
-        z = z - rate * g / (np.sqrt(v) + eps)
+        z = z - rate * (g / (np.sqrt(v) + eps) + weight_decay * p)
         largest = max(largest, rate)
         total += largest**2
         x = x + largest**2 / total * (z - x)

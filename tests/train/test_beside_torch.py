@@ -25,7 +25,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((n, each) for n in ("Adamax", "RAdam") for each in ({}, DECAY)),
     ("RAdam", {"decoupled_weight_decay": True, **DECAY}),
     *(("Rprop", each) for each in ({}, {"etas": (0.6, 1.3)}, {"step_sizes": (1e-4, 0.02)})),
-    *(("Adafactor", each) for each in ({}, DECAY)),
+    *(("Adafactor", each) for each in ({}, DECAY, {"lr": 0.5, **DECAY})),
     *(("NAdam", each) for each in ({}, DECAY, {"momentum_decay": 6e-3})),
 ]
 
@@ -33,14 +33,15 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "arguments"), SETTINGS)
 def test_twenty_steps_equal_those_of_torch(name: str, arguments: dict[str, Any]) -> None:
     values = [torch.tensor(each, requires_grad=True) for each in (WEIGHTS, OFFSETS)]
-    theirs = getattr(torch.optim, name)(values, lr=0.01, **arguments)
+    arguments = {"lr": 0.01, **arguments}
+    theirs = getattr(torch.optim, name)(values, **arguments)
     for _ in range(20):
         theirs.zero_grad()
         (torch.tanh(torch.tensor(DATA) @ values[0].T + values[1]) ** 2).sum().backward()
         theirs.step()
     with oc.Session(dtype="float64"):
         loss, w, b = _tanh_squares()
-        ours = getattr(oc.train, name)(learning_rate=0.01, **arguments)
+        ours = getattr(oc.train, name)(learning_rate=arguments.pop("lr"), **arguments)
         ctx = oc.Context("cpu_c")
         ctx.init_params(loss)
         step = ctx.compile(oc.train.grad_update(loss) + ours.update(loss))

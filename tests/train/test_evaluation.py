@@ -59,6 +59,55 @@ def test_running_statistics_follow_batches(target: str) -> None:
         assert model.statistic("normalized.batch_norm.batches") == count
 
 
+@pytest.mark.parametrize("is_initialized", [True, False])
+def test_training_continues_from_statistics_of_other_programs(
+    target: str, is_initialized: bool
+) -> None:
+    """Their files may lack the count of batches."""
+    x = oc.placeholder("x", batch=[8], output=[3])
+    loss = oc.sum(oc.nn.batch_norm(x))
+    context = oc.Context(target)
+    if is_initialized:
+        context.init_params(loss)
+    else:
+        context.assign({p: np.ones(3) for p in loss.params})
+    step = context.compile(oc.train.grad_update(loss))
+    context[loss.statistics["batch_norm.running_variance"]] = [2.0, 0.5, 30.0]
+    context[loss.statistics["batch_norm.running_mean"]] = [1.0, 2.0, 3.0]
+    context[x] = IMAGES
+    step()
+    variance = 0.9 * np.array([2.0, 0.5, 30.0]) + 0.1 * IMAGES.var(axis=0, ddof=1)
+    mean = 0.9 * np.array([1.0, 2.0, 3.0]) + 0.1 * IMAGES.mean(axis=0)
+    found = (context[loss.statistics[f"batch_norm.running_{n}"]] for n in ("mean", "variance"))
+    for value, expected in zip(found, (mean, variance), strict=True):
+        np.testing.assert_allclose(value, expected)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_running_statistics_have_the_format_of_parameters(target: str, dtype: str) -> None:
+    with oc.Session(dtype=dtype, param_dtype="float32"):
+        x = oc.placeholder("x", batch=[8], output=[3])
+        net = oc.op(lambda x: oc.nn.batch_norm(oc.nn.dense(x, output=[3])))()
+        with oc.evaluation():  # a warning would fail
+            evaluated = net(x)
+        y = net(x)
+        loss = oc.sum(y)
+        context = oc.Context(target)
+        context.init_params(loss)
+        step = context.compile(oc.train.grad_update(loss))
+        context.compile(oc.train.forward(evaluated))
+        assert str(evaluated.dtype) == str(y.dtype) == dtype
+        (weight,) = (p for name, p in loss.params.items() if name.endswith("weight"))
+        context[weight] = np.eye(3)
+        context[x] = 2.0 * (np.arange(8)[:, None] % 2) + np.array([3.0, 10.0, 50.0])
+        for _ in range(60):  # nearer than 1/50, steps are lost in 8 bits
+            step()
+        found = {name.split(".")[-1]: t for name, t in loss.statistics.items()}
+        assert found["running_mean"].dtype is found["running_variance"].dtype is oc.float32
+        expected = np.array([4.0, 11.0, 51.0]) * (1 - 0.9**60)
+        np.testing.assert_allclose(context[found["running_mean"]], expected, rtol=1e-3)
+
+
 def test_evaluation_reads_the_running_statistics_and_drops_nothing(target: str) -> None:
     model = Model(target)
     for _ in range(3):

@@ -95,8 +95,9 @@ def test_wrong_arguments_are_errors() -> None:
         ({"inputs": []}, "inputs= are placeholders"),
         ({"inputs": 3}, "inputs= are placeholders"),
         ({"inputs": {model.x: 1.5}}, "inputs= are placeholders"),
-        ({"epochs": 0}, "epochs= of a training loop"),
-        ({"steps": 0}, "steps= of a training loop"),
+        ({"epochs": -1}, "epochs= of a training loop"),
+        ({"epochs": 1.0}, "epochs= of a training loop"),
+        ({"steps": -1}, "steps= of a training loop"),
         ({"patience": True}, "patience= of a training loop"),
         ({"nonfinite": "pass"}, "'raise', 'stop', 'ignore'"),
         ({"first_step": -1}, "first_step="),
@@ -147,6 +148,48 @@ def test_a_loop_ends_after_steps_or_when_a_callback_stops_it() -> None:
     assert (run.step, run.ended_by) == (2, "callback")
     run = Model().fit(epochs=5, on_epoch=lambda run: run.stop())
     assert (run.epoch, run.ended_by) == (1, "callback")
+
+
+@pytest.mark.parametrize("options", [{"epochs": 0}, {"epochs": 2, "steps": 0}])
+def test_a_training_that_is_complete_trains_nothing(
+    tmp_path: Path, options: dict[str, int]
+) -> None:
+    model = Model()
+    before = model.w
+    file = oc.train.Checkpoint(tmp_path / "m.safetensors", model.loss, model.opt)
+    run = model.fit(first_step=6, checkpoint=file, **options)
+    assert (run.step, run.epoch, len(run.losses), run.epoch_losses) == (6, 0, 0, [])
+    assert run.ended_by == ("steps" if "steps" in options else "epochs")
+    assert model.w == before
+    assert model.loader.state == (0, 0)
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_an_epoch_that_ends_with_the_last_step_counts(is_list: bool) -> None:
+    model = Model()
+    loader = list(model.loader) if is_list else model.loader
+    seen: list[int] = []
+    run = model.fit(loader=loader, epochs=3, steps=6, on_epoch=lambda run: seen.append(run.step))
+    assert (run.epoch, run.ended_by, seen, len(run.epoch_losses)) == (2, "steps", [3, 6], 2)
+    run = Model().fit(epochs=3, steps=4)
+    assert (run.epoch, len(run.epoch_losses)) == (1, 1)
+
+
+def test_numbers_that_a_routine_does_not_compute_are_refused() -> None:
+    model = Model()
+    model.fit(epochs=1)
+    other = oc.mean(model.x)
+    forward = model.ctx.compile(oc.train.forward(other))
+    with pytest.raises(oc.UsageError, match="loss= is a number that the routine of each batch"):
+        model.fit(loss=other)
+    with pytest.raises(oc.UsageError, match="value= is a number that the routine of each batch"):
+        oc.train.evaluate(forward, model.loader, [model.x, model.y], model.loss)
+
+
+def test_an_evaluation_by_a_training_step_is_refused() -> None:
+    model = Model()
+    with pytest.raises(oc.UsageError, match="An evaluation leaves parameters as they are"):
+        oc.train.evaluate(model.step, model.loader, [model.x, model.y], model.loss)
 
 
 def mean_of_rows(batch: int) -> tuple[Any, Any, Any]:

@@ -54,6 +54,13 @@ def test_long_gradients_are_scaled_down_to_the_norm_and_short_ones_are_kept(targ
     assert model.step(0.1, 0.2, 0.2) == pytest.approx(np.subtract(before, [0.1, 0.2, 0.2]))
 
 
+def test_the_norm_of_gradients_in_float16_has_their_range(target: str) -> None:
+    with oc.Session(dtype="float16"):
+        model = Linear(target, oc.train.SGD(learning_rate=1.0, clip_norm=0.5), dtype="float16")
+        assert model.step(600.0, 0.0, 800.0) == pytest.approx([0.7, 2.0, 2.6], rel=1e-3)
+        assert model.state("gradient_norm")[...] == pytest.approx(1000.0)
+
+
 def test_an_infinite_norm_stops_the_step_where_gradients_are_finite(target: str) -> None:
     model = Linear(target, oc.train.SGD(learning_rate=1.0, clip_norm=1.0))
     assert model.step(1e200, 1.0, 1.0) == pytest.approx([1, 2, 3])

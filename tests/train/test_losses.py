@@ -263,12 +263,41 @@ def test_metrics_leave_out_ignored_targets(target: str, reduction: Any) -> None:
         np.testing.assert_allclose(ctx[doubt], np.exp(OWN[IDS != 3].mean()))
 
 
+@pytest.mark.parametrize("ignore", [None, -100])
+def test_the_mean_of_many_losses_in_float16_is_in_its_range(
+    target: str, ignore: int | None
+) -> None:
+    with oc.Session(dtype="float16"):
+        scores = oc.tensor(np.tile([[0.0, 40.0]], (4096, 1)), batch_axes=1, dtype="float16")
+        ids = oc.tensor(np.zeros(4096, np.int32), batch_axes=1)
+        loss = oc.nn.cross_entropy(scores, ids, ignore=ignore)
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(loss))()
+        assert ctx.item(loss) == 40.0
+
+
+def test_more_classes_than_the_range_of_float16_are_summed_up(target: str) -> None:
+    with oc.Session(dtype="float16"):
+        scores = oc.tensor(np.zeros((2, 70000), np.float16), batch_axes=1)
+        loss = oc.nn.cross_entropy(scores, oc.tensor(np.zeros(2, np.int32), batch_axes=1))
+        logs = oc.log_softmax(scores).mean()
+        total = oc.logsumexp(scores, axis=-1).mean()
+        assert {each.dtype for each in (loss, logs, total)} == {oc.float16}
+        ctx = oc.Context(target)
+        forward = sum(map(oc.train.forward, (logs, total)), oc.train.forward(loss))
+        ctx.compile(forward)()
+        found = [ctx.item(loss), -ctx.item(logs), ctx.item(total)]
+        np.testing.assert_allclose(found, np.log(70000), rtol=1e-3)
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda s: oc.nn.cross_entropy(s, _ids(), reduction="avg"),
         lambda s: oc.nn.cross_entropy(s, _ids(), smoothing=1.0),
         lambda s: oc.nn.cross_entropy(s, _cells(PARTS), ignore=3),
+        lambda s: oc.nn.cross_entropy(s, _ids(), ignore=2.5),
+        lambda s: oc.nn.accuracy(s, _ids(), ignore=True),
         lambda s: oc.nn.cross_entropy(s, IDS),
         lambda s: oc.nn.huber(s, _cells(REAL), delta=0.0),
         lambda s: oc.nn.accuracy(s, _cells(PARTS)),

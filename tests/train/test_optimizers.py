@@ -41,6 +41,7 @@ CASES: list[tuple[str, Formula, dict[str, Any]]] = [
     ("Adafactor", formulas.adafactor, {}),
     ("Adafactor", formulas.adafactor, {"weight_decay": 0.1, "d": 0.5}),
     ("ScheduleFreeAdamW", formulas.schedule_free_adamw, {}),
+    ("ScheduleFreeAdamW", formulas.schedule_free_adamw, {"weight_decay": 0.3}),
 ]
 
 
@@ -219,6 +220,128 @@ def test_hyperparameters_out_of_range_are_refused(arguments: dict[str, Any], fou
     with pytest.raises(oc.UsageError) as error:
         oc.train.Adam(**arguments)
     assert found in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("Adam", {"betas": (0.9, 1.0)}),
+        ("AdamW", {"betas": (-0.1, 0.9)}),
+        ("RMSprop", {"alpha": 1.5}),
+        ("Adadelta", {"rho": -0.1}),
+        ("Adam", {"eps": -1e-8}),
+        ("SGD", {"momentum": -0.9}),
+        ("Adagrad", {"lr_decay": -1.0}),
+        ("NAdam", {"momentum_decay": -1.0}),
+        ("Rprop", {"etas": (1.2, 0.5)}),
+        ("Rprop", {"step_sizes": (1.0, 0.1)}),
+        ("Adafactor", {"beta2_decay": 0.8}),
+        ("Adafactor", {"eps": (1e-14, float("nan"))}),
+        ("Muon", {"ns_steps": 0}),
+    ],
+)
+def test_constants_of_formulas_out_of_range_are_refused(
+    name: str, arguments: dict[str, Any]
+) -> None:
+    ((key, _),) = arguments.items()
+    with pytest.raises(oc.UsageError, match=f"{key}= of an optimiser is"):
+        getattr(oc.train, name)(learning_rate=0.1, **arguments)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"momentum": 0.9, "dampening": 0.1}])
+def test_nesterov_momentum_without_momentum_or_with_dampening_is_refused(
+    arguments: dict[str, Any],
+) -> None:
+    with pytest.raises(oc.UsageError, match="Nesterov momentum is momentum without dampening"):
+        oc.train.SGD(learning_rate=0.1, nesterov=True, **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"nesterov": True},
+        {"momentum": -0.5},
+        {"learning_rate": -0.1},
+        {"weight_decay": float("nan")},
+    ],
+)
+def test_a_plain_step_checks_its_arguments_as_an_optimiser(arguments: dict[str, Any]) -> None:
+    with oc.Session():
+        loss, *_ = _tanh_squares("float32")
+        with pytest.raises(oc.UsageError, match=r"Nesterov momentum|of an optimiser is"):
+            oc.train.sgd_update(loss, **{"learning_rate": 0.1, **arguments})
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"clip_norm": 1.0},
+        {"accumulate": 2},
+        {"skip_nonfinite": True},
+        {"skip_outliers": oc.train.ZScore()},
+        {"loss_scale": oc.train.DynamicScale()},
+    ],
+)
+def test_a_group_without_a_say_in_a_hyperparameter_of_all_is_refused(group: dict[str, Any]) -> None:
+    (key,) = group
+    with pytest.raises(oc.UsageError, match=f"{key} of an optimiser concerns all parameters"):
+        oc.train.SGD(learning_rate=0.1, groups={"w": group})
+
+
+def test_an_optimiser_of_two_losses_with_parameters_of_one_name_is_refused() -> None:
+    with oc.Session():
+        first, second = (oc.param("w", init=np.ones(3, np.float32)) for _ in range(2))
+        optimizer = oc.train.Adam(learning_rate=0.1)
+        optimizer.update(oc.sum(first * first))
+        with pytest.raises(oc.UsageError, match="same parameters") as error:
+            optimizer.update(oc.sum(second * second))
+        assert "w after w, of which 0 are the same" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["Rprop", "ScheduleFreeAdamW", "Adafactor"])
+def test_a_learning_rate_of_0_leaves_parameters_finite(target: str, name: str) -> None:
+    rate = oc.train.joined([oc.train.constant(0.0), oc.train.linear(0.1, steps=2)], boundaries=[1])
+    with oc.Session():
+        loss, w, _ = _tanh_squares("float32")
+        optimizer = getattr(oc.train, name)(learning_rate=rate)
+        ctx = oc.Context(target)
+        ctx.init_params(loss)
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+        for _ in range(5):
+            step()
+        assert np.isfinite(ctx[w]).all()
+        assert not np.array_equal(ctx[w], WEIGHTS.astype(np.float32))
+
+
+def test_adafactor_moves_at_most_by_the_inverse_root_of_the_count(target: str) -> None:
+    with oc.Session(dtype="float64"):
+        loss, w, _ = _tanh_squares()
+        optimizer = oc.train.Adafactor(learning_rate=0.8, weight_decay=0.1)
+        ctx = oc.Context(target)
+        ctx.init_params(loss)
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+        formula = formulas.adafactor(0.8, weight_decay=0.1)
+        for count in range(1, 6):
+            before, (gradient, _) = ctx[w], _gradients(ctx[w], ctx[loss.params["b"]])
+            step()
+            np.testing.assert_allclose(ctx[w], formula(before, gradient, count), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("step", r"step = ctx\.compile"),
+        ("zero_grad", "begins with gradients of 0"),
+        ("param_groups", "groups="),
+        ("state_dict", r"oc\.save"),
+        ("load_state_dict", r"oc\.load"),
+    ],
+)
+def test_attributes_of_other_optimisers_have_counterparts(name: str, fix: str) -> None:
+    optimizer = oc.train.SGD(learning_rate=0.1)
+    with pytest.raises(AttributeError, match=fix):
+        getattr(optimizer, name)
+    assert not hasattr(optimizer, "others")
 
 
 def test_a_loss_without_trainable_parameters_is_refused() -> None:

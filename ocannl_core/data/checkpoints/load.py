@@ -89,7 +89,8 @@ def load(
         ctx: The context that gets the values.
         subject: The tensors, as for `save`.
         optimizer: The optimiser to restore the state of; its update is recorded already.
-        loader: The source of batches to move to the saved position.
+        loader: The source of batches to move to the saved position, which inside of an epoch is one
+            of the same batches.
         strict: False to leave out tensors that the file lacks, and arrays that the program lacks.
             Shapes and formats agree nevertheless.
         cast: True to convert between number formats; integers do not become fractions' places.
@@ -116,11 +117,15 @@ def load(
         for place, each in wanted:
             if each.name not in missing:
                 used.update(_arrays_of(place, each))
+        counts = {
+            subjects.DROPOUT_STEP,
+            *(json_object(source.metadata.get(OWN + "counts", "")) or ()),
+        }
         unexpected = tuple(
             name
             for name in source.arrays
             if name not in used
-            and name != subjects.DROPOUT_STEP
+            and name not in counts
             and (optimizer is not None or not name.startswith(subjects.STATE))
             and not any(fnmatchcase(name, pattern) for pattern in ignore)
         )
@@ -140,7 +145,7 @@ def load(
                 fix=f"the file has {_some(list(source.arrays))}; "
                 "state other names with names={'w': 'model.w'}",
             )
-        resumed = None if loader is None else _position(source)
+        resumed = None if loader is None else _position(source, loader)
         result = Loaded(
             path=source.path,
             step=_integer(source, "step", 0),
@@ -206,7 +211,7 @@ def _matched(
         found = [source.arrays.get(name) for name in _arrays_of(place, each)]
         listed = tuple(array for array in found if array is not None)
         if len(listed) < len(found) or not found:
-            if each.name != subjects.DROPOUT_STEP:
+            if not each.is_count:
                 missing.append(each.name)
             continue
         axes = next((a for p, a in transpose.items() if fnmatchcase(each.name, p)), None)
@@ -312,14 +317,27 @@ def _integer(source: ArrayFile, key: str, least: int) -> int | None:
     return int(text)
 
 
-def _position(source: ArrayFile) -> tuple[int, int]:
+def _position(source: ArrayFile, loader: subjects.Resumable) -> tuple[int, int]:
     """Return the epoch and the position of a source of batches in the metadata."""
     text = source.metadata.get(OWN + "loader", "")
     found = json_object(text) or {}
     place: tuple[Any, Any] = found.get("epoch"), found.get("position")
     if not all(type(number) is int and number >= 0 for number in place):
         raise _wrong_metadata(source, "loader", text)
+    saved, own = found.get("order"), getattr(loader, "order", None)
+    if place[1] and isinstance(saved, dict) and isinstance(own, dict) and saved != own:
+        raise CheckpointError(
+            "A position inside of an epoch counts batches of the same examples in the same order.",
+            found=f"{place[1]} batches of {_listed(saved)} in the file, {_listed(own)} here",
+            where=f"metadata of {source.path}",
+            fix="a loader of the same data, batch= and seed=; or load without loader=, and "
+            f"loader.restore(({place[0] + 1}, 0)) leaves out the rest of the epoch",
+        )
     return place
+
+
+def _listed(order: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in order.items())
 
 
 def _wrong_metadata(source: ArrayFile, key: str, text: str) -> CheckpointError:

@@ -131,6 +131,7 @@ def _described(
         "dtype": str(session.default_dtype),
         "shapes": json.dumps({each.name: str(each.tensor.shape) for each in named}),
         "formats": json.dumps({each.name: str(each.tensor.dtype) for each in named}),
+        "counts": json.dumps({each.name: True for each in named if each.is_count}),
     }
     if step is not None:
         found["step"] = str(int(step))
@@ -138,7 +139,10 @@ def _described(
         found["optimizer"] = json.dumps(_hyperparameters(optimizer))
     if loader is not None:
         epoch, position = loader.state
-        found["loader"] = json.dumps({"epoch": int(epoch), "position": int(position)})
+        place: dict[str, object] = {"epoch": int(epoch), "position": int(position)}
+        if isinstance(order := getattr(loader, "order", None), dict):
+            place["order"] = order
+        found["loader"] = json.dumps(place)
     return {OWN + key: text for key, text in found.items()}
 
 

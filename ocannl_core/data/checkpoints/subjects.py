@@ -23,9 +23,7 @@ STATE = "optimizer/"
 
 
 DROPOUT_STEP = "dropout_step"
-"""The name of the number that selects the cells that dropout drops: state of training, which models
-without dropout and files of other programs lack.
-"""
+"""The name of the number that selects the cells that dropout drops."""
 
 
 class HasState(Protocol):
@@ -56,6 +54,13 @@ class Named:
     name: str
     tensor: Tensor
     keeps_name: bool
+
+    @property
+    def is_count(self) -> bool:
+        """True for a number that training counts up, which models for evaluation and files of other
+        programs lack.
+        """
+        return self.tensor.is_statistic and self.tensor.dtype.is_integer
 
 
 def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -> tuple[Named, ...]:

@@ -372,13 +372,13 @@ def shared_parameter(
                 fix="configure a second block",
             )
         return parameter
-    if application.is_later:
+    parameter = create((name, *application.path))
+    if application.is_later and not parameter.is_statistic:  # training has more than evaluation
         warnings.warn(
             f"parameter {name!r} of {block.name} is new in a later application of the block; "
             "earlier applications did not use it",
             stacklevel=caller_depth(),
         )
-    parameter = create((name, *application.path))
     session.undo_log.put(block.own_parameters, name, (parameter, arguments))
     return parameter
 

@@ -147,10 +147,7 @@ def _new(
     batch = () if layers is None else (layers,)
     rows = environment.fresh_shape(batch=batch, input=input, output=output, name=label[0])
     environment.leaf(rows, origin, parameter=True)
-    stored = session.param_dtype if dtype is None else None
-    precision = (
-        Precision(stored, Why.STORED) if stored else choose_precision(dtype, session.default_dtype)
-    )
+    precision = _stored_precision(session, dtype)
     said = StatedShape(rows, input, output, origin)
     with session.outside_of_code():
         initial, shape = initial_value(session, init, said, precision.dtype)
@@ -280,7 +277,7 @@ def statistic(
 
     Args:
         start: The number that `init_params` gives it. Without a call it is 0 at first.
-        dtype: The number format.
+        dtype: The number format; without it, the one of parameters.
         is_scalar: True for one number.
     """
     session = sessions.current()
@@ -317,6 +314,13 @@ def is_shared_by_models(statistic: Tensor) -> bool:
     return shared
 
 
+def _stored_precision(session: Session, dtype: DType | str | None) -> Precision:
+    """Return the format of what a model keeps: the stated one, or the session's for parameters."""
+    if dtype is None and session.param_dtype is not None:
+        return Precision(session.param_dtype, Why.STORED)
+    return choose_precision(dtype, session.default_dtype)
+
+
 def _new_statistic(
     session: Session,
     label: tuple[str, ...],
@@ -328,7 +332,7 @@ def _new_statistic(
     row = () if is_scalar else None
     shape = session.environment.fresh_shape(batch=(), input=row, output=row, name=label[0])
     origin = Origin(f"statistic {label[0]}", caller_location())
-    precision = choose_precision(dtype, session.default_dtype)
+    precision = _stored_precision(session, dtype)
     definition = definitions.Declared(scopes, lambda found: initialize_statistic(found, start))
     return Tensor(session, definition, shape, precision, label, origin)
 

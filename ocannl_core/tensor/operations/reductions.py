@@ -16,7 +16,7 @@ from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.assignments.nodes import Constant, EmbedIndex
 from ocannl_core.ir.indexing import variables
-from ocannl_core.ir.numbers.dtypes import DType, int32
+from ocannl_core.ir.numbers.dtypes import SHORT_RANGE, DType, float32, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.shape.projections.projections import project
@@ -120,6 +120,18 @@ def constant_of_count(total: Tensor, function: Callable[[int], float]) -> Tensor
     return fill_tensor(total.session, terms, closed_shape(), total.dtype, "count")
 
 
+def in_wide_range(x: Tensor) -> Tensor:
+    """Return a tensor in `float32`, if its format has a short range: sums and squares of its cells
+    leave it where their means and roots do not.
+    """
+    return pointwise.cast(x, float32) if x.dtype in SHORT_RANGE else x
+
+
+def in_format_of(x: Tensor, result: Tensor) -> Tensor:
+    """Return a result that was computed in a wide range in the format of its operand."""
+    return pointwise.cast(result, x.dtype) if x.dtype in SHORT_RANGE else result
+
+
 def sum(
     x: Any, axis: AxisArgument = None, *, keepdims: bool = False, dtype: DType | str | None = None
 ) -> Any:
@@ -155,8 +167,9 @@ def mean(
         _check_logic("mean", axis, None, keepdims=keepdims)
         return mean_along(logic, as_float(operand(x, "mean")))
     found = _reduction("mean", x, axis, keepdims)
-    total = found(_sum, as_float(found.x))
-    return total / count_terms(total)
+    cells = as_float(found.x)
+    total = found(_sum, in_wide_range(cells))
+    return in_format_of(cells, total / count_terms(total))
 
 
 def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
@@ -169,19 +182,22 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
             estimate.
     """
     reduction = _reduction("var", x, axis, keepdims)
-    cells = as_float(reduction.x)
+    given = as_float(reduction.x)
+    cells = in_wide_range(given)
     center = reduction(_sum, cells, kept=True)
     distance = cells - center / count_terms(center)
     total = reduction(_sum, distance * distance)
     count = count_terms(total)
-    return total / (count if ddof == 0 else count - ddof)
+    return in_format_of(given, total / (count if ddof == 0 else count - ddof))
 
 
 def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
     """Return the square root of the variance, whose gradient is 0 where it is 0; arguments are as
     for `var`.
     """
-    return _root(var(x, axis, keepdims=keepdims, ddof=ddof), 0.5)
+    cells = operand(x, "std")
+    variance = var(in_wide_range(cells), axis, keepdims=keepdims, ddof=ddof)
+    return in_format_of(cells, _root(variance, 0.5))
 
 
 def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
@@ -343,9 +359,8 @@ def mean_along(spec: str, x: Tensor) -> Tensor:
     The number of cells follows from the inferred shape. It is a constant of the compiled program,
     or, for an axis whose extent is known at run time, the value of the call.
     """
-    total = as_tensor(contractions.einsum(spec, x), sessions.current())
-    average: Tensor = total / count_terms(total)
-    return average
+    total = as_tensor(contractions.einsum(spec, in_wide_range(x)), sessions.current())
+    return in_format_of(x, total / count_terms(total))
 
 
 def softmax_along(spec: str, x: Tensor) -> Tensor:
@@ -357,18 +372,19 @@ def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
     """Return the logarithm of `softmax(x, axis)`, without rounding small weights to 0."""
     reduction = _reduction("log_softmax", x, axis, keepdims=False)
     shifted, _ = _shifted(reduction, as_float(reduction.x))
-    total = pointwise.maximum(reduction(_sum, pointwise.exp(shifted), kept=True), 0.5)
-    return shifted - pointwise.log(total)
+    exponentials = in_wide_range(pointwise.exp(shifted))
+    total = pointwise.maximum(reduction(_sum, exponentials, kept=True), 0.5)
+    return shifted - in_format_of(shifted, pointwise.log(total))
 
 
 def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the logarithm of the sum of `exp(x)` along axes, without overflow."""
     reduction = _reduction("logsumexp", x, axis, keepdims)
     shifted, subtracted = _shifted(reduction, as_float(reduction.x))
-    total = reduction(_sum, pointwise.exp(shifted))
-    logarithm = pointwise.log(pointwise.maximum(total, 0.5))
+    total = reduction(_sum, in_wide_range(pointwise.exp(shifted)))
+    logarithm = in_format_of(shifted, pointwise.log(pointwise.maximum(total, 0.5)))
     # one cell of each sum is 1 unless all cells are minus infinity
-    sum_is_empty = pointwise.equal(total, 0.0)
+    sum_is_empty = in_format_of(shifted, pointwise.equal(total, 0.0))
     return pointwise.where(sum_is_empty, -math.inf, logarithm) + reduction(_greatest, subtracted)
 
 
@@ -389,7 +405,11 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
             fix="ord=2 is the square root of the sum of squares, of a matrix, too",
         )
     reduction = _reduction("norm", x, axis, keepdims)
-    cells = as_float(reduction.x)
+    given = as_float(reduction.x)
+    return in_format_of(given, _norm(reduction, in_wide_range(given), ord))
+
+
+def _norm(reduction: AxisReduction, cells: Tensor, ord: float) -> Tensor:
     if ord == 2:
         return _root(reduction(_sum, cells * cells), 0.5)
     sizes = pointwise.abs(cells)

@@ -164,3 +164,42 @@ def test_a_query_without_keys_averages_all_values(target: str) -> None:
     ctx = oc.Context(target)
     ctx.compile(oc.train.forward(attended))()
     assert ctx[attended].ravel().tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({}, "one input axis"),
+        ({"batch_axes": 1}, "one input axis"),
+        ({"batch_axes": 2}, "one input axis"),
+        ({"batch_axes": 1, "input_axes": 1}, "1 at the others"),
+    ],
+    ids=str,
+)
+def test_masks_of_other_libraries_are_refused(axes: dict[str, int], message: str) -> None:
+    """Each has as many positions as there are sequences and heads, so that all would broadcast."""
+    with oc.Session():
+        x = oc.placeholder("x", batch=[4, 4], output=[8])
+        mask = oc.tensor(np.where(np.tri(4), 0.0, -np.inf).astype(np.float32), **axes)
+        with pytest.raises(oc.OcannlError, match=message):
+            oc.nn.multi_head_attention(x, mask, heads=4)
+
+
+def test_a_sequence_along_output_axes_is_refused() -> None:
+    with oc.Session():
+        x = oc.tensor(np.ones((2, 5, 8), np.float32), batch_axes=1)
+        right = oc.tensor(np.ones((2, 5, 8), np.float32), batch_axes=2)
+        with pytest.raises(oc.ShapeError, match="last batch axis of a sequence counts positions"):
+            oc.nn.multi_head_attention(x, heads=2)
+        with pytest.raises(oc.ShapeError, match="last batch axis of a sequence counts positions"):
+            oc.nn.multi_head_attention(right, None, x, heads=2)
+
+
+def test_heads_that_do_not_divide_the_length_of_the_input_need_a_width() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[2, 5], output=[8])
+        with pytest.raises(oc.UsageError, match="3 heads and a length of 8"):
+            oc.nn.multi_head_attention(x, heads=3)
+        with pytest.raises(oc.UsageError, match="3 heads and a length of 8"):
+            oc.nn.transformer_layer(x, heads=3, hidden=8)
+        assert oc.nn.multi_head_attention(x, heads=3, width=2, output=[8]).info.dims == (2, 5, 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ocannl_core as oc
 from ocannl_core import nn
@@ -88,3 +89,37 @@ def test_a_mean_divides_by_the_number_of_cells_that_it_adds_up(target: str) -> N
         for axes, found in means.items():
             ctx.compile(oc.train.forward(found))()
             np.testing.assert_allclose(ctx[found].ravel(), IMAGES.mean(axes).ravel(), rtol=1e-12)
+
+
+CHANNELS = np.random.default_rng(2).normal(loc=20.0, scale=300.0, size=(64, 512))
+
+WIDE: dict[str, tuple[Any, Any]] = {
+    "layer_norm": (nn.layer_norm, lambda x: standardize(x, (1,))),
+    "rms_norm": (nn.rms_norm, lambda x: x / np.sqrt((x**2).mean(1, keepdims=True))),
+    "batch_norm": (nn.batch_norm, lambda x: standardize(x, (0,))),
+    "group_norm": (lambda x: nn.group_norm(x, groups=1, axes=0), lambda x: standardize(x, (1,))),
+    "mean": (oc.mean, np.mean),
+    "std": (oc.std, np.std),
+    "norm": (lambda x: oc.norm(x, axis=-1), lambda x: np.linalg.norm(x, axis=-1)),
+    "avg_pool": (
+        lambda x: nn.avg_pool(x[..., None], axes=1, window=256),
+        lambda x: x.reshape(64, 2, 256).mean(2)[..., None],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_sums_of_float16_may_be_longer_than_their_mean(target: str, name: str) -> None:
+    """The squares of the cells are up to 10**6, beyond the range of the format."""
+    block, reference = WIDE[name]
+    with oc.Session(dtype="float16"):
+        y = block(oc.tensor(CHANNELS, batch_axes=1, dtype="float16"))
+        ctx = oc.Context(target)
+        forward = ctx.compile(oc.train.forward(y))
+        if y.params:
+            ctx.init_params(y)
+        forward()
+        assert y.dtype is oc.float16
+        assert all(p.dtype is oc.float16 for p in y.params)
+        expected = reference(CHANNELS.astype(np.float16).astype(np.float64))
+        np.testing.assert_allclose(ctx[y].astype(np.float64), expected, rtol=2e-3, atol=2e-3)

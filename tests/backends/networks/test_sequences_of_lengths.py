@@ -87,3 +87,10 @@ def test_parameters_are_a_mapping_by_name_and_a_set() -> None:
         assert found.get("dense.bias") is found["dense.bias"]
         assert found.get("nothing") is None
         assert found.get("nothing", 1) == 1
+
+
+def test_lengths_along_an_output_axis_are_refused() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[4, 3], output=[2])
+        with pytest.raises(oc.ShapeError, match="lengths of sequences have batch axes only"):
+            oc.nn.gru(x, None, oc.tensor(np.array([1, 2, 3], np.int32)), width=3)

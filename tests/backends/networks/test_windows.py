@@ -107,6 +107,20 @@ def test_images_are_resized_by_nearest_and_by_linear_interpolation(target: str) 
     np.testing.assert_allclose(linear, exact, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_an_interpolation_has_the_format_and_the_digits_of_the_image(
+    target: str, dtype: str
+) -> None:
+    with oc.Session(dtype=dtype):
+        y = oc.nn.resize(oc.tensor(np.arange(4.0), dtype=dtype), (7,), axis=0, mode="bilinear")
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(y))()
+        assert str(y.dtype) == dtype
+        at = np.clip((np.arange(7) + 0.5) * 4 / 7 - 0.5, 0, 3)
+        error = {"float64": 1e-15, "float16": 2e-3, "bfloat16": 2e-2}[dtype]
+        np.testing.assert_allclose(ctx[y].astype(np.float64), at, rtol=error, atol=error)
+
+
 def test_groups_that_do_not_divide_and_unknown_modes_are_refused() -> None:
     with oc.Session():
         x = oc.placeholder("x", batch=[2], output=[9, 4])

@@ -179,3 +179,50 @@ def test_a_block_with_dropout_is_saved_and_resumed_without_its_loss(tmp_path: Pa
         assert (
             found.loaded == ("lambda.dense.weight", "lambda.dense.bias") or len(found.loaded) == 2
         )
+
+
+def test_a_model_for_evaluation_loads_a_checkpoint_of_training(tmp_path: Path) -> None:
+    """It has neither the step of dropout nor the count of batches, and its file lacks them."""
+    path, later = tmp_path / "m.safetensors", tmp_path / "later.safetensors"
+    steps(Target("cpu_c"), path, load=False, save=True, count=2)
+    with oc.Session(), oc.evaluation():
+        y = regularized()(oc.tensor(np.ones((8, 3), np.float32), batch_axes=1))
+        ctx = oc.Context("cpu_c")
+        ctx.compile(oc.train.forward(y))
+        found = oc.load(path, ctx, y)
+        assert len(found.loaded) == len(y.params) + 2
+        assert found.unexpected == ()
+        oc.save(later, ctx, y)
+    with oc.Session():
+        loss = oc.sum(regularized()(oc.tensor(np.ones((8, 3), np.float32), batch_axes=1)))
+        ctx = oc.Context("cpu_c")
+        assert oc.load(later, ctx, loss).missing == ()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"batch": 4}, {"seed": 1}, {"shuffle": False}, {"rows": 10}], ids=str
+)
+def test_a_position_among_other_batches_is_refused_inside_of_an_epoch(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    def loader(*, rows: int = 8, **options: Any) -> oc.data.Loader:
+        return oc.data.Loader(np.arange(rows), **{"batch": 2, "shuffle": True, **options})
+
+    path = tmp_path / "m.safetensors"
+    with oc.Session():
+        w, ctx = oc.param("w", output=[2]), oc.Context("cpu_c")
+        ctx[w] = np.ones(2, np.float32)
+        first = loader()
+        for epochs, is_whole in ((0, True), (1, False)):
+            first.restore((epochs, 0 if is_whole else 3))
+            oc.save(path, ctx, [w], loader=first)
+            oc.load(path, ctx, [w], loader=(same := loader()))
+            assert same.state == first.state
+            other = loader(**changed)
+            if is_whole:
+                oc.load(path, ctx, [w], loader=other)
+                assert other.state == first.state
+                continue
+            with pytest.raises(oc.CheckpointError, match="counts batches of the same examples"):
+                oc.load(path, ctx, [w], loader=other)
+            assert other.state == (0, 0)
