@@ -12,7 +12,14 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import UnsupportedError
-from ocannl_core.ir.kernels.nodes import FinishedStep, LeafStep, NodeInfos, Plan, nodes_written
+from ocannl_core.ir.kernels.nodes import (
+    FinishedStep,
+    Kernel,
+    LeafStep,
+    NodeInfos,
+    Plan,
+    nodes_written,
+)
 from ocannl_core.ir.kernels.requirements import Lack, Requirements, walk_iterations
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram, Remark
@@ -64,7 +71,7 @@ def admitted_steps(
 
     def checked() -> Generator[FinishedStep, None, Plan]:
         for step, nodes in kernels:
-            found = check.refusal(step, nodes)
+            found = None if check.is_known(step) else check.refusal(step, nodes)
             if found is not None:
                 raise check.error(found, step.title, routine, lowered, nodes_written(step))
             yield step, nodes
@@ -85,6 +92,11 @@ class Admission:
     def is_certain(self) -> bool:
         """True if every step is supported."""
         return self.requirements.are_met and not self._backend.may_refuse
+
+    def is_known(self, step: LeafStep) -> bool:
+        """Return True for a copy of an earlier kernel, but for names, which a backend sees."""
+        is_copy = isinstance(step, Kernel) and step.like is not None
+        return is_copy and not self._backend.may_refuse
 
     def refusal(self, step: LeafStep, nodes: NodeInfos) -> Lack | str | None:
         """Return the part that a step needs and the device lacks, or the reason of the backend;

@@ -160,9 +160,8 @@ class NodeInfo:
 
     @property
     def nbytes(self) -> int:
-        if self.dtype.is_packed:
-            return -(-self.size * self.dtype.packed_bits // 8)
-        return self.size * self.dtype.nbytes
+        cells, packed_bits = prod(self.buffer_dims), self.dtype.packed_bits
+        return -(-cells * packed_bits // 8) if packed_bits else cells * self.dtype.nbytes
 
     @property
     def memory_dims(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ are linear: a microsecond for each record. Values are records of plain data (`re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
@@ -184,7 +184,10 @@ def canonical_form(
         for name in found[checked:]:
             if name.__class__ in _NAMES:
                 emit(name.__class__)
-                pending.append(name.extent if isinstance(name, StaticIndex) else facts.get(name))
+                if isinstance(name, StaticIndex):
+                    pending.append(name.extent)
+                elif not isinstance(name, LoopVar):
+                    pending.append(facts.get(name))
             elif isinstance(name, ById):
                 remark: Any = name.value
                 emit(remark.origin is None)
@@ -218,13 +221,16 @@ class Template:
     Args:
         value: Records of plain data.
         names: The names to replace.
-
+        shares_loops: True for copies with the loop variables of the value, where these are not
+            replaced.
     """
 
     __slots__ = ("_calls", "_constants", "_ids", "_names", "_result")
 
-    def __init__(self, value: object, names: Sequence[object]) -> None:
-        writer = _Writer(names)
+    def __init__(
+        self, value: object, names: Sequence[object], *, shares_loops: bool = False
+    ) -> None:
+        writer = _Writer(names, _NAMES - {LoopVar} if shares_loops else _NAMES)
         result = writer.write(value)
         groups = (names, writer.numbers, writer.constants)
         starts = [0, *accumulate(map(len, groups))]
@@ -298,9 +304,14 @@ class _Number:
 
 
 class _Writer:
-    """The calls that make a value, operands first."""
+    """The calls that make a value, operands first.
 
-    def __init__(self, names: Sequence[object]) -> None:
+    Attributes:
+        renewed: The classes of names that are new in each copy.
+    """
+
+    def __init__(self, names: Sequence[object], renewed: Collection[type]) -> None:
+        self.renewed = renewed
         self.numbers: dict[int, _Number] = {}
         self.constants: list[object] = []
         self.calls: list[tuple[_Make | None, list[_Reference]]] = []
@@ -353,15 +364,15 @@ class _Writer:
             return _mapping, [each for item in value.items() for each in item]
         if kind is TensorNode:
             return None, (value.id, value.label, value.gradient_of)
+        if kind not in self.renewed:
+            return None, ()
         if kind is LoopVar:
             return fresh_var, (value.hint, value.size)
-        if walk == _NAME:
-            return kind, (value.name, value.extent)
-        return None, ()
+        return kind, (value.name, value.extent)
 
     def made(self, value: object, make: _Make | None, references: list[_Reference]) -> _Reference:
         is_shared = all(group == _CONSTANT for group, _ in references)
-        if is_shared and value.__class__ not in _NAMES:
+        if is_shared and value.__class__ not in self.renewed:
             self.constants.append(value)
             return _CONSTANT, len(self.constants) - 1
         self.calls.append((make, references))

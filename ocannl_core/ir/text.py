@@ -64,13 +64,10 @@ class PrintedNames:
         return self.of(node, node.name if value is None else f"{self.node(value)}_grad")
 
     def variable(self, var: indexing.IndexVar) -> str:
-        match var:
-            case indexing.LoopVar(_, hint):
-                return self.of(var, hint)
-            case indexing.StaticIndex(name):
-                return self.of(var, name)
-            case _:
-                assert_never(var)
+        known = self._names.get(var)
+        if known is not None:
+            return known
+        return self.of(var, var.hint if isinstance(var, indexing.LoopVar) else var.name)
 
     def of(self, thing: Hashable, hint: str) -> str:
         """Return the name of an object: its hint, numbered if the name is taken."""

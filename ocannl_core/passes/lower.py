@@ -372,6 +372,8 @@ class _Lowering:
 
     def computed_axis(self, index_map: IndexMap) -> int | None:
         """Return the axis with a computed position, or None."""
+        if ComputedIndex not in map(type, index_map):
+            return None
         axes = [axis for axis, i in enumerate(index_map) if isinstance(i, ComputedIndex)]
         if len(axes) > 1:
             raise self.error(
@@ -379,7 +381,7 @@ class _Lowering:
                 f"axes {', '.join(map(str, axes))}",
                 "flatten these axes into one, and compute the position on it",
             )
-        return axes[0] if axes else None
+        return axes[0]
 
     def position(
         self,
@@ -503,7 +505,7 @@ class _Lowering:
 
     def reaches_margins(self, node: TensorNode, index_map: IndexMap, nest: LoopNest) -> bool:
         info = self.info(node)
-        if not any(margin.left or margin.right for margin in info.padding):
+        if not info.padding or not any(margin.left or margin.right for margin in info.padding):
             return False
         ranges: dict[IndexVar, Range] = {var: Range(0, extent - 1) for var, extent in nest.loops}
         for index, dim in zip(index_map, info.dims, strict=True):

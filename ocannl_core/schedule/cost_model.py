@@ -112,6 +112,8 @@ def classify_cost(node: Node, inside: int, own: TensorNode | None) -> int:
     match node:
         case ir.Load(loaded):
             return 0 if loaded is own else READS | LOADS
+        case ir.Block() | ir.Store():
+            return inside
         case ir.LoadMerge():
             return READS | LOADS
         case ir.LocalRead():

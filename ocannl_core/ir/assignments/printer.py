@@ -132,16 +132,17 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
             maps = (projections.lhs, *projections.rhs)
             has_position = any(ComputedIndex in map(type, index_map) for index_map in maps)
             pairs = list(zip(args, projections.rhs, strict=True))
+            values = [_operand(arg, index_map, names) for arg, index_map in pairs]
             if has_position:
-                values = [_operand(arg, index_map, names) for arg, index_map in pairs]
-            values = [_operand(arg, index_map, names, index_text) for arg, index_map in pairs]
+                values = [_operand(arg, index_map, names, index_text) for arg, index_map in pairs]
             if op is BinaryOp.FIRST and has_position:
                 value = values[0][0]  # the other operand is printed inside of an index
             else:
                 value, _ = application(op, values)
             resets = reset and combine is not BinaryOp.SECOND
             cell = names.node(target) + ("[neutral]" if resets else "")
-            cell = subscript(cell, map(index_text, projections.lhs))
+            text = index_text if has_position else names.index
+            cell = subscript(cell, map(text, projections.lhs))
             return f"{cell} {accumulation_symbol(combine)} {value}"
         case SetVector(target, arg, projections):
             value, _ = _operand(arg, projections.rhs[0], names)

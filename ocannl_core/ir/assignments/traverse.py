@@ -158,10 +158,10 @@ def static_indices(program: AssignProgram) -> tuple[indexing.StaticIndex, ...]:
     """Return the static indices that a program takes, in order of first appearance."""
     found: dict[indexing.StaticIndex, None] = {}
     for assignment in leaves(program.body):
-        for index in indices_of(assignment):
-            for var in indexing.variables(index):
-                if isinstance(var, indexing.StaticIndex):
-                    found[var] = None
+        indices = indices_of(assignment)
+        if indexing.has_static(indices):
+            every = [var for index in indices for var in indexing.variables(index)]
+            found.update(dict.fromkeys(v for v in every if isinstance(v, indexing.StaticIndex)))
         found.update(dict.fromkeys(_extents_of(assignment)))
     own = set(_repeat_indices(program.body))
     return tuple(index for index in found if index not in own)

@@ -297,10 +297,9 @@ def kernel_nest(
     if found is None:
         return None
     reduction, inner_loops, epilogue = found
-    # around an inlined reduction every loop is one over cells
-    used = {var for store in epilogue for var in free_variables(store)}
-    is_inlined = reduction is None or bool(inner_loops)
-    cell_vars = {each.var for each in loops if is_inlined or each.var in used}
+    cell_vars = {each.var for each in loops}
+    if reduction is not None and not inner_loops:  # else every loop is one over cells
+        cell_vars &= {var for store in epilogue for var in free_variables(store)}
     all_loops = [*loops, *inner_loops]
     if len(all_loops) > len(AXIS_LETTERS):
         return None

@@ -80,10 +80,10 @@ def with_fresh_variables(
     values: dict[indexing.IndexVar, indexing.AxisIndex] = {
         old: indexing.VarIndex(new) for old, new in fresh.items()
     }
-    lhs, *rhs = (
+    lhs, *rhs = [
         tuple([indexing.substitute(index, values) for index in index_map]) for index_map in maps
-    )
-    loops = tuple((fresh[var], extent) for var, extent in domain)
+    ]
+    loops = tuple([(fresh[var], extent) for var, extent in domain])
     sizes = {fresh[var]: var.size for var, _ in domain if var.size is not None}
     return LoopNest(loops, lhs, tuple(rhs), sizes)
 

@@ -57,8 +57,10 @@ def static_ranges(indices: Iterable[StaticIndex]) -> dict[IndexVar, Range]:
 def include_loop(ranges: dict[IndexVar, Range], loop: For) -> None:
     """Extend the range of a variable by a loop that binds it, perhaps one of several."""
     low, high = loop.start, loop.stop - 1
-    known = ranges.get(loop.var, Range(low, high))
-    ranges[loop.var] = Range(min(known.low, low), max(known.high, high))
+    known = ranges.get(loop.var)
+    if known is not None:
+        low, high = min(known.low, low), max(known.high, high)
+    ranges[loop.var] = Range(low, high)
 
 
 def visits_cells_once(indices: IndexMap, ranges: Mapping[IndexVar, Range]) -> bool:

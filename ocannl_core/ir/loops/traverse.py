@@ -148,17 +148,15 @@ def walk_in_loops(root: Node) -> Iterator[tuple[Node, tuple[ir.For, ...]]]:
 
 def statements(root: ir.Stmt) -> Iterator[ir.Stmt]:
     """Yield a statement and the statements nested in it in preorder, none inside expressions."""
-    pending = [root]
+    pending: list[Any] = [root]
     while pending:
         stmt = pending.pop()
         yield stmt
-        match stmt:
-            case ir.Block(stmts):
-                pending.extend(reversed(stmts))
-            case ir.For(body=body) | ir.Staged(body=body):
-                pending.append(body)
-            case _:
-                pass
+        kind = type(stmt)
+        if kind is ir.Block:
+            pending += stmt.stmts[::-1]
+        elif kind is ir.For or kind is ir.Staged:
+            pending.append(stmt.body)
 
 
 def walk_up(root: Node) -> Iterator[Node]:
@@ -328,22 +326,22 @@ def size(root: Node) -> int:
     return sum(1 for _ in walk(root))
 
 
-_INDEXED = frozenset(kind for kind in _INSIDE if "indices" in kind.__match_args__)
+def _indices_of_loop(loop: ir.For) -> tuple[AxisIndex, ...]:
+    return () if loop.bound is None else (loop.bound.index, loop.bound.end)
+
+
+_INDICES: dict[type[Node], Callable[[Any], tuple[AxisIndex, ...]]] = {
+    **{kind: attrgetter("indices") for kind in _INSIDE if "indices" in kind.__match_args__},
+    ir.IndexValue: lambda node: (node.index,),
+    ir.For: _indices_of_loop,
+    ir.CheckPositions: lambda node: tuple([VarIndex(n) for n in node.extents if n is not None]),
+}
 
 
 def indices_of(node: Node) -> tuple[AxisIndex, ...]:
     """Return the axis indices of a node, without the indices of its children."""
-    if type(node) in _INDEXED:
-        return cast(ir.Load, node).indices
-    match node:
-        case ir.IndexValue(index):
-            return (index,)
-        case ir.For(bound=ir.LoopBound(index) as bound):
-            return (index, bound.end)
-        case ir.CheckPositions(extents=extents):
-            return tuple(VarIndex(extent) for extent in extents if extent is not None)
-        case _:
-            return ()
+    found = _INDICES.get(type(node))
+    return () if found is None else found(node)
 
 
 def free_variables(root: Node) -> tuple[LoopVar, ...]:
@@ -373,7 +371,7 @@ def static_indices(root: Node) -> tuple[StaticIndex, ...]:
             inside = static_indices(node.body)
             found.update(dict.fromkeys(each for each in inside if each is not node.index))
         indices = indices_of(node)
-        if has_static(indices):
+        if indices and has_static(indices):
             every = [var for index in indices for var in variables(index)]
             found.update(dict.fromkeys(each for each in every if isinstance(each, StaticIndex)))
     return tuple(found)
@@ -589,9 +587,10 @@ def nodes_of(root: Node) -> tuple[TensorNode, ...]:
     return _accessed(root, _ACCESSING, "inputs", "outputs")
 
 
-def allocated_nodes(root: Node) -> tuple[TensorNode, ...]:
-    """Return the nodes allocated inside a statement, in order."""
-    return _accessed(root, {ir.Allocate})
+def allocated_nodes(root: ir.Stmt) -> tuple[TensorNode, ...]:
+    """Return the nodes allocated inside a statement, in order; values allocate none."""
+    found = (stmt.node for stmt in statements(root) if isinstance(stmt, ir.Allocate))
+    return tuple(dict.fromkeys(found))
 
 
 _READING = frozenset((ir.Load, ir.Gather, ir.CheckPositions))

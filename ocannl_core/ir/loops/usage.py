@@ -10,6 +10,7 @@ from ocannl_core.base.origin import Origin
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
+    IndexMap,
     IndexVar,
     LoopVar,
     Margin,
@@ -20,14 +21,7 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range
-from ocannl_core.ir.loops.traverse import (
-    Access,
-    Node,
-    accesses_at,
-    accesses_memory,
-    children,
-    merge_reads,
-)
+from ocannl_core.ir.loops.traverse import Node, accesses_memory, children
 from ocannl_core.ir.node import NodeInfo, TensorNode
 
 
@@ -88,10 +82,18 @@ def usage_of(program: ir.LoopProgram, known: Mapping[IndexVar, Range] | None = N
     reads: set[TensorNode] = set()
     reads_first: set[TensorNode] = set()
     writes: set[TensorNode] = set()
+    merged: dict[TensorNode, None] = {}
     limits: dict[IndexBound, None] = {}
     bounds: dict[IndexVar, Range] = dict(known or {})
     params = frozenset(program.params)
     origin: Origin | None = None
+
+    def read(node: TensorNode) -> None:
+        if node not in reads:
+            reads.add(node)
+            if node not in writes and 0 not in program.nodes[node].dims:
+                reads_first.add(node)
+
     for node in _in_order(program.body, bounds):
         if isinstance(node, ir.Remark):
             origin = node.origin or origin
@@ -103,21 +105,28 @@ def usage_of(program: ir.LoopProgram, known: Mapping[IndexVar, Range] | None = N
             reads_first |= (inside.reads_first & params).difference(writes)
             writes |= inside.writes & params
             continue
-        for access in accesses_at(node):
-            if access.writes:
-                if _may_reach_interior(access, program.nodes[access.node], bounds) or isinstance(
-                    node, ir.Scatter
+        match node:
+            case ir.Load() | ir.Gather() | ir.CheckPositions():
+                read(node.node)
+            case ir.Store(written, indices) | ir.StoreVector(written, indices):
+                if written not in writes and _may_reach_interior(
+                    indices, program.nodes[written], bounds
                 ):
-                    writes.add(access.node)
-            elif not access.merge:
-                reads.add(access.node)
-                if access.node not in writes and 0 not in program.nodes[access.node].dims:
-                    reads_first.add(access.node)
+                    writes.add(written)
+            case ir.Fill() | ir.Scatter():
+                writes.add(node.node)
+            case ir.LoadMerge():
+                merged[node.node] = None
+            case ir.CallExternal(_, inputs, outputs):
+                for each in inputs:
+                    read(each)
+                writes.update(outputs)
         if isinstance(node, _AT_CELL):
-            found = _limits(node, program.nodes[node.node], bounds, origin)
-            limits.update(dict.fromkeys(found))
+            info = program.nodes[node.node]
+            if info.extents or has_static(node.indices):
+                limits.update(dict.fromkeys(_limits(node, info, bounds, origin)))
     used = params & reads, params & reads_first, params & writes
-    return Usage(*used, tuple(limits), merge_reads(program.body))
+    return Usage(*used, tuple(limits), tuple(merged))
 
 
 _AT_CELL = (ir.Load, ir.Store, ir.Gather, ir.Scatter, ir.StoreVector, ir.LoadMerge)
@@ -160,13 +169,13 @@ def _usage_inside(
     return usage_of(inside, {**bounds, stmt.index: Range(0, stmt.count - 1)})
 
 
-def _may_reach_interior(access: Access, info: NodeInfo, bounds: Mapping[IndexVar, Range]) -> bool:
+def _may_reach_interior(
+    indices: IndexMap, info: NodeInfo, bounds: Mapping[IndexVar, Range]
+) -> bool:
     """Return False only if an access is certain to stay in the margins, as code that fills them
     is.
     """
-    if access.indices is None:
-        return True
-    for index, extent, margin in zip(access.indices, info.dims, info.padding, strict=False):
+    for index, extent, margin in zip(indices, info.dims, info.padding, strict=False):
         reached = index_range(index, bounds)
         if reached is not None and (
             reached.high < margin.left or reached.low >= margin.left + extent
@@ -185,8 +194,6 @@ def _limits(
 
     A position given by static indices alone is one of the node's own cells, not of its margins.
     """
-    if not info.extents and not has_static(access.indices):
-        return
     dims = info.buffer_dims
     margins = info.padding or (Margin(),) * len(dims)
     spans = [1] * len(dims)

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import LoopVar
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos, StepReplacement
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.serialization.forms import NotDataError
@@ -48,15 +49,17 @@ class _First:
     template: Template | None = None
 
     def write(self) -> Template:
-        """Return the scheduled steps as a template."""
+        """Return the scheduled steps as a template of copies with the same loop variables, so that
+        parts that mention no node are shared.
+        """
         if self.template is None:
-            self.template = Template(self.made, self.names)
+            self.template = Template(self.made, _free_names(self.names), shares_loops=True)
         return self.template
 
     def copied(self, names: Sequence[object], titles: Sequence[str]) -> StepReplacement:
         """Return the steps of an equal kernel."""
         labels = new_labels(labels_of(self.names), names)
-        made: StepReplacement = self.write().bind(names, labels)
+        made: StepReplacement = self.write().bind(_free_names(names), labels)
         return with_titles(made, self.titles, titles)
 
 
@@ -165,10 +168,17 @@ def with_titles(made: StepReplacement, old: Sequence[str], new: Sequence[str]) -
 
 def _retitled(title: str, new: Mapping[str, str]) -> str:
     """Return a title with the titles that it consists of replaced."""
+    if title in new:
+        return new[title]
     longest = sorted(filter(None, new), key=len, reverse=True)
     if not longest:
         return title
     return re.sub("|".join(map(re.escape, longest)), lambda match: new[match[0]], title)
+
+
+def _free_names(names: Iterable[object]) -> list[object]:
+    """Return the names that a kernel does not bind: nodes and static indices."""
+    return [name for name in names if not isinstance(name, LoopVar)]
 
 
 def labels_of(names: Iterable[object]) -> list[Label]:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import field
+from math import prod
+from operator import ge
 
 import numpy as np
 
@@ -95,6 +97,8 @@ class NodeAccesses:
         """Count the reads per cell; the largest count is exact where possible."""
         sites = [site for _, site in self.reads if site.indices is not None]
         each = [self._count_site_reads(site, max_tracing_dim) for site in sites]
+        if len(each) == 1:
+            return each[0]
         least = sum(one.least for one in each)
         most = sum(one.most for one in each)
         is_exact = all(one.is_exact for one in each)
@@ -145,21 +149,17 @@ class NodeAccesses:
         return total
 
     def _count_site_reads(self, site: AccessSite, max_tracing_dim: int) -> AccessCount:
-        indices = site.indices or ()
-        loops = _traced_ranges(site.loops)
+        indices, dims = site.indices or (), self.info.buffer_dims
         if site.never_runs:
             return AccessCount(0, 0)
-        plain = {index.var for index in indices if isinstance(index, VarIndex)}
-        if len(plain) == len(indices) and plain <= loops.keys():
-            repeats = 1
-            for var, values in loops.items():
-                repeats *= 1 if var in plain else values.extent
-            covers = all(
-                isinstance(index, VarIndex) and loops[index.var].extent >= dim
-                for index, dim in zip(indices, self.info.buffer_dims, strict=True)
-            )
+        extents = {each.var: each.stop - each.start if each.traced else 1 for each in site.loops}
+        plain = [i.var for i in indices if isinstance(i, VarIndex) and i.var in extents]
+        if len(set(plain)) == len(indices):
+            reached = [extents.pop(var) for var in plain]
+            covers = all(map(ge, reached, dims))
+            repeats = prod(extents.values())
             return AccessCount(repeats if covers else 0, repeats)
-        return count_accesses(indices, loops, self.info.buffer_dims, max_tracing_dim)
+        return count_accesses(indices, _traced_ranges(site.loops), dims, max_tracing_dim)
 
 
 @dataclass(frozen=True, slots=True)

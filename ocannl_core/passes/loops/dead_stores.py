@@ -145,7 +145,7 @@ def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
     that are definitely assigned again before the next read.
     """
     body = program.body
-    if any(_stores_node_twice(stmt) for stmt in traverse.statements(body)):
+    if any(isinstance(s, ir.Block) and _stores_node_twice(s) for s in traverse.statements(body)):
         body = traverse.rewrite(body, on_stmt=_remove_overwritten)
     statements = [analyze_statement(stmt, 0, {}) for stmt in body.stmts]
     read = {site.node for each in statements for site in each.reads}
@@ -160,11 +160,9 @@ def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
     )
 
 
-def _stores_node_twice(stmt: ir.Stmt) -> bool:
+def _stores_node_twice(block: ir.Block) -> bool:
     """Return True if a block stores to one node repeatedly."""
-    if not isinstance(stmt, ir.Block) or len(stmt.stmts) < 2:
-        return False
-    targets = [each.node for each in stmt.stmts if isinstance(each, ir.Store)]
+    targets = [each.node for each in block.stmts if isinstance(each, ir.Store)]
     return len(targets) > 1 and len(set(targets)) < len(targets)
 
 

@@ -45,11 +45,9 @@ class _AssignedCells:
     cells: npt.NDArray[np.bool_] | None = None
 
     def add(self, site: AccessSite) -> None:
-        if self.is_complete or site.never_runs:
-            return
-        if assigns_all(site, self.info):
+        if self.is_complete or assigns_all(site, self.info):
             self.is_complete = True
-        else:
+        elif not site.never_runs:
             self.pending.append(site)
 
     def merge_pending(self) -> bool:
@@ -116,10 +114,10 @@ class DefiniteAssignment:
     def _is_covered(self, read: AccessSite, analyzed: AnalyzedStatement) -> bool:
         if isinstance(read.access, ir.LoadMerge):
             return False  # a transfer fills the buffer of a node that has memory
-        if read.never_runs:
-            return True
         written = self._written.get(read.node)
         if written is not None and (written.is_complete or written.merge_pending()):
+            return True
+        if read.never_runs:
             return True
         if any(write.node is read.node for write in analyzed.writes) and follows_store(
             read, analyzed
@@ -212,13 +210,11 @@ def covers_array(site: AccessSite, info: NodeInfo) -> bool:
     extents: dict[indexing.IndexVar, int] = {
         loop.var: loop.stop for loop in site.loops if loop.start == 0
     }
-    indices = site.indices or ()
-    if len({index.var for index in indices if isinstance(index, indexing.VarIndex)}) < len(indices):
-        return False
-    return all(
-        isinstance(index, indexing.VarIndex) and extents.get(index.var, -1) >= dim
-        for index, dim in zip(indices, info.buffer_dims, strict=True)
-    )
+    for index, dim in zip(site.indices or (), info.buffer_dims, strict=True):
+        # each variable once
+        if not isinstance(index, indexing.VarIndex) or extents.pop(index.var, -1) < dim:
+            return False
+    return True
 
 
 def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:

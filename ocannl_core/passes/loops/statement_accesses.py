@@ -7,7 +7,7 @@ Passes order effects at this granularity; within a statement they analyse cells.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, IndexVar
@@ -30,8 +30,7 @@ Accessing = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AccessSite:
+class AccessSite(NamedTuple):
     """One access of a node's memory.
 
     Attributes:
@@ -100,48 +99,40 @@ def analyze_statement(
     ranges = dict(statics)
     next_local = 0
     context: _Context = (), None, False
-    pending: list[Node | tuple[Node, _Context]] = [stmt]
+    pending: list[Any] = [stmt]
     while pending:
-        visited = pending.pop()
-        if isinstance(visited, tuple):  # after the children of the node
-            node, context = visited
+        node = pending.pop()
+        kind = type(node)
+        if kind is tuple:  # after the children of the node
+            node, context = node
+            kind = type(node)
         else:
-            node = visited
-            inside = _INSIDE.get(type(node))
+            inside = _INSIDE.get(kind)
             if inside is not None:
                 pending.append((node, context))
                 pending += children(node)[::-1]
                 context = inside(node, context)
                 continue
             pending += children(node)[::-1]
-        match node:
-            case ir.Load() | ir.Gather() | ir.LoadMerge():
-                reads.append(AccessSite(node.node, node, node.indices, *context))
-            case ir.Unary() | ir.Binary() | ir.Const() | ir.Block():
-                pass
-            case ir.Store() | ir.StoreVector():
-                loops, _, is_staged = context
-                writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
-            case ir.Fill() | ir.Scatter() | ir.CheckPositions() | ir.CallExternal() | ir.Repeat():
-                loops, _, is_staged = context
-                for each in accesses_at(node):
-                    sites = writes if each.writes else reads
-                    sites.append(AccessSite(each.node, node, None, loops, node, is_staged))
-            case ir.For():
-                include_loop(ranges, node)
-            case (
-                ir.Scoped(local)
-                | ir.LocalRead(local)
-                | ir.SetLocal(local)
-                | ir.DeclareLocal(local)
-                | ir.SubgroupReduce(local)
-            ):
-                next_local = max(next_local, local.id + 1)
-            case _:
-                pass
+        if kind in _CELLS_READ:
+            reads.append(AccessSite(node.node, node, node.indices, *context))
+        elif kind is ir.Store or kind is ir.StoreVector:
+            loops, _, is_staged = context
+            writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
+        elif kind is ir.For:
+            include_loop(ranges, node)
+        elif kind in _OF_SCALARS:
+            next_local = max(next_local, node.local.id + 1)
+        else:
+            loops, _, is_staged = context
+            for each in accesses_at(node):
+                sites = writes if each.writes else reads
+                sites.append(AccessSite(each.node, node, None, loops, node, is_staged))
     return AnalyzedStatement(position, stmt, tuple(reads), tuple(writes), ranges, next_local)
 
 
+_CELLS_READ = frozenset((ir.Load, ir.Gather, ir.LoadMerge))
+_OF_SCALARS = frozenset((ir.Scoped, ir.LocalRead, ir.SetLocal, ir.DeclareLocal, ir.SubgroupReduce))
 _Context = tuple[tuple[ir.For, ...], ir.Stmt | None, bool]
 """The loops around a node, the store whose value contains it, and `AccessSite.is_staged`."""
 

@@ -13,6 +13,9 @@ import ocannl_core as oc
 from ocannl_core.base import settings
 from ocannl_core.codegen.c_family import render_step
 from ocannl_core.ir.kernels.nodes import Kernel, StepReplacement
+from ocannl_core.ir.kernels.requirements import Requirements
+from ocannl_core.ir.loops.nodes import For
+from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.templates import separate_forms
 from ocannl_core.passes.kernels import deduplicate, schedule_kernels
 from ocannl_core.passes.loops import once_per_form
@@ -92,6 +95,25 @@ def test_code_of_copies_is_not_written_again(monkeypatch: pytest.MonkeyPatch) ->
     assert len(copies) > len(steps) / 2
     assert len(written) == len(set(written))
     assert len(written) <= len(steps) - len(copies) + 1  # and the initial values of parameters
+
+
+def test_copies_are_not_compared_with_the_device_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(Requirements, "lack_of", lambda self, step, nodes: seen.append(step))
+    kernels, _ = trained()
+    assert any(each.like is not None for each in kernels)
+    assert all(each.like is None for each in seen)
+
+
+def test_copies_have_the_loop_variables_of_their_original() -> None:
+    kernels, _ = trained()
+    for each in kernels:
+        if each.like is not None:
+            loops, others = (
+                [part.var for part in walk(one.body) if isinstance(part, For)]
+                for one in (each, each.like)
+            )
+            assert loops == others
 
 
 def test_a_copy_of_a_kernel_has_its_own_arguments() -> None:

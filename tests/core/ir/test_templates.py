@@ -157,6 +157,18 @@ def test_names_that_are_not_replaced_are_new() -> None:
     assert labels == [("b", "x"), ("b", "y")]
 
 
+def test_copies_share_kept_loop_variables_and_parts_without_other_names() -> None:
+    stmt = scaled("a")
+    names = [name for name in canonical_form(stmt, {}).names if name is not stmt.var]
+    copy: Any = Template(stmt, names, shares_loops=True).bind([replaced(each) for each in names])
+    assert copy != stmt
+    assert canonical_form(copy, {}).key == canonical_form(stmt, {}).key
+    assert copy.var is stmt.var
+    (_, store), (_, copied) = stmt.body.stmts, copy.body.stmts
+    assert isinstance(store, Store)
+    assert copied.indices is store.indices
+
+
 def test_scalars_keep_their_numbers_or_get_new_ones() -> None:
     stmt = scaled("a", local=5)
     template = Template(stmt, canonical_form(stmt, {}).names)

@@ -78,6 +78,7 @@ class _Chooser:
     def __init__(self, plan: nest_plan.NestPlan, target: Target) -> None:
         self._steps = plan.steps
         self._nodes = plan.nodes
+        self._nbytes = {node: info.nbytes for node, info in plan.nodes.items()}
         self._scratch = frozenset(plan.scratch)
         self._machine = machine_model.MachineModel.of(target)
         self._known: dict[tuple[int, tuple[str, ...]], Member] = {}
@@ -86,7 +87,7 @@ class _Chooser:
         self._scratch_from: dict[int, list[tuple[int, int]]] = {}
         for node in plan.scratch:
             if uses := self._uses.of(node):
-                live = uses[-1], self._nodes[node].nbytes
+                live = uses[-1], self._nbytes[node]
                 self._scratch_from.setdefault(uses[0], []).append(live)
 
     def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> nest_plan.RowGroup:
@@ -158,7 +159,7 @@ class _Chooser:
             rows = prod(axis.extent for axis in members[0].axes)
             if len(members) > 1 and any(nest.reduced for nest in nests):
                 foldable = self._fitting(candidate, rows, blocks.local_bytes // 2)
-                shared = sum(self._nodes[node].nbytes // rows for node in foldable)
+                shared = sum(self._nbytes[node] // rows for node in foldable)
                 threads = row_threads(nests, rows, self._nodes, blocks, shared)
                 fusion = RowFusion(members, folded=foldable, threads=threads, blocks=blocks)
                 best = candidate, fusion
@@ -172,7 +173,7 @@ class _Chooser:
         """Return the nodes to fold whose rows fit into shared memory together."""
         found: list[TensorNode] = []
         for node in self._find_foldable(candidate, 1, most):
-            nbytes = self._nodes[node].nbytes // rows
+            nbytes = self._nbytes[node] // rows
             if nbytes <= most:
                 found.append(node)
                 most -= nbytes
@@ -183,7 +184,7 @@ class _Chooser:
         if nest is None or not _is_fusible(nest) or _is_contraction(nest):
             return None
         least = self._machine.l2_negligible if least_bytes is None else least_bytes
-        if all(self._nodes[node].nbytes < least for node in nest.mentioned):
+        if all(self._nbytes[node] < least for node in nest.mentioned):
             return None
         for axes in (nest.cells, nest.reduced):
             for depth in range(len(axes), 0, -1):
@@ -264,7 +265,7 @@ class _Chooser:
         if not _are_complete(members, size):
             return None
         foldable = self._find_foldable(reordered, size, self._machine.last_share)
-        saved = sum(self._nodes[node].nbytes for node in foldable)
+        saved = sum(self._nbytes[node] for node in foldable)
         if saved <= max(self._machine.l2_bytes, _MIN_SAVING * size * nbytes):
             return None
         if size < min(machine_model.MIN_BLOCK_ROWS, members[0].axes[-1].extent):
@@ -324,9 +325,9 @@ class _Chooser:
             extents = {axis.var: axis.extent for axis in member.axes}
             for accessed, used in member.nest.reached:
                 if buffers is None or member.vars[-1] in used:
-                    rows = prod(extents[var] for var in extents if var in used)
+                    rows = prod([extents[var] for var in extents if var in used])
                     node = (buffers or {}).get(accessed, accessed)
-                    total[node] = max(total.get(node, 0), self._nodes[node].nbytes // rows)
+                    total[node] = max(total.get(node, 0), self._nbytes[node] // rows)
         return sum(total.values())
 
     def _find_foldable(
@@ -339,8 +340,7 @@ class _Chooser:
         return tuple(
             node
             for node in nodes_written_by_rows(members)
-            if self._nodes[node].nbytes <= most * rows
-            and self._is_private(node, candidate.start, end)
+            if self._nbytes[node] <= most * rows and self._is_private(node, candidate.start, end)
         )
 
     def _find_streamable(self, candidate: _RowCandidate) -> tuple[TensorNode, ...]:
@@ -350,7 +350,7 @@ class _Chooser:
             node
             for node in nodes_written_by_rows(candidate.members)
             if node not in self._scratch
-            and self._nodes[node].nbytes >= self._machine.streamed_bytes
+            and self._nbytes[node] >= self._machine.streamed_bytes
             and all(at < end for at in self._uses.of(node))
         )
 
@@ -360,7 +360,7 @@ class _Chooser:
             (only,) = group.fusion.members
             return bool(group.fusion.streamed) and _has_contiguous_rows(only.nest, only.axes)
         touched = {node for member in group.fusion.members for node in member.nest.mentioned}
-        return sum(self._nodes[node].nbytes for node in touched) > self._machine.l2_bytes
+        return sum(self._nbytes[node] for node in touched) > self._machine.l2_bytes
 
 
 def _names(axes: Sequence[LoopAxis]) -> tuple[str, ...]:

@@ -263,7 +263,9 @@ class _InliningPass:
             return Reason.NO_COMPUTATION
         since = max((each.position for each in definitions if each.is_full_definition), default=-1)
         until = self.next_full_write(node, analyzed.position)
-        facts = replace(facts, reads=tuple(read for read in reads if since < read[0] < until))
+        since_then = tuple([read for read in reads if since < read[0] < until])
+        if len(since_then) < len(facts.reads):
+            facts = replace(facts, reads=since_then)
         if not is_inside and not any(each.repeats for each in definitions):
             facts = facts.merge_equal_reads()
         visits = facts.count_reads(self.policy.max_tracing_dim).most
@@ -457,7 +459,7 @@ class _InliningPass:
 
     def rules(
         self, analyzed: AnalyzedStatement, virtual: set[TensorNode]
-    ) -> tuple[Callable[[ir.Stmt], ir.Stmt], Callable[[ir.Expr], ir.Expr]]:
+    ) -> tuple[Callable[[ir.Stmt], ir.Stmt] | None, Callable[[ir.Expr], ir.Expr]]:
         """Return the rewrite rules for the statements and expressions of a top-level statement."""
         inside = {site.node for site in analyzed.writes}.intersection(virtual)
         current: dict[TensorNode, ir.Expr] = {}
@@ -479,7 +481,7 @@ class _InliningPass:
                 expr.node, expr.dtype, expr.indices, located, self.new_local, self.positive
             )
 
-        return statement, expression
+        return statement if inside else None, expression
 
     def new_local(self, dtype: DType, node: TensorNode | None) -> ir.Local:
         self.next_local += 1

@@ -10,7 +10,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import ComputedIndex, ConcatIndex, IndexMap, IndexVar, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, ranges_of
-from ocannl_core.ir.loops.traverse import Node, fold, locals_of, walk
+from ocannl_core.ir.loops.traverse import Node, children, locals_of, walk
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.loops.definite_assignment import covers_array, follows_store, may_run_never
 from ocannl_core.passes.loops.inline.invert_indices import check_definition
@@ -174,7 +174,7 @@ def build_definition(
     cell = {var for index in indices or () for var in variables(index)}
     repeats = any(values.extent > 1 and var not in cell for var, values in loops.items())
     traits = _Traits(node)
-    taken, depth = fold(body, traits.combine)
+    taken, depth = traits.collect(body)
     combines = traits.reads_itself and (repeats or len(writes) > 1)
     return InlinableDefinition(
         node,
@@ -195,9 +195,8 @@ def build_definition(
     )
 
 
-_Properties = tuple[int, int]
-"""The cost class of a node of the loop language, with `_LOOPS` if it contains loops; its depth."""
 _LOOPS = 8
+"""A part of cost classes: the node contains loops."""
 
 
 @dataclass(slots=True)
@@ -214,29 +213,43 @@ class _Traits:
     has_merge: bool = False
     size: int = 0
 
-    def combine(self, node: Node, inner: tuple[_Properties, ...]) -> _Properties:
-        """Account for a node, given the results of its children."""
-        self.size += 1
-        inside = depth = 0
-        for taken, below in inner:
-            inside |= taken
-            depth = max(depth, below)
-        taken = classify_cost(node, inside, self.node) | inside & _LOOPS
-        match node:
-            case ir.Load(loaded) | ir.Gather(loaded):
-                if loaded is self.node:
-                    self.reads_itself = True
-                else:
-                    self.operands.add(loaded)
-            case ir.LoadMerge():
-                self.has_merge = True
-            case ir.Store() if inside & _LOOPS:
-                self.has_inner_loops = True
-            case ir.For():
-                taken = inside | _LOOPS  # see `repeats`
-            case _:
-                pass
-        return taken, depth + 1
+    def collect(self, body: ir.Block) -> tuple[int, int]:
+        """Account for all nodes; return the cost class and the depth of the body."""
+        found: list[tuple[Node, int]] = []
+        pending: list[Node] = [body]
+        while pending:  # backwards: a node, then its children from the right
+            node = pending.pop()
+            inner = children(node)
+            found.append((node, len(inner)))
+            pending += inner
+        self.size = len(found)
+        classes: list[int] = []
+        depths: list[int] = []
+        for node, count in reversed(found):
+            inside = depth = 0
+            if count:
+                for each in classes[-count:]:
+                    inside |= each
+                depth = max(depths[-count:])
+                del classes[-count:], depths[-count:]
+            depths.append(depth + 1)
+            taken = classify_cost(node, inside, self.node) | inside & _LOOPS
+            match node:
+                case ir.Load(loaded) | ir.Gather(loaded):
+                    if loaded is self.node:
+                        self.reads_itself = True
+                    else:
+                        self.operands.add(loaded)
+                case ir.LoadMerge():
+                    self.has_merge = True
+                case ir.Store() if inside & _LOOPS:
+                    self.has_inner_loops = True
+                case ir.For():
+                    taken = inside | _LOOPS  # see `repeats`
+                case _:
+                    pass
+            classes.append(taken)
+        return classes[0], depths[0]
 
 
 def _slice(stmt: ir.Stmt, node: TensorNode) -> ir.Block:

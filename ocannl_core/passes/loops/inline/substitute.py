@@ -77,6 +77,8 @@ class _CopyWriter:
 
         def statement(stmt: ir.Stmt) -> traverse.Replacement:
             match stmt:
+                case ir.Block():
+                    return stmt
                 case ir.For(var) if var in solution.kept:
                     kept = replace(stmt, var=solution.kept[var], kind=ir.AxisKind.SERIAL)
                     return traverse.with_bound_at(kept, renaming.values)
