@@ -28,6 +28,7 @@ from ocannl_core.ir.target import Capability, Target
 from ocannl_core.testing.corpora.reference_cases import ReferenceCase
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
+interpreter = pytest.importorskip("ocannl_interp.routine")
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +90,7 @@ def test_the_suite_runs_without_the_conftest_of_the_project(
 def test_a_declared_capability_that_is_missing_fails(capsys: pytest.CaptureFixture[str]) -> None:
     def ocannl_generate(kernels: Any) -> Any:
         raise_without_barriers(kernels)
-        return ocannl_interp.LoopSource(kernels.plan())
+        return interpreter.LoopSource(kernels.plan())
 
     register(capabilities=(Capability.BARRIERS,), ocannl_generate=ocannl_generate)
     code, rows, text = check(capsys, "barriers")
@@ -144,7 +145,7 @@ def test_an_undeclared_format_that_is_only_copied_works_in_part(
     def ocannl_generate(kernels: Any) -> Any:
         if any(info.dtype is float64 for info in kernels.plan().nodes.values()):
             raise ValueError("no arithmetic in float64")
-        return ocannl_interp.LoopSource(kernels.plan())
+        return interpreter.LoopSource(kernels.plan())
 
     register(formats=(float32, int32), ocannl_generate=ocannl_generate)
     code, rows, text = check(capsys, "(copying_to or constants) and float or four_bits")
@@ -161,7 +162,7 @@ def test_an_undeclared_format_that_is_only_copied_works_in_part(
 def test_tracebacks_and_refusals_are_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     def ocannl_generate(kernels: Any) -> Any:
         raise_without_barriers(kernels)
-        return ocannl_interp.LoopSource(kernels.plan())
+        return interpreter.LoopSource(kernels.plan())
 
     def allocate_nothing(info: Any, target: Any) -> Any:
         raise ValueError(f"no memory for {info.dtype}")
@@ -268,10 +269,11 @@ from types import ModuleType
 import ocannl_interp
 from ocannl_core.backend import manager
 from ocannl_core.backend_api import Target, TargetReport, hookimpl
+from ocannl_interp.routine import LoopSource
 
 numbers = itertools.count()
 
-class Source(ocannl_interp.LoopSource):
+class Source(LoopSource):
     @property
     def text(self):
         return f"text {next(numbers)}"

@@ -21,7 +21,7 @@ from ocannl_core.ir.loops.traverse import map_exprs
 from ocannl_core.passes.loops.pipeline import NamedPass
 from tests.support.faulty_backend import faulty
 
-ocannl_interp = pytest.importorskip("ocannl_interp")
+interpreter = pytest.importorskip("ocannl_interp.routine")
 
 PROGRAM = """
 import sys
@@ -154,7 +154,7 @@ def test_verify_accepts_backends_that_agree(capsys: pytest.CaptureFixture[str]) 
 def test_verify_names_the_assignment_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
     def ocannl_generate(kernels: Any) -> Any:
         plan = kernels.plan()
-        return ocannl_interp.LoopSource(replace(plan, steps=tuple(map(spoil, plan.steps))))
+        return interpreter.LoopSource(replace(plan, steps=tuple(map(spoil, plan.steps))))
 
     faulty(ocannl_generate=ocannl_generate)
     assert main(["verify", "--backends", "faulty,interp", "program.py"]) == 1
