@@ -53,16 +53,16 @@ class NetworkBlock(Generic[R]):
     def __init__(
         self,
         function: Callable[..., R],
-        signature: inspect.Signature,
         config: dict[str, Any],
         label: str | None,
         number: int = 1,
+        signature: inspect.Signature | None = None,
     ) -> None:
         self.name = function.__name__
         self.label = label
         self.title = label or (self.name if number == 1 else f"{self.name}{number}")
         self.config = config
-        self._signature = signature
+        self._signature = signature or signature_of(function)
         self.own_parameters: dict[str, tuple[Tensor, Hashable]] = {}
         self.blocks: dict[Hashable, NetworkBlock[Any]] = {}
         self.function = function
@@ -94,7 +94,7 @@ class NetworkBlock(Generic[R]):
         if any(each is self for block in around for each in block.blocks.values()):
             return self
         if self not in session.block_copies:
-            made = NetworkBlock(self.function, self._signature, self.config, self.label)
+            made = NetworkBlock(self.function, self.config, self.label, signature=self._signature)
             made.title = self.title
             session.block_copies[self] = made
         return session.block_copies[self]
@@ -271,7 +271,7 @@ class BlockFunction(Generic[P, R]):
         """Return a new block; inside another block's body, the sub-block of this place."""
         application: BlockApplication | None = sessions.current().block
         if application is None:
-            return NetworkBlock(self._function, self._signature, config, label)
+            return NetworkBlock(self._function, config, label, signature=self._signature)
         key = (
             self._function,
             label,
@@ -283,7 +283,7 @@ class BlockFunction(Generic[P, R]):
         owned = application.block.blocks
         if place not in owned:
             number = 1 + sum(block.name == self._function.__name__ for block in owned.values())
-            made = NetworkBlock(self._function, self._signature, config, label, number)
+            made = NetworkBlock(self._function, config, label, number, self._signature)
             undo_log.put(owned, place, made)
         return owned[place]
 
