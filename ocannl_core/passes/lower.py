@@ -406,9 +406,12 @@ class _Lowering:
                 'convert them: oc.cast(ids, "int32")',
             )
         if settings.current().check_positions:
-            extent, described = self.info(node).dims[axis], f"axis {axis} of {node.name}"
+            info, described = self.info(node), f"axis {axis} of {node.name}"
+            extent, at_run_time = info.dims[axis], info.extents[axis] if info.extents else None
             sizes = positions.extents
-            self.stmts.append(ir.CheckPositions(holder.node, extent, described, sizes, self.origin))
+            self.stmts.append(
+                ir.CheckPositions(holder.node, extent, described, sizes, at_run_time, self.origin)
+            )
         return ir.Load(holder.node, self.shifted(holder.node, index.at), positions.dtype)
 
     def note_merge(self, node: TensorNode) -> None:

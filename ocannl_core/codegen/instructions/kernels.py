@@ -177,7 +177,8 @@ class _Statements:
             if axis == len(info.dims):
                 number = self._load(check.node, self._sum(terms), info.dtype)
                 wide = self.numbers.convert(number, info.dtype, int64)
-                is_outside = b.compare("ule", self._int(check.extent), wide)
+                limit = self._end(check.extent, check.at_run_time)
+                is_outside = b.compare("ule", limit, wide)
                 one = self.numbers.integer(1, MachineType.I8)
                 b.branch(is_outside, lambda: b.store(failed, self._int(0), MachineType.I8, one))
                 return

@@ -233,7 +233,8 @@ def render_check(check: ir.CheckPositions, counts: tuple[int, int], state: Rende
             fix="switch the checks off with the setting check_positions",
         )
     bits = 8 * info.dtype.nbytes
-    if info.dtype.kind is Kind.UNSIGNED and check.extent >= 2**bits:
+    is_constant = check.at_run_time is None
+    if info.dtype.kind is Kind.UNSIGNED and check.extent >= 2**bits and is_constant:
         return  # every number of the format is a position
     strides = [math.prod(info.buffer_dims[axis + 1 :]) for axis in range(len(info.dims))]
     axes = [
@@ -246,8 +247,13 @@ def render_check(check: ir.CheckPositions, counts: tuple[int, int], state: Rende
         for name, (_, left, stride) in zip(names, axes, strict=True)
     )
     # a negative number is a great one without its sign
-    limit = min(check.extent, 2 ** (bits - (info.dtype.kind is Kind.SIGNED)))
+    most = 2 ** (bits - (info.dtype.kind is Kind.SIGNED))
     unsigned, suffix = f"uint{bits}_t", "ULL" if bits == 64 else "u"
+    if check.at_run_time is None:
+        limit = f"({unsigned}){min(check.extent, most)}{suffix}"
+    else:
+        end = str(state.positions.index(VarIndex(check.at_run_time)))
+        limit = f"(uint64_t)({f'{end} < {most} ? {end} : {most}' if check.extent > most else end})"
     array = state.names.array(check.node)
     writer.line(f"{unsigned} bad = 0;")
     ends = [str(extent) for extent, _, _ in axes]
@@ -262,5 +268,5 @@ def render_check(check: ir.CheckPositions, counts: tuple[int, int], state: Rende
             block, thread = map(dialect.device_index, (ir.AxisKind.GRID, ir.AxisKind.BLOCK))
             start, step = f"{block} * {threads} + {thread}", f"{name} += {blocks * threads}"
         writer.line(f"for ({dialect.index_type} {name} = {start}; {name} < {end}; {step})")
-    writer.line(f"  bad |= ({unsigned}){array}[{offset}] >= ({unsigned}){limit}{suffix};")
+    writer.line(f"  bad |= ({unsigned}){array}[{offset}] >= {limit};")
     writer.line(f"if (bad) *{FAILURE_FLAG} = 1;")

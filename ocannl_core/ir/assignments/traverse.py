@@ -24,7 +24,7 @@ from ocannl_core.ir.assignments.nodes import (
     Section,
     SetVector,
 )
-from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 
 Leaf = Accumulate | SetVector | Fetch | ExternalCall | RepeatedAssignments
@@ -143,13 +143,25 @@ def indices_of(assignment: Leaf) -> tuple[indexing.AxisIndex, ...]:
             return ()
 
 
-def _extents_of(assignment: Leaf) -> Iterator[indexing.StaticExtent]:
-    """Yield the extents at run time of the loops of an assignment."""
+def _extents_of(
+    assignment: Leaf, nodes: Mapping[TensorNode, NodeInfo]
+) -> Iterator[indexing.StaticExtent]:
+    """Yield the extents at run time of the loops of an assignment, and of the axes on which it
+    computes positions, which are checked.
+    """
     match assignment:
-        case Accumulate(projections=projections) | SetVector(projections=projections):
-            yield from (var.size for var, _ in projections.domain if var.size is not None)
+        case Accumulate(target, projections=p) | SetVector(target, projections=p):
+            yield from (var.size for var, _ in p.domain if var.size is not None)
+            own = [(target, p.lhs)]
+            for arg, index_map in zip(operands(assignment), p.rhs, strict=True):
+                if isinstance(arg, NodeOperand):
+                    own.append((arg.node, index_map))
+            for node, index_map in own:
+                for extent, index in zip(nodes[node].extents, index_map, strict=False):
+                    if extent is not None and isinstance(index, indexing.ComputedIndex):
+                        yield extent
         case RepeatedAssignments(body=body):
-            yield from (extent for leaf in leaves(body) for extent in _extents_of(leaf))
+            yield from (extent for leaf in leaves(body) for extent in _extents_of(leaf, nodes))
         case Fetch() | ExternalCall():
             return
 
@@ -162,7 +174,7 @@ def static_indices(program: AssignProgram) -> tuple[indexing.StaticIndex, ...]:
         if indexing.has_static(indices):
             every = [var for index in indices for var in indexing.variables(index)]
             found.update(dict.fromkeys(v for v in every if isinstance(v, indexing.StaticIndex)))
-        found.update(dict.fromkeys(_extents_of(assignment)))
+        found.update(dict.fromkeys(_extents_of(assignment, program.nodes)))
     own = set(_repeat_indices(program.body))
     return tuple(index for index in found if index not in own)
 

@@ -106,15 +106,15 @@ def place_checks(stmts: Sequence[ir.Stmt]) -> tuple[ir.Stmt, ...]:
     if not any(isinstance(stmt, ir.CheckPositions) for stmt in stmts):
         return tuple(stmts)
     written: set[TensorNode] = set()
-    done: set[tuple[TensorNode, int]] = set()
+    done: set[tuple[TensorNode, int, StaticExtent | None]] = set()
     first: list[ir.Stmt] = []
     rest: list[ir.Stmt] = []
     for stmt in stmts:
         match stmt:
-            case ir.CheckPositions(node, extent):
-                if (node, extent) in done:
+            case ir.CheckPositions(node, extent, at_run_time=at_run_time):
+                if (node, extent, at_run_time) in done:
                     continue
-                done.add((node, extent))
+                done.add((node, extent, at_run_time))
                 (rest if node in written else first).append(stmt)
             case ir.Remark():
                 rest.append(stmt)
@@ -166,7 +166,8 @@ def check_positions(
     if check.extents:
         ends = (None if extent is None else value_of(extent) for extent in check.extents)
         cells = cells[tuple(map(slice, ends))]
-    is_outside = (cells < 0) | (cells >= check.extent)
+    end = check.extent if check.at_run_time is None else value_of(check.at_run_time)
+    is_outside = (cells < 0) | (cells >= end)
     if not is_outside.any():
         return
     at = np.unravel_index(int(is_outside.argmax()), cells.shape)
@@ -174,13 +175,14 @@ def check_positions(
     place = f"[{', '.join(map(str, map(int, at)))}]" if at else ""
     count = int(is_outside.sum())
     more = f", the first of {count} such positions" if count > 1 else ""
+    when = "" if check.at_run_time is None else " in this call"
     advice = (
         "positions count from 0: to count from the end, add the extent to negative ones"
         if number < 0
         else "clip the positions, or make the axis longer"
     )
     raise UsageError(
-        f"A position lies on its axis: {check.axis} has the positions range({check.extent}).",
+        f"A position lies on its axis: {check.axis} has the positions range({end}){when}.",
         found=f"{check.node.name}{place} = {number}{more}",
         where=str(check.origin or ""),
         fix=f"{advice}; the setting check_positions = off drops such reads and writes unchecked",

@@ -147,10 +147,11 @@ class TextPrinter:
                 return f"barrier({pending or ''})"
             case ir.Prefetch(node, indices):
                 return f"prefetch {self.cell(node, indices)}"
-            case ir.CheckPositions(node, extent, axis, extents):
+            case ir.CheckPositions(node, extent, axis, extents, at_run_time):
                 ends = ["" if each is None else self.names.variable(each) for each in extents]
                 positions = subscript(self.names.node(node), [f":{end}" for end in ends])
-                return f"check {positions} in range({extent}) for {axis}"
+                end = extent if at_run_time is None else self.names.variable(at_run_time)
+                return f"check {positions} in range({end}) for {axis}"
             case ir.CallExternal(op, inputs, outputs):
                 written = ", ".join(map(self.names.node, outputs))
                 read = ", ".join(map(self.names.node, inputs))
@@ -385,9 +386,10 @@ class _CLikePrinter(TextPrinter):
             case ir.Fill(node, value):
                 text, _ = self.number(value, self.program.nodes[node].dtype)
                 return f"fill({self.names.node(node)}, {text})"
-            case ir.CheckPositions(node, extent, _, extents):
-                ends = map(self.names.variable, filter(None, extents))
-                return f"check({', '.join([self.names.node(node), *ends, str(extent)])})"
+            case ir.CheckPositions(node, extent, _, extents, at_run_time):
+                ends = map(self.names.variable, filter(None, (*extents, at_run_time)))
+                last = [] if at_run_time else [str(extent)]
+                return f"check({', '.join([self.names.node(node), *ends, *last])})"
             case ir.CallExternal():
                 return super().simple(stmt).replace(" = call ", " = ", 1)
             case _:

@@ -334,7 +334,9 @@ _INDICES: dict[type[Node], Callable[[Any], tuple[AxisIndex, ...]]] = {
     **{kind: attrgetter("indices") for kind in _INSIDE if "indices" in kind.__match_args__},
     ir.IndexValue: lambda node: (node.index,),
     ir.For: _indices_of_loop,
-    ir.CheckPositions: lambda node: tuple([VarIndex(n) for n in node.extents if n is not None]),
+    ir.CheckPositions: lambda node: tuple(
+        [VarIndex(each) for each in (*node.extents, node.at_run_time) if each is not None]
+    ),
 }
 
 

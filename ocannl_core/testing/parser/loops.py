@@ -189,7 +189,9 @@ class ProgramParser(ExpressionParser):
     def check(self, name: str, ends: str | None, extent: str, axis: str) -> ir.CheckPositions:
         texts = [each.strip(" :") for each in ends.split(",")] if ends else []
         extents = tuple([self.find(each, StaticExtent) if each else None for each in texts])
-        return ir.CheckPositions(self.find(name, TensorNode), int(extent), axis, extents)
+        at_run_time = None if extent.isdigit() else self.find(extent, StaticExtent)
+        most = int(extent) if at_run_time is None else at_run_time.maximum
+        return ir.CheckPositions(self.find(name, TensorNode), most, axis, extents, at_run_time)
 
     def fill(self, name: str, value: str) -> ir.Fill:
         node = self.find(name, TensorNode)
@@ -231,7 +233,7 @@ _FORMS: Sequence[tuple[re.Pattern[str], Callable[..., ir.Stmt]]] = [
         (r"block:", lambda parser: parser.block(parser.line.inside)),
         (r"staged (.*):", ProgramParser.staged),
         (r"([\w, ]*) = call ([^\W\d].*)\(([\w, ]*)\)", ProgramParser.call),
-        (r"check (\w+)(?:\[([^]]*)\])? in range\((\d+)\) for (.*)", ProgramParser.check),
+        (r"check (\w+)(?:\[([^]]*)\])? in range\((\w+)\) for (.*)", ProgramParser.check),
         (r"barrier\((\d*)\)", lambda _, pending: ir.Barrier(int(pending or 0))),
         (r"prefetch ([^\W\d].*)", lambda parser, cell: ir.Prefetch(*parser.cell(cell))),
         (

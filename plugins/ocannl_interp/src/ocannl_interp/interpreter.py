@@ -209,9 +209,10 @@ class Translator:
                 return self._store_vector(stmt)
             case Scatter():
                 return self._scatter(stmt)
-            case CheckPositions(node, extents=extents):
+            case CheckPositions(node, extents=extents, at_run_time=at_run_time):
                 slot, info = self._slot(node), self.nodes[node]
-                ends = {e: self._position(VarIndex(e)) for e in extents if e is not None}
+                found = filter(None, (*extents, at_run_time))
+                ends = {each: self._position(VarIndex(each)) for each in found}
                 return lambda frame: check_positions(
                     stmt, interior(frame[slot], info), lambda extent: ends[extent](frame)
                 )
