@@ -410,7 +410,7 @@ class _Lowering:
             extent, at_run_time = info.dims[axis], info.extents[axis] if info.extents else None
             sizes = positions.extents
             self.stmts.append(
-                ir.CheckPositions(holder.node, extent, described, sizes, at_run_time, self.origin)
+                ir.CheckPositions(holder.node, extent, described, sizes, self.origin, at_run_time)
             )
         return ir.Load(holder.node, self.shifted(holder.node, index.at), positions.dtype)
 

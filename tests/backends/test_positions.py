@@ -599,6 +599,29 @@ def test_positions_beyond_the_extent_of_a_call_are_not_checked(target: str) -> N
     assert ctx[rows][0].tolist() == [4, 5]
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64"])
+@pytest.mark.parametrize("most", [6, 300])
+def test_positions_lie_before_the_end_of_the_call(target: str, dtype: str, most: int) -> None:
+    n = oc.static_extent("n", max=most)
+    x, ids = oc.placeholder("x", output=[n]), oc.placeholder("ids", output=[2], dtype=dtype)
+    y = oc.take(x, ids)
+    ctx = oc.Context(target)
+    routine = ctx.compile(oc.train.forward(y), keep=[y])
+    last = min(most, 2**7 if dtype == "int8" else 2**8)
+    for end in (5, last, most):
+        ctx[x] = np.arange(1.0, end + 1.0)
+        highest = min(end, last) - 1
+        ctx[ids] = np.array([0, highest])
+        routine(n=end)
+        assert ctx[y].tolist() == [1.0, highest + 1.0]
+    wrong = [5] if dtype.startswith("u") else [5, -1]
+    for position in wrong:
+        ctx[ids] = np.array([0, position])
+        with pytest.raises(UsageError, match=r"positions range\(5\) in this call") as caught:
+            routine(n=5)
+        assert f"ids[1] = {position}" in str(caught.value)
+
+
 def test_rows_beyond_the_extent_of_a_call_add_nothing_to_a_gradient(target: str) -> None:
     n = oc.static_extent("n", max=4)
     ids = oc.placeholder("ids", batch=[n], dtype="int32")

@@ -401,17 +401,17 @@ class CheckPositions:
         axis: A description of that axis for the error.
         extents: The extent at run time of each axis of the node, None where it is constant; `()` if
             all are.
+        origin: The operation that reads or writes at the positions.
         at_run_time: The extent at run time of the axis that they index, which is at most `extent`;
             None if it is constant.
-        origin: The operation that reads or writes at the positions.
     """
 
     node: TensorNode
     extent: int
     axis: str
     extents: tuple[indexing.StaticExtent | None, ...] = ()
-    at_run_time: indexing.StaticExtent | None = None
     origin: Origin | None = field(default=None, compare=False)
+    at_run_time: indexing.StaticExtent | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ class TextPrinter:
                 return f"barrier({pending or ''})"
             case ir.Prefetch(node, indices):
                 return f"prefetch {self.cell(node, indices)}"
-            case ir.CheckPositions(node, extent, axis, extents, at_run_time):
+            case ir.CheckPositions(node, extent, axis, extents, at_run_time=at_run_time):
                 ends = ["" if each is None else self.names.variable(each) for each in extents]
                 positions = subscript(self.names.node(node), [f":{end}" for end in ends])
                 end = extent if at_run_time is None else self.names.variable(at_run_time)
@@ -386,7 +386,7 @@ class _CLikePrinter(TextPrinter):
             case ir.Fill(node, value):
                 text, _ = self.number(value, self.program.nodes[node].dtype)
                 return f"fill({self.names.node(node)}, {text})"
-            case ir.CheckPositions(node, extent, _, extents, at_run_time):
+            case ir.CheckPositions(node, extent, _, extents, at_run_time=at_run_time):
                 ends = map(self.names.variable, filter(None, (*extents, at_run_time)))
                 last = [] if at_run_time else [str(extent)]
                 return f"check({', '.join([self.names.node(node), *ends, *last])})"

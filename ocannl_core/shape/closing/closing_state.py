@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import (
     Constraint,
@@ -198,16 +199,16 @@ def connected(
     """Return the undecided variables connected with some shapes."""
     found_dims: dict[DimVar, None] = {}
     found_rows: dict[RowVar, None] = {}
-    visited: dict[int, RowConstraint] = {}  # by identity, as hashing takes longer than a repetition
+    visited = IdentityMap[RowConstraint, None]()  # hashing takes longer than a repetition
     pending = _variables(state, [row for shape in shapes for _, row in shape.rows()])
     while pending:
         var = pending.pop()
         if isinstance(var, RowVar):
             if var not in found_rows:
                 found_rows[var] = None
-                waiting = [c for c in state.suspended.get(var, ()) if id(c) not in visited]
+                waiting = [c for c in state.suspended.get(var, ()) if c not in visited]
                 for each in waiting:
-                    visited[id(each)] = each
+                    visited[each] = None
                 pending += _mentioned(state, waiting)
                 pending += state.undecided(counted_by(waiting))
         elif var not in found_dims:

@@ -191,7 +191,8 @@ class ProgramParser(ExpressionParser):
         extents = tuple([self.find(each, StaticExtent) if each else None for each in texts])
         at_run_time = None if extent.isdigit() else self.find(extent, StaticExtent)
         most = int(extent) if at_run_time is None else at_run_time.maximum
-        return ir.CheckPositions(self.find(name, TensorNode), most, axis, extents, at_run_time)
+        node = self.find(name, TensorNode)
+        return ir.CheckPositions(node, most, axis, extents, at_run_time=at_run_time)
 
     def fill(self, name: str, value: str) -> ir.Fill:
         node = self.find(name, TensorNode)
