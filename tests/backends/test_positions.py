@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.base import settings as core_settings
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.ir.loops.computed_positions import value_beyond
+from ocannl_core.ir.loops.computed_positions import check_positions, value_beyond
+from ocannl_core.ir.loops.nodes import CheckPositions
+from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.testing.central_differences import check_gradients
@@ -658,3 +660,13 @@ def test_axes_of_cells_at_positions_in_an_expression_are_counted() -> None:
         np.testing.assert_array_equal(ctx[results[0]], cells[1][:, [2, 0]])
         np.testing.assert_array_equal(ctx[results[1]], cells[0][:, :1])
         np.testing.assert_array_equal(ctx[results[2]], cells[..., :1].sum(axis=1))
+
+
+def test_a_backend_for_version_1_0_checks_the_greatest_extent() -> None:
+    n = oc.static_extent("n", max=6)
+    check = CheckPositions(TensorNode(0, ("ids",)), 6, "axis 0 of x", at_run_time=n)
+    check_positions(check, np.array([5]), {}.__getitem__)  # knows no extent of that axis
+    with pytest.raises(UsageError, match=r"range\(6\)"):
+        check_positions(check, np.array([6]), {}.__getitem__)
+    with pytest.raises(UsageError, match=r"range\(3\) in this call"):
+        check_positions(check, np.array([5]), {n: 3}.__getitem__)

@@ -154,6 +154,16 @@ def raise_failed_check(
     )
 
 
+def _end_of(check: ir.CheckPositions, value_of: Callable[[StaticExtent], int]) -> int:
+    """Return the end of the axis that positions index."""
+    if check.at_run_time is None:
+        return check.extent
+    try:
+        return value_of(check.at_run_time)
+    except KeyError:  # of a backend for version 1.0, which knows those along the positions alone
+        return check.extent
+
+
 def check_positions(
     check: ir.CheckPositions, cells: np.ndarray[Any, Any], value_of: Callable[[StaticExtent], int]
 ) -> None:
@@ -166,7 +176,7 @@ def check_positions(
     if check.extents:
         ends = (None if extent is None else value_of(extent) for extent in check.extents)
         cells = cells[tuple(map(slice, ends))]
-    end = check.extent if check.at_run_time is None else value_of(check.at_run_time)
+    end = _end_of(check, value_of)
     is_outside = (cells < 0) | (cells >= end)
     if not is_outside.any():
         return
