@@ -9,14 +9,13 @@ were alive after that run.
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ocannl_core.base.forks import process_lock
+from ocannl_core.base.forks import note_threads, process_lock
 
 _LARGE = 1 << 20
 """Smaller memory is not counted, in bytes."""
@@ -31,12 +30,15 @@ class _Counts:
         alive: All bytes that have not been freed.
         kept: The bytes alive after the last run of the collector.
         made: The bytes allocated since.
+        disabled_by: The thread that has disabled the collector in `without_collections`, or None.
     """
 
-    __slots__ = ("alive", "kept", "lock", "made")
+    __slots__ = ("__weakref__", "alive", "disabled_by", "kept", "lock", "made")
 
     def __init__(self) -> None:
         self.alive = self.kept = self.made = 0
+        self.disabled_by: int | None = None
+        note_threads(self)
         self.lock = process_lock()  # objects may be freed while it is held
 
     def make(self, nbytes: int) -> None:
@@ -47,6 +49,12 @@ class _Counts:
     def free(self, nbytes: int) -> None:
         with self.lock:
             self.alive -= nbytes
+
+    def _after_fork(self) -> None:
+        """Enable the collector, if a thread that the child lacks has disabled it."""
+        if self.disabled_by not in (None, threading.get_ident()):
+            gc.enable()
+            self.disabled_by = None
 
 
 _counts = _Counts()
@@ -69,10 +77,6 @@ def collect_if_due() -> None:
             _counts.kept, _counts.made = _counts.alive, 0
 
 
-_without: list[int] = []
-"""The thread that has disabled the collector."""
-
-
 @contextmanager
 def without_collections() -> Iterator[None]:
     """Disable the garbage collector, for code that allocates many objects and no cycles: each
@@ -82,20 +86,9 @@ def without_collections() -> Iterator[None]:
         yield
         return
     try:
-        _without.append(threading.get_ident())
+        _counts.disabled_by = threading.get_ident()
         gc.disable()
         yield
     finally:
         gc.enable()
-        _without.clear()
-
-
-def _enable() -> None:
-    """Enable the collector in the child of a fork, if a thread that it lacks has disabled it."""
-    if _without and threading.get_ident() not in _without:
-        gc.enable()
-        _without.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_enable)
+        _counts.disabled_by = None

@@ -81,8 +81,8 @@ class Origin:
 
     @property
     def place(self) -> str:
-        """The text, with the lines of the uses of blocks around it, except those that are running:
-        errors name these once.
+        """The text, then the line of each block use around it; errors add the uses that are still
+        running themselves.
         """
         return ", in ".join([str(self), *self._uses()])
 

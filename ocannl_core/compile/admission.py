@@ -94,7 +94,7 @@ class Admission:
         return self.requirements.are_met and not self._backend.may_refuse
 
     def is_known(self, step: LeafStep) -> bool:
-        """Return True for a copy of an earlier kernel, but for names, which a backend sees."""
+        """Return True for a copy of an admitted kernel, unless the backend may refuse its names."""
         is_copy = isinstance(step, Kernel) and step.like is not None
         return is_copy and not self._backend.may_refuse
 

@@ -15,7 +15,7 @@ from ocannl_core.nn.attention_weights import attention_weights
 from ocannl_core.nn.dropout import dropout
 from ocannl_core.tensor.graph.session import make_atomic
 from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand, places_of
 
 if TYPE_CHECKING:
     from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names
@@ -93,11 +93,7 @@ _MODULES = {
 """The names that are loaded at their first use, by module. A name that its module has, too, is not
 among them: importing that module would set the attribute of this name to the module.
 """
-_PLACES = {
-    name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names.split()
-}
-
-__getattr__ = load_on_demand(globals(), _PLACES, make_atomic)
+__getattr__ = load_on_demand(globals(), places_of(__name__, _MODULES), make_atomic)
 __dir__ = list_names(globals())
 make_atomic(globals(), __all__)
 guard(globals(), __all__)

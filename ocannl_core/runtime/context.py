@@ -198,7 +198,7 @@ class Context:
 
     def _compile(self, computation: Computation, options: CompileOptions) -> Routine:
         collect_if_due()
-        # what is compiled depends on the memory that the code of other threads adds
+        # other threads may allocate memory in these contexts, on which the code depends
         with self._store.history.lock, settings.held(), without_collections():
             return compile_computation(computation, options, self._store.state(), self._bind)
 

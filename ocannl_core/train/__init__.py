@@ -8,7 +8,7 @@ from ocannl_core.tensor.computations.computation import forward, unchanged_roots
 from ocannl_core.tensor.computations.computation import gradient_update as grad_update
 from ocannl_core.tensor.computations.trained_parameters import trainable_params
 from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand, places_of
 
 if TYPE_CHECKING:
     from ocannl_core.train.communication import Communicator
@@ -58,14 +58,7 @@ _MODULES = {
 }
 """The names that are loaded at their first use, by module: forward passes need none of them."""
 
-__getattr__ = load_on_demand(
-    globals(),
-    {
-        name: f"ocannl_core.train.{module}"
-        for module, names in _MODULES.items()
-        for name in names.split()
-    },
-)
+__getattr__ = load_on_demand(globals(), places_of(__name__, _MODULES))
 __dir__ = list_names(globals())
 
 # fmt: off

@@ -24,7 +24,7 @@ from fnmatch import fnmatchcase
 from numbers import Real
 from typing import Any, ClassVar, NoReturn
 
-from ocannl_core.base.errors import MissingAttributeError, UsageError
+from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
 from ocannl_core.base.renamed import old_method
@@ -34,6 +34,7 @@ from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.computations.trained_parameters import trained_by_name
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
+from ocannl_core.tensor.messages.foreign_modules import missing_attribute
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.primitives.pointwise_operations import (
     cast,
@@ -232,13 +233,8 @@ class Optimizer(ABC):
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name not in _ATTRIBUTES:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise MissingAttributeError.at_caller(
-            f"An optimiser makes code from a loss, and has no attribute {name}.",
-            found=f"{name} of {type(self).__name__}(...)",
-            fix=_ATTRIBUTES[name],
-        )
+        rule = "An optimiser makes code from a loss, and has no attribute"
+        raise missing_attribute(self, name, rule, f"{type(self).__name__}(...)", _ATTRIBUTES)
 
     def update(
         self, loss: Tensor, *, params: Iterable[Tensor] | None = None, shard: Shard | None = None

@@ -380,7 +380,7 @@ class _Loop:
         return not run.ended_by or self._has_no_more(done - begin)
 
     def _has_no_more(self, taken: int) -> bool:
-        """Return True if the last batch that was taken is that of the epoch, as far as known."""
+        """Return True if the epoch has no batch left; False if its number of batches is unknown."""
         state = getattr(self.loader, "state", None)
         if isinstance(state, tuple):
             return bool(state[-1] == 0)

@@ -94,8 +94,8 @@ class ExportedFunction:
     Attributes:
         source: Its kernels and their launches.
         inputs: The tensors that callers give, in the order of arguments.
-        outputs: The tensors that it gives back, in the order of arguments, of which those that are
-            inputs, too, have names of their own.
+        outputs: The results, in the order of arguments. A tensor that is an input as well has
+            another name here.
         indices: Its integer arguments, in order.
         limits: Further limits, each of several indices together.
         scratch: The first byte of each node of its own, in the state.

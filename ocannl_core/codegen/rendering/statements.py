@@ -233,9 +233,16 @@ def render_check(check: ir.CheckPositions, counts: tuple[int, int], state: Rende
             fix="switch the checks off with the setting check_positions",
         )
     bits = 8 * info.dtype.nbytes
-    is_constant = check.at_run_time is None
-    if info.dtype.kind is Kind.UNSIGNED and check.extent >= 2**bits and is_constant:
+    # a negative number is a great one without its sign
+    most = 2 ** (bits - (info.dtype.kind is Kind.SIGNED))
+    unsigned, suffix = f"uint{bits}_t", "ULL" if bits == 64 else "u"
+    if check.at_run_time is not None:
+        end = str(state.positions.index(VarIndex(check.at_run_time)))
+        limit = f"(uint64_t)({f'{end} < {most} ? {end} : {most}' if check.extent > most else end})"
+    elif info.dtype.kind is Kind.UNSIGNED and check.extent >= most:
         return  # every number of the format is a position
+    else:
+        limit = f"({unsigned}){min(check.extent, most)}{suffix}"
     strides = [math.prod(info.buffer_dims[axis + 1 :]) for axis in range(len(info.dims))]
     axes = [
         (extent, margin.left, stride)
@@ -246,14 +253,6 @@ def render_check(check: ir.CheckPositions, counts: tuple[int, int], state: Rende
         f"({name} + {left}) * {stride}" if left or stride != 1 else name
         for name, (_, left, stride) in zip(names, axes, strict=True)
     )
-    # a negative number is a great one without its sign
-    most = 2 ** (bits - (info.dtype.kind is Kind.SIGNED))
-    unsigned, suffix = f"uint{bits}_t", "ULL" if bits == 64 else "u"
-    if check.at_run_time is None:
-        limit = f"({unsigned}){min(check.extent, most)}{suffix}"
-    else:
-        end = str(state.positions.index(VarIndex(check.at_run_time)))
-        limit = f"(uint64_t)({f'{end} < {most} ? {end} : {most}' if check.extent > most else end})"
     array = state.names.array(check.node)
     writer.line(f"{unsigned} bad = 0;")
     ends = [str(extent) for extent, _, _ in axes]

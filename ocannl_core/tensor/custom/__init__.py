@@ -17,7 +17,7 @@ from ocannl_core.ir.external import NativeCode
 from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
 from ocannl_core.tensor.custom.variables import ObjectResult, ObjectType, TensorType, as_variable
 from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand, places_of
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.custom.composite import Composite
@@ -31,12 +31,7 @@ __all__ = [
 # fmt: on
 
 __getattr__ = load_on_demand(
-    globals(),
-    {
-        "Broadcast": "ocannl_core.tensor.custom.scalar_ops",
-        "Composite": "ocannl_core.tensor.custom.composite",
-        "Reduce": "ocannl_core.tensor.custom.scalar_ops",
-    },
+    globals(), places_of(__name__, {"composite": "Composite", "scalar_ops": "Broadcast Reduce"})
 )
 __dir__ = list_names(globals())
 guard(globals(), __all__)

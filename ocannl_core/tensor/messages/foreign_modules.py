@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 
@@ -133,3 +133,21 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
 def _public_names(module: str) -> Collection[str]:
     names: Collection[str] = import_module(module.replace("oc", "ocannl_core", 1)).__all__
     return names
+
+
+def missing_attribute(
+    owner: object, name: str, rule: str, shown: str, counterparts: Mapping[str, str]
+) -> AttributeError:
+    """Return the error about an attribute that an object lacks.
+
+    Args:
+        rule: The sentence that the name ends.
+        shown: The owner as messages show it.
+        counterparts: The code in place of attributes of other libraries, by their names; without
+            one, the error is Python's own.
+    """
+    if name not in counterparts:
+        return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+    return MissingAttributeError.at_caller(
+        f"{rule} {name}.", found=f"{name} of {shown}", fix=counterparts[name]
+    )

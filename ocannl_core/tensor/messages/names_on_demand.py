@@ -43,6 +43,18 @@ def load_on_demand(
     return load
 
 
+def places_of(package: str, modules: Mapping[str, str]) -> dict[str, str]:
+    """Return the places of names for `load_on_demand`.
+
+    Args:
+        package: The name of a package.
+        modules: The names, separated by spaces, that each module of the package defines.
+    """
+    return {
+        name: f"{package}.{module}" for module, names in modules.items() for name in names.split()
+    }
+
+
 def list_names(namespace: dict[str, Any]) -> Callable[[], list[str]]:
     """Return the `__dir__` of a public module: its public names, loaded or not."""
     return lambda: sorted({*namespace["__all__"], *(n for n in namespace if n.startswith("__"))})

@@ -17,7 +17,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 import numpy as np
 
 from ocannl_core.base.deferred_annotations import signature_of
-from ocannl_core.base.errors import MissingAttributeError, ShapeError, UsageError
+from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import BlockUse, caller_depth, caller_location, returns_of, running_use
 from ocannl_core.base.renamed import with_new_keywords
 from ocannl_core.tensor.graph import session as sessions
@@ -31,6 +31,7 @@ from ocannl_core.tensor.messages.call_errors import (
     refuse,
     renamed_arguments,
 )
+from ocannl_core.tensor.messages.foreign_modules import missing_attribute
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -192,13 +193,8 @@ _ATTRIBUTES = {
 
 
 def _missing_attribute(block: object, name: str) -> AttributeError:
-    if name not in _ATTRIBUTES:
-        return AttributeError(f"{type(block).__name__!r} object has no attribute {name!r}")
-    return MissingAttributeError.at_caller(
-        f"A block is a function of tensors and has no attribute {name}.",
-        found=f"{name} of {block!r}",
-        fix=_ATTRIBUTES[name],
-    )
+    rule = "A block is a function of tensors and has no attribute"
+    return missing_attribute(block, name, rule, repr(block), _ATTRIBUTES)
 
 
 class BlockApplication:

@@ -57,7 +57,7 @@ def ocannl_described() -> dict[str, Target]:
 
 @hookimpl
 def ocannl_generate(kernels: KernelStream, target: Target) -> LoopSource:
-    # Where another backend is selected, this one is loaded as well.
+    # The selection of a backend imports every plugin; only this one needs the interpreter.
     from ocannl_interp.routine import LoopSource
 
     return LoopSource(kernels.plan())

@@ -237,8 +237,8 @@ class Model:
         self.results = importer.run(arguments)
 
     def _weights(self, given: Collection[str]) -> dict[str, Value]:
-        """Return the initializers but for those that are given, with parameters for weights;
-        stacked ones become parameters inside of their layers.
+        """Return the value of each initializer that the call does not give: a parameter for a
+        weight. Stacked weights become parameters inside of their layers.
         """
         stacked = self.file.stacked
         return {
