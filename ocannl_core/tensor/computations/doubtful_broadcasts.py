@@ -147,7 +147,7 @@ def _all_pairs(
 
 
 def _is_matrix_beside_data(one: Tensor, other: Tensor) -> bool:
-    """Return True for a parameter with input axes, and an operand without, which depends on data."""
+    """Return True for a parameter with input axes, and data without."""
     if not one.is_parameter or not _repeated(one.shape.input) or _repeated(other.shape.input):
         return False
     is_batch = bool(_repeated(other.shape.batch))
