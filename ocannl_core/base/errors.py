@@ -7,6 +7,7 @@ readable as attributes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import Enum
 from typing import Self
@@ -25,6 +26,9 @@ def printable(text: str) -> str:
         each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text
     )
 
+
+_LINE = re.compile(r"[^\s:]:[0-9]+\b")
+"""The line of a file: `model.py:7`."""
 
 _MOST_LINES = 40
 """Lines of one part of an error in its text, after the first one."""
@@ -55,6 +59,14 @@ class OcannlError(Exception):
     def at_caller(cls, rule: str, found: str = "", fix: str = "") -> Self:
         """Return an error about the line of the user that has called the package."""
         return cls(rule, found=found, where=str(caller_location() or ""), fix=fix)
+
+    def with_line(self) -> None:
+        """Add the line of the user that has called the package, if no part names a line."""
+        if _LINE.search(self.where) or _LINE.search(self.found):
+            return
+        if (location := caller_location()) is not None:
+            self.where = f"{self.where}, at {location}" if self.where else str(location)
+            self.args = (self._render(),)
 
     def on_all_processes(self) -> Self:
         """Mark the error as one that all processes of a group raise, so that one of them prints it;
@@ -210,6 +222,9 @@ class DeviceError(OcannlError):
             fix="\n".join(filter(None, remedies)),
         )
 
+    def with_line(self) -> None:
+        """Leave the place, which is the device and its first failure."""
+
     def at(self, where: str, device: str = "") -> DeviceError:
         """Return a copy of the error, with a place and a device where it states none."""
         return DeviceError(
@@ -226,6 +241,9 @@ class HookError(OcannlError):
     """A plugin's hook failed, or returned a result that its specification excludes: a defect of
     the plugin.
     """
+
+    def with_line(self) -> None:
+        """Leave the place, which is the plugin."""
 
 
 class LinkError(OcannlError):

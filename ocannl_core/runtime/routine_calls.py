@@ -9,6 +9,8 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, SupportsIndex
 
+from ocannl_core.base.errors import OcannlError
+
 Accepted = tuple[tuple[str, range | None], ...]
 """The static indices of a call, and the range of each; None for no bound."""
 
@@ -83,12 +85,16 @@ def __call__({own}self, {", ".join(parameters)}, **{own}others):
             except {own}faults as {own}error:
                 {own}self._raise_fault({own}error)
         else:
-            {own}self._start({stated})
+            try:
+                {own}self._start({stated})
+            except {own}refusals as {own}error:
+                {own}error.with_line()
+                raise
     else:
         {own}otherwise({own}self, {own}positional, {{{taken}**{own}others}})
 """
     meant = {"missing": _MISSING, "type": type, "int": int, "otherwise": otherwise}
-    meant["faults"] = Exception
+    meant |= {"faults": Exception, "refusals": OcannlError}
     namespace: dict[str, Any] = {own + name: value for name, value in meant.items()}
     exec(compile(source, _FILE, "exec"), namespace)
     return namespace["__call__"]

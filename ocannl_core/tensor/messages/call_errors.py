@@ -171,9 +171,13 @@ def refuse(
     kwargs: dict[str, Any],
 ) -> None:
     """Raise the error about the first argument that does not fit its parameter, after a call has
-    failed. Errors that explain themselves, and errors from code of the user, are left alone.
+    failed. Errors that explain themselves only get the line of the call, if they have none; errors
+    from code of the user are left alone.
     """
-    if isinstance(error, OcannlError) or _left_the_package(error.__traceback__):
+    if isinstance(error, OcannlError):
+        error.with_line()
+        return
+    if _left_the_package(error.__traceback__):
         return
     parameters = signature_of(function)
     if function.__name__ == "__init__" and args:

@@ -73,7 +73,7 @@ def test_a_schedule_that_does_not_fit_changes_nothing_and_names_the_kernel() -> 
         assert str(caught.value) == snapshot("""\
 An axis, or the inside of its blocks, is split once.
   found  split m with the axes i j k
-  where  kernel 1, relu[b, o] = relu(matmul[b, o]) (writes relu)\
+  where  kernel 1, relu[b, o] = relu(matmul[b, o]) (writes relu), at test_stated_schedules.py:71: step.use_schedules({1: "split m 4"})\
 """)
         with pytest.raises(oc.UsageError, match="A schedule is made of split"):
             step.use_schedules({1: "go faster"})

@@ -157,6 +157,7 @@ def test_a_tensor_that_is_kept_and_inlined_is_a_conflict_with_two_reasons() -> N
     assert str(error.value) == snapshot("""\
 A memory mode can be refined but not reversed: mul cannot become virtual.
   found  it is already on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default (201); virtual is requested because it was named in inline= (216)
+  where  test_memory_modes.py:156: oc.Context("interp").compile(oc.train.forward(y + 1.0), keep=[y], inline=[y])
   try    leave it out of keep=; keep=() keeps no results
          leave it out of inline=\
 """)
@@ -179,6 +180,7 @@ def test_a_tensor_that_cannot_be_inlined_is_a_conflict_with_two_reasons() -> Non
     assert str(error.value) == snapshot("""\
 A memory mode can be refined but not reversed: mul cannot become virtual.
   found  it is already never virtual because something that it is computed from is written between its definition and a read of it (15); virtual is requested because it was named in inline= (216)
+  where  test_memory_modes.py:178: oc.Context("interp").compile(code(x, y, to), keep=[to], inline=[y])
   try    read it before that is written, or compute it from a copy
          leave it out of inline=\
 """)

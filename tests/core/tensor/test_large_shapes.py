@@ -82,7 +82,7 @@ def test_memory_that_a_routine_keeps_for_itself_is_limited(size: int) -> None:
     ):
         oc.Context("cpu_c").compile(oc.train.forward(total))
     assert caught.value.found.startswith("no room for ")
-    assert caught.value.where == "compiling forward"
+    assert caught.value.where.startswith("compiling forward, at test_large_shapes.py:")
 
 
 def test_the_error_names_the_tensor_and_its_line() -> None:
