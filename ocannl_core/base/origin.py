@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dis
 import inspect
 import linecache
@@ -19,6 +20,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 _skipped: tuple[str, ...] = (
     f"{Path(__file__).resolve().parents[1]}{os.sep}",
     contextlib.__file__,  # calls functions that a context manager decorates
+    copy.__file__,
     "<frozen",
 )
 """Beginnings of the names of source files whose lines are not the user's."""

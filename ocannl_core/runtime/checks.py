@@ -153,9 +153,12 @@ def fix_for_missing_value(stored: NodeMemory) -> str:
             "oc.train.grad_update(loss), or a checkpoint"
         )
     if tensor is not None and tensor.is_parameter:
-        return "ctx.init_params(loss), with the tensor whose parameters they are"
+        return (
+            "ctx.init_params(loss), with the tensor whose parameters they are; each context has "
+            "values of its own"
+        )
     if (tensor is not None and tensor.is_placeholder) or not stored.writers:
-        return f"ctx[{stored.node.name}] = array"
+        return f"ctx[{stored.node.name}] = array; each context has values of its own"
     return f"run {' or '.join(stored.writers)} first: it computes {stored.node.name}"
 
 

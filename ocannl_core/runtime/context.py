@@ -8,7 +8,7 @@ from functools import reduce
 from operator import add
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import Buffer, Event
@@ -36,6 +36,9 @@ from ocannl_core.runtime.device import device_of
 from ocannl_core.runtime.memory import MemoryEntry, MemoryReport
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
+from ocannl_core.tensor.graph.expression import refusal
+from ocannl_core.tensor.messages.foreign_modules import missing_attribute
+from ocannl_core.tensor.messages.foreign_names import CONTEXT_ATTRIBUTES
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
@@ -68,6 +71,25 @@ class Context:
     """
 
     __slots__ = ("_store",)
+
+    __deepcopy__ = __reduce_ex__ = refusal(
+        "A context is the memory of a device: it is not copied or pickled.",
+        "a copy of {}",
+        "oc.save(path, ctx, loss) writes cells, other.copy_from(ctx, [w]) copies them, and "
+        "ctx.child() shares them",
+    )
+    __enter__ = refusal(
+        "A context is a value, and no context manager.",
+        "with {}",
+        "ctx = oc.Context(), then ctx.compile(...) and ctx[x]",
+    )
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: `__enter__` refuses."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        rule = "A context has no attribute"
+        raise missing_attribute(self, name, rule, "a context", CONTEXT_ATTRIBUTES)
 
     def __init__(
         self,
@@ -160,7 +182,9 @@ class Context:
         for keyword, given in (("keep", keep), ("bindings", bindings), ("inline", inline)):
             if given is not None and not isinstance(given, Sequence):
                 raise UsageError(
-                    f"{keyword}= takes a list.", found=repr(given), fix=f"{keyword}=[...]"
+                    f"{keyword}= takes a list.",
+                    found=repr(given),
+                    fix=f"{keyword}=[...]; a sum of code is code, ctx.compile(first + second)",
                 )
             checks.check_entries(keyword, given or ())
         kept = None if keep is None else tuple(keep)

@@ -32,6 +32,9 @@ from ocannl_core.runtime.store import (
     dependences,
     is_pending,
 )
+from ocannl_core.tensor.graph.expression import refusal
+from ocannl_core.tensor.messages.foreign_modules import missing_attribute
+from ocannl_core.tensor.messages.foreign_names import CONTEXT_ATTRIBUTES
 
 if TYPE_CHECKING:
     from ocannl_core.compile.placements.report import PlacementTuning
@@ -92,6 +95,16 @@ class Routine:
         "reads",
         "writes",
     )
+
+    __deepcopy__ = __reduce_ex__ = refusal(
+        "A routine is bound to the memory of its context: it is not copied or pickled.",
+        "a copy of {}",
+        "other.link(step) binds its code to another context; ctx.export(step, path) writes it",
+    )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        rule = "A routine has no attribute"
+        raise missing_attribute(self, name, rule, "a routine", CONTEXT_ATTRIBUTES)
 
     def __init__(
         self,
@@ -554,7 +567,7 @@ class Routine:
             "A call gives a value to every static index that the routine was compiled with.",
             found="; ".join(found),
             where=f"running {self.name}",
-            fix=f"{self.name}({call})"
+            fix=f"{self.name}({call}); ctx[x] = array gives data"
             + ("" if self._accepted else "; indices are bound with ctx.compile(..., bindings=[i])"),
         )
 

@@ -565,6 +565,7 @@ class Environment:
                 "The size of an axis cannot be negative.",
                 found=f"{kind.value} axes {', '.join(map(str, sizes))}"
                 + (f" of {name}" if name else ""),
+                fix=f"{kind.value}=[...] for axes that are inferred",
             )
         if not cut:
             return Row(trailing=sizes)
@@ -609,5 +610,19 @@ def _check_axes(kind: RowKind, axes: object, name: str) -> None:
         raise UsageError.at_caller(
             "The axes of a row are a list of sizes.",
             found=f"{kind.value}={axes!r}" + (f" for {name}" if name else ""),
-            fix=f"{kind.value}=[{axes}]" if isinstance(axes, int) else f"{kind.value}=[8, 3]",
+            fix=_listed(kind, axes),
         )
+
+
+def _listed(kind: RowKind, axes: object) -> str:
+    """Return the spelling of sizes that were given in another way."""
+    given = (axes,) if isinstance(axes, int | Shape) or not isinstance(axes, Iterable) else (*axes,)
+    if any(isinstance(each, Shape) for each in given):
+        return "x.shape.dims are sizes; oc.zeros_like(x), and its like, take the shape of a tensor"
+    if None in given:
+        return (
+            f"{kind.value}=[...] for axes that are inferred; oc.static_extent(name, max=256) is a "
+            "size that calls state"
+        )
+    sizes = [int(each) for each in given if isinstance(each, int | float) and each == each // 1]
+    return f"{kind.value}={sizes or [8, 3]}"

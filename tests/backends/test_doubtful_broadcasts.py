@@ -73,6 +73,30 @@ MEANT: dict[str, Build] = {
 }
 
 
+def _without_batch() -> oc.Tensor:
+    return loss_of(oc.param("w", output=[2]) @ data(8, 3) - data(8, 2, batch=1))
+
+
+def test_data_without_a_batch_axis_give_a_warning() -> None:
+    (text,) = warnings_of(_without_batch)
+    assert "is one prediction, which is compared with each of literal" in text
+    assert "of shape 8,3" in text
+    assert "batch_axes=1" in text
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: loss_of(oc.param("w", output=[2]) @ data(3) - data(8, 2, batch=1)),
+        lambda: loss_of(oc.param("w", output=[2]) @ data(8, 3, batch=1) - data(8, 2, batch=1)),
+        lambda: loss_of(oc.param("c", output=[2]) - data(8, 2, batch=1)),
+        lambda: loss_of(oc.param("w", output=[2]) @ data(28, 28) - data(8, 2, batch=1)),
+    ],
+)
+def test_other_predictions_without_a_batch_axis_give_none(build: Build) -> None:
+    assert warnings_of(build) == []
+
+
 def _sum(make: Callable[[oc.Tensor, oc.Tensor], oc.Tensor]) -> Build:
     def build() -> oc.Tensor:
         made = oc.param("w", output=[2]) @ data(4, 3, batch=1)

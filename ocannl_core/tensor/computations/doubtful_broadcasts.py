@@ -1,7 +1,8 @@
 """Warnings about broadcasts that are probably mistakes, of computations with closed shapes.
 
-Four kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
-whose numbers are along an output axis, `8`, has all pairs of the two, `8|8`. A parameter that
+Five kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
+whose numbers are along an output axis, `8`, has all pairs of the two, `8|8`. Data `8,3` without a
+batch axis give one prediction, which is compared with all targets `8|2`. A parameter that
 starts as one number, without stated sizes, has as many numbers as the tensor that it scales. A
 bias with input axes makes a matrix of each vector of a batch. In
 `relu(x) @ w`, with the matrix on the wrong side, `relu(x)` is broadcast along the axes that are
@@ -61,6 +62,11 @@ def _remarks(
                 continue
             if _is_learned(one, learned) != _is_learned(other, learned):
                 yield _all_pairs(tensor, one, other, primitive)
+    if primitive is BinaryOp.SUB:
+        for one, other in (operands, operands[::-1]):
+            if _is_learned(one, learned) and not _is_learned(other, learned):
+                for data in _data_without_batch(one, other):
+                    yield _one_prediction(tensor, one, other, data)
     is_sum = primitive in (BinaryOp.ADD, BinaryOp.SUB)
     for one, other in (operands, operands[::-1]):
         if is_sum and _is_matrix_beside_data(one, other):
@@ -142,6 +148,36 @@ def _all_pairs(
         "give both the batch axis, with oc.tensor(array, batch_axes=1) or "
         "oc.placeholder(name, batch=[...]); where all pairs are meant, name the axes, as in "
         f'oc.{operation}(a, b, logic="b|0; o => b|o")',
+        tensor.origin,
+    )
+
+
+def _data_without_batch(prediction: Tensor, target: Tensor) -> list[Tensor]:
+    """Return the first data with the batch of a target as an output axis, among others, on which a
+    prediction without a batch depends.
+    """
+    along = _repeated(target.shape.batch)
+    if len(along) != 1 or _repeated(prediction.shape.batch):
+        return []
+    return [
+        each
+        for each in ancestors([prediction])
+        if (each.is_placeholder or each.literal is not None)
+        and _repeated(each.shape.output)[:-1][:1] == along
+        and not _repeated(each.shape.batch)
+    ][:1]
+
+
+def _one_prediction(
+    tensor: Tensor, prediction: Tensor, target: Tensor, data: Tensor
+) -> DoubtfulBroadcast:
+    return DoubtfulBroadcast(
+        "A prediction has the batch axis of its target.",
+        f"{prediction.describe()} of shape {prediction.shape}, from {data.describe()} of shape "
+        f"{data.shape}, is one prediction, which is compared with each of {target.describe()}, of "
+        f"shape {target.shape}",
+        "give the data a batch axis, oc.tensor(array, batch_axes=1) or "
+        "oc.placeholder(name, batch=[...]), as products sum over all output axes",
         tensor.origin,
     )
 

@@ -70,7 +70,12 @@ FOREIGN: dict[str, str] = {
     "unsqueeze": "oc.expand_dims(x, axis)",
     "optim": "oc.train has the optimisers: oc.train.AdamW",
     "functional": "the functions are in oc, as oc.relu, and in oc.nn",
-    "utils": "oc.data has loaders, oc.save and oc.load checkpoints",
+    "utils": "oc.data has loaders, oc.save and oc.load checkpoints; clip_norm= of an optimiser "
+    "clips gradients",
+    **dict.fromkeys(
+        ["rearrange", "reduce"],
+        "oc.einsum('b, c => c, b', x) names axes; oc.permute and oc.reshape count them",
+    ),
     **dict.fromkeys(["Module", "Sequential"], _MODULE),
     "Parameter": "oc.param('w', output=[8])",
     "linear": "oc.nn.dense(x, output=[8])",

@@ -70,6 +70,23 @@ ATTRIBUTES: dict[str, str] = {
 }
 """Attributes of other libraries' tensors, and what to write in their place."""
 
+_STEP = "step = ctx.compile(oc.train.forward(y)) is called, step(), and ctx[y] is its result"
+_CHECKPOINT = "oc.save(path, ctx, loss) and oc.load write and read parameters"
+_MODEL = "a model is a function of tensors, y = net(x); its parameters have their cells in contexts"
+
+CONTEXT_ATTRIBUTES: dict[str, str] = {
+    **dict.fromkeys(["run", "eval", "execute", "forward", "predict", "call"], _STEP),
+    **dict.fromkeys(["result", "results", "output", "outputs"], _STEP),
+    **dict.fromkeys(["backward", "grad", "gradients"], ATTRIBUTES["backward"]),
+    **dict.fromkeys(["state_dict", "load_state_dict", "save", "load"], _CHECKPOINT),
+    **dict.fromkeys(["to", "cpu", "cuda"], "a context stays on its device: oc.Context('cuda')"),
+    **dict.fromkeys(["parameters", "train", "modules", "zero_grad"], _MODEL),
+    "fit": "oc.train.fit(step, loader, [x, target], loss=loss)",
+    **dict.fromkeys(["get", "read", "value", "numpy"], "ctx[x] is the array of a tensor x"),
+    **dict.fromkeys(["set", "write", "feed", "assign"], "ctx[x] = array"),
+}
+"""Attributes that contexts and routines lack, and what to write in their place."""
+
 
 def _same(names: str) -> dict[str, str]:
     """Return names that mean the same in both libraries."""

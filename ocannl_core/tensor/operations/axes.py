@@ -80,6 +80,7 @@ class Axes:
             raise UsageError.at_caller(
                 "An axis is given once.",
                 found=f"axis={axis!r} of {len(self)} axes in {self.operation}",
+                fix=f"{', '.join(map(str, range(len(self))))} are the axes",
             )
         return found
 

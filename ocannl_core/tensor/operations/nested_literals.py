@@ -99,6 +99,9 @@ def _leaves(value: Any, axes: list[NestedAxis], path: str) -> Iterator[Any]:
             raise UsageError.at_caller(
                 "A literal nests numbers, arrays or tensors to one depth.",
                 found=f"{value!r}{_at(path)}",
+                fix="text is no number: tables of words become numbers, as positions in a list"
+                if isinstance(value, str)
+                else "lists of equal lengths, with numbers inside",
             )
         yield value
         return
@@ -133,6 +136,7 @@ def _check_entry(value: Any, expected: NestedAxis, path: str) -> None:
         "The entries of one axis of a literal have the same kind and length.",
         found=f"{found}{_at(path)}, where a {_CONTAINER[expected.kind]} of length {expected.n} "
         "was expected",
+        fix="fill the shorter ones, as with zeros, and state lengths in a tensor of their own",
     )
 
 
@@ -197,6 +201,9 @@ def as_array(value: Any, where: str | None = None) -> Array:
             "A tensor is made of numbers.",
             found=f"{type(value).__name__} of dtype {array.dtype}",
             where=where,
+            fix="real and imaginary parts are two tensors: oc.tensor(x.real), oc.tensor(x.imag)"
+            if array.dtype.kind == "c"
+            else "array.astype(np.float32), if all entries are numbers",
         )
     return array
 

@@ -19,7 +19,7 @@ from ocannl_core.base.origin import Origin, caller_depth, caller_location
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.shape.language.constraints import DimEqual
-from ocannl_core.shape.language.shape_terms import Size
+from ocannl_core.shape.language.shape_terms import Shape, Size
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import (
     Axes,
@@ -212,7 +212,8 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
                 found=f"{sizes} and {', '.join(f'{row}=' for row in rows)}",
             )
     else:
-        wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+        wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence | Shape) else sizes
+        wanted = tuple(wanted)
     target = _complete(tuple(map(_maximum, wanted)), source)
     _check_extents(own.lengths, target, wanted)
     if not rows:
@@ -377,7 +378,8 @@ def broadcast_to(x: Any, *sizes: Any) -> Any:
     """
     given = operand(x, "broadcast_to")
     own = axes_of(given, "broadcast_to")
-    wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+    wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence | Shape) else sizes
+    wanted = tuple(wanted)
     if not all(
         isinstance(size, StaticExtent) or (isinstance(size, int | np.integer) and size >= 0)
         for size in wanted
