@@ -60,14 +60,6 @@ class OcannlError(Exception):
         """Return an error about the line of the user that has called the package."""
         return cls(rule, found=found, where=str(caller_location() or ""), fix=fix)
 
-    def with_line(self) -> None:
-        """Add the line of the user that has called the package, if no part names a line."""
-        if _LINE.search(self.where) or _LINE.search(self.found):
-            return
-        if (location := caller_location()) is not None:
-            self.where = f"{self.where}, at {location}" if self.where else str(location)
-            self.args = (self._render(),)
-
     def on_all_processes(self) -> Self:
         """Mark the error as one that all processes of a group raise, so that one of them prints it;
         return it.
@@ -222,9 +214,6 @@ class DeviceError(OcannlError):
             fix="\n".join(filter(None, remedies)),
         )
 
-    def with_line(self) -> None:
-        """Leave the place, which is the device and its first failure."""
-
     def at(self, where: str, device: str = "") -> DeviceError:
         """Return a copy of the error, with a place and a device where it states none."""
         return DeviceError(
@@ -241,9 +230,6 @@ class HookError(OcannlError):
     """A plugin's hook failed, or returned a result that its specification excludes: a defect of
     the plugin.
     """
-
-    def with_line(self) -> None:
-        """Leave the place, which is the plugin."""
 
 
 class LinkError(OcannlError):
@@ -278,3 +264,14 @@ class ParseError(OcannlError):
 
 class VerifyError(OcannlError):
     """An internal invariant is broken: a defect of the project, not of the user's program."""
+
+
+def add_line(error: OcannlError) -> None:
+    """Add the line of the user that has called the package, if no part of an error names a line;
+    failures of devices and plugins have their own places.
+    """
+    if isinstance(error, DeviceError | HookError) or _LINE.search(f"{error.found} {error.where}"):
+        return
+    if (location := caller_location()) is not None:
+        error.where = f"{error.where}, at {location}" if error.where else str(location)
+        error.args = (error._render(),)

@@ -78,7 +78,9 @@ def check_values(needed: Sequence[NodeMemory], routine: str, store: BufferStore)
     raise LinkError(
         "A routine runs when every node that it reads has a value.",
         found="\n".join(
-            f"{description(stored.node, stored.tensor)} has none" for stored in missing
+            f"{description(stored.node, stored.tensor)} has none"
+            + (", in this context: another one has" * store.has_value_anywhere(stored.node))
+            for stored in missing
         ),
         where=f"running {routine}",
         fix="\n".join(fixes),
@@ -153,12 +155,9 @@ def fix_for_missing_value(stored: NodeMemory) -> str:
             "oc.train.grad_update(loss), or a checkpoint"
         )
     if tensor is not None and tensor.is_parameter:
-        return (
-            "ctx.init_params(loss), with the tensor whose parameters they are; each context has "
-            "values of its own"
-        )
+        return "ctx.init_params(loss), with the tensor whose parameters they are"
     if (tensor is not None and tensor.is_placeholder) or not stored.writers:
-        return f"ctx[{stored.node.name}] = array; each context has values of its own"
+        return f"ctx[{stored.node.name}] = array"
     return f"run {' or '.join(stored.writers)} first: it computes {stored.node.name}"
 
 

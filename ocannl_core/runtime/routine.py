@@ -567,7 +567,8 @@ class Routine:
             "A call gives a value to every static index that the routine was compiled with.",
             found="; ".join(found),
             where=f"running {self.name}",
-            fix=f"{self.name}({call}); ctx[x] = array gives data"
+            fix=f"{self.name}({call})"
+            + ("; ctx[x] = array gives data" if unknown else "")
             + ("" if self._accepted else "; indices are bound with ctx.compile(..., bindings=[i])"),
         )
 
@@ -605,6 +606,7 @@ class Routine:
             f"A static index stays in its range: {name} in {_range_text(accepted)}.",
             found=f"{name} = {number}",
             where=f"running {self.name}; {reason}",
+            fix=f"give {name} from {accepted.start} to {accepted.stop - 1}" if accepted else "",
         )
 
     def _check_jointly(self, limit: IndexBound, numbers: Mapping[str, int]) -> None:

@@ -9,7 +9,7 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from ocannl_core.base.errors import OcannlError
+from ocannl_core.base.errors import OcannlError, add_line
 
 Accepted = tuple[tuple[str, range | None], ...]
 """The static indices of a call, and the range of each; None for no bound."""
@@ -88,13 +88,13 @@ def __call__({own}self, {", ".join(parameters)}, **{own}others):
             try:
                 {own}self._start({stated})
             except {own}refusals as {own}error:
-                {own}error.with_line()
+                {own}add_line({own}error)
                 raise
     else:
         {own}otherwise({own}self, {own}positional, {{{taken}**{own}others}})
 """
     meant = {"missing": _MISSING, "type": type, "int": int, "otherwise": otherwise}
-    meant |= {"faults": Exception, "refusals": OcannlError}
+    meant |= {"faults": Exception, "refusals": OcannlError, "add_line": add_line}
     namespace: dict[str, Any] = {own + name: value for name, value in meant.items()}
     exec(compile(source, _FILE, "exec"), namespace)
     return namespace["__call__"]

@@ -313,6 +313,9 @@ def is_pending(event: Event | None) -> bool:
     return event is not None and not getattr(event, "is_done", False)
 
 
+_STORES: weakref.WeakSet[BufferStore] = weakref.WeakSet()
+
+
 class BufferStore:
     """The buffers of a context and of those that it descends from.
 
@@ -340,6 +343,7 @@ class BufferStore:
         self._parent = parent
         self.history: History = History() if parent is None else parent.history
         device.histories.add(self.history)
+        _STORES.add(self)
         self._stored: NodeTable[NodeMemory] = NodeTable()
         self._unstored: NodeTable[tuple[Unstored, RunRecord]] = NodeTable()
 
@@ -356,6 +360,12 @@ class BufferStore:
             if found is not None:
                 return found
         return None
+
+    @staticmethod
+    def has_value_anywhere(node: TensorNode) -> bool:
+        """Return True if a context has a value of a node."""
+        found = [each._stored.get(node) for each in list(_STORES)]
+        return any(each is not None and each.has_value for each in found)
 
     def memories(self) -> Iterator[NodeMemory]:
         """Return the memory of the nodes of the lineage, the nearest context first."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 import ocannl_core as oc
+from ocannl_core.base.errors import OcannlError
 
 
 def test_compiling_a_tensor_names_the_code_to_compile() -> None:
@@ -119,3 +125,101 @@ def test_square_roots_as_powers_are_the_same_in_every_cell(target: str) -> None:
         ctx = oc.Context(target)
         ctx.compile(oc.train.forward(y))()
         np.testing.assert_array_equal(ctx[y], np.array([np.inf, 0.0, 2.0] * 12, np.float32))
+
+
+def _context() -> Any:
+    return oc.Context("interp")
+
+
+def _routine(**arguments: Any) -> Any:
+    x = oc.placeholder("x", output=[3])
+    return _context().compile(oc.train.forward(x * 2.0), **arguments)
+
+
+def _data() -> Any:
+    return oc.tensor(np.ones((8, 3)), batch_axes=1)
+
+
+def _assigned(name: str, value: object) -> None:
+    setattr(oc.param("w", output=[2]), name, value)
+
+
+def _beside_a_run_elsewhere() -> None:
+    x, filled = oc.placeholder("x", output=[3]), _context()
+    filled.compile(oc.train.forward(x * 2.0))
+    filled[x] = np.ones(3)
+    _context().compile(oc.train.forward(x * 3.0))()
+
+
+def _entered() -> None:
+    with _context():
+        pass
+
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "a run of a context": (lambda: _context().run(), "step = ctx.compile"),
+    "a state": (lambda: _context().state_dict(), "oc.save"),
+    "a gradient of a routine": (lambda: _routine().backward(), "oc.train.grad_update"),
+    "a context manager": (_entered, "ctx = oc.Context()"),
+    "a copied context": (lambda: copy.deepcopy(_context()), "oc.save"),
+    "a pickled context": (lambda: pickle.dumps(_context()), "oc.save"),
+    "a pickled routine": (lambda: pickle.dumps(_routine()), "ctx.export"),
+    "a copied parameter": (lambda: copy.deepcopy(oc.param("w")), "copy_from"),
+    "a name as a key": (lambda: _context()["w"], "ctx[x]"),
+    "an array as an argument": (lambda: _routine()(np.ones(3)), "ctx[x] = array"),
+    "an array by keyword": (lambda: _routine()(x=np.ones(3)), "ctx[x] = array"),
+    "code of two computations": (
+        lambda: _context().compile(oc.train.forward(_data()), oc.train.forward(_data())),
+        "first + second",
+    ),
+    "no value here": (_beside_a_run_elsewhere, "ctx[x] = array"),
+    "complex numbers": (lambda: oc.tensor(np.ones(3, complex)), "oc.tensor(x.real)"),
+    "objects": (lambda: oc.tensor(np.array([1, None], object)), "astype"),
+    "words": (lambda: oc.tensor(["a", "b"]), "text is no number"),
+    "lists of two lengths": (lambda: oc.tensor([[1.0, 2.0], [3.0]]), "fill the shorter ones"),
+    "an unknown batch": (lambda: oc.placeholder("x", batch=[None]), "oc.static_extent"),
+    "a fraction as a size": (lambda: oc.placeholder("x", output=[8 / 2]), "output=[4]"),
+    "a negative size": (lambda: oc.placeholder("x", output=[-1]), "output=[...]"),
+    "zeros of a shape": (lambda: oc.zeros(_data().shape), "oc.zeros_like(x)"),
+    "other cells": (lambda: oc.reshape(_data(), 5, 5), "24 is the product"),
+    "an axis twice": (lambda: oc.permute(_data(), 0, 0), "0, 1 are the axes"),
+    "a name of an axis": (lambda: _data()["width"], "oc.einsum names axes"),
+    "a mark in a spec": (lambda: oc.einsum("i$ => i", _data()), "axes are named by letters"),
+    "an assigned shape": (lambda: _assigned("shape", (6, 4)), "oc.reshape"),
+    "assigned cells": (lambda: _assigned("data", np.ones(2)), "ctx[w] = array"),
+    "a rate as text": (lambda: oc.train.Adam(learning_rate="0.1"), "The step size"),
+    "no rate": (lambda: oc.train.Adam(), "learning_rate: The step size"),
+    "no context to save": (lambda: oc.save("model.safetensors"), "ctx: The context"),
+    "names of einops": (lambda: oc.rearrange(_data(), "b c -> c b"), "oc.einsum"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_answered_with_the_line_and_what_to_write(case: str) -> None:
+    program, advice = MISTAKES[case]
+    with oc.Session(), pytest.raises(OcannlError) as caught:
+        program()
+    error = caught.value
+    assert error.rule
+    assert error.found
+    assert advice in error.fix
+    assert "test_common_mistakes.py:" in str(error)
+
+
+def test_a_value_in_another_context_is_named() -> None:
+    with oc.Session(), pytest.raises(oc.LinkError) as caught:
+        _beside_a_run_elsewhere()
+    assert "has none, in this context: another one has" in caught.value.found
+
+
+def test_a_shape_is_an_argument_of_shapes() -> None:
+    with oc.Session():
+        x, flat = _data(), oc.tensor(np.ones(24))
+        assert str(oc.reshape(flat, x.shape).shape) == "8,3"
+        assert str(oc.broadcast_to(oc.tensor([1.0, 2.0, 3.0]), x.shape).shape) == "8,3"
+
+
+@pytest.mark.parametrize("make", [_context, _routine])
+def test_other_missing_attributes_are_those_of_python(make: Callable[[], object]) -> None:
+    with oc.Session(), pytest.raises(AttributeError, match="object has no attribute 'height'"):
+        getattr(make(), "height")  # noqa: B009

@@ -142,7 +142,11 @@ class _Parser:
     def _bad_character(self, at: int) -> SpecError:
         if self._text[at] == "&":
             return self._error(at, "`&` has no meaning in a spec; it is reserved.")
-        return self._error(at, f"The character {self._text[at]!r} has no meaning in a spec.")
+        return self._error(
+            at,
+            f"The character {self._text[at]!r} has no meaning in a spec.",
+            "axes are named by letters, or by words between commas: `ij => ji`, `row, column =>`",
+        )
 
     @property
     def _next(self) -> _Token:

@@ -67,7 +67,7 @@ def refuse_operand(other: object) -> Any:
 def refusal(rule: str, found: str, fix: str) -> Callable[..., NoReturn]:
     """Return a special method that refuses; `{}` in `found` stands for the object."""
 
-    def method(self: object, *args: object, **kwargs: object) -> NoReturn:
+    def method(self: Expression, *args: object, **kwargs: object) -> NoReturn:
         raise UsageError.at_caller(rule, found=found.format(repr(self)), fix=fix)
 
     return method

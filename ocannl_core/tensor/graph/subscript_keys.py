@@ -93,7 +93,10 @@ def _key(part: object, text: str) -> subscripts.Key:
             raise _error(_RULE, text, "oc.take(x, ids) takes positions that a tensor holds")
     found = None if isinstance(part, indexing.StaticExtent) else indexing.static_terms(part)
     if found is None:
-        raise _error(_RULE, text, "convert the key with int(...)" if isinstance(part, Real) else "")
+        fix = "x[0], x[1:3], x[..., -1]; oc.einsum names axes, and no axis of a tensor has a name"
+        raise _error(
+            _RULE, text, "convert the key with int(...)" if isinstance(part, Real) else fix
+        )
     terms, offset = found
     return (
         subscripts.Position(offset) if not terms else subscripts.Position(_run_time(terms, offset))

@@ -101,7 +101,7 @@ class Tensor(TensorMethods, Assignable):
         "session", "terms",
     )
     _of_the_core: ClassVar = frozenset({
-        "add_access", "add_dependent", "add_effect", "adopt", "applications", "assign_with",
+        "add_access", "add_dependent", "add_effect", "adopt", "applications", "assign_with", "data",
         "definition", "effects", "fixed_by", "free_number", "has_node", "initial_cells",
         "initialization", "is_assignable", "is_determined", "is_overwritten", "layout",
         "literal", "loop", "made_in", "note_host_write", "note_memory", "note_stated_shape",
@@ -182,6 +182,15 @@ class Tensor(TensorMethods, Assignable):
             return preview(self) or found
         self._closed = environment.revisions, found
         return found
+
+    @shape.setter
+    def shape(self, value: object) -> None:
+        raise UsageError.at_caller(
+            "A tensor keeps its shape.",
+            found=f"an assignment to the attribute shape of {self!r}",
+            fix="oc.reshape(x, 6, -1) is a tensor with the same cells; oc.require_shape(x, '8|3') "
+            "states the shape of one that is inferred",
+        )
 
     @property
     def ndim(self) -> int:
@@ -494,6 +503,15 @@ class Tensor(TensorMethods, Assignable):
             found=f"an assignment to the attribute requires_grad of {self!r}",
             fix="state requires_grad= there; oc.stop_gradient(x) passes no gradient on",
         )
+
+    def _assigned_data(self, value: object) -> None:
+        raise UsageError.at_caller(
+            "The cells of a tensor are in contexts.",
+            found=f"an assignment to the attribute data of {self!r}",
+            fix="ctx[w] = array writes them",
+        )
+
+    data = property(fset=_assigned_data)
 
     @property
     def grad(self) -> Tensor | None:

@@ -22,7 +22,7 @@ from types import NoneType, TracebackType
 from typing import Any
 
 from ocannl_core.base.deferred_annotations import signature_of
-from ocannl_core.base.errors import OcannlError, UsageError
+from ocannl_core.base.errors import OcannlError, UsageError, add_line
 from ocannl_core.base.fast_dataclass import OnFirstUse
 from ocannl_core.base.origin import is_inside
 from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
@@ -175,7 +175,7 @@ def refuse(
     from code of the user are left alone.
     """
     if isinstance(error, OcannlError):
-        error.with_line()
+        add_line(error)
         return
     if _left_the_package(error.__traceback__):
         return
@@ -185,7 +185,8 @@ def refuse(
     try:
         bound = parameters.bind(*args, **kwargs)
     except TypeError as mismatch:
-        raise _mismatch(title, parameters, args, kwargs, mismatch) from None
+        described = function, *inspect.getmro(type(args[0]) if args else object)
+        raise _mismatch(title, parameters, args, kwargs, mismatch, described) from None
     _check(title, function, bound.arguments, type(args[0]) if args else None)
 
 
@@ -234,11 +235,14 @@ def _mismatch(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     mismatch: TypeError,
+    described: Iterable[object],
 ) -> UsageError:
+    missing = re.search(r"missing a required .*'(\w+)'", str(mismatch))
     advice = (
         renamed_arguments(kwargs, parameters)
         or example_of(title)
         or _named_argument(args, kwargs, parameters)
+        or (_description(described, missing[1]) if missing else "")
     )
     listed = [
         each.replace(annotation=Parameter.empty)

@@ -212,8 +212,7 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
                 found=f"{sizes} and {', '.join(f'{row}=' for row in rows)}",
             )
     else:
-        wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence | Shape) else sizes
-        wanted = tuple(wanted)
+        wanted = _flat(sizes)
     target = _complete(tuple(map(_maximum, wanted)), source)
     _check_extents(own.lengths, target, wanted)
     if not rows:
@@ -224,6 +223,12 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
     if target == source and ranks == own.ranks:
         return given
     return _reshape(given, own, target, ranks)
+
+
+def _flat(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return sizes that are given one by one, or as a sequence or a shape."""
+    first = sizes[0] if len(sizes) == 1 else None
+    return tuple(first) if isinstance(first, Sequence | Shape) else sizes
 
 
 def _complete(sizes: tuple[SupportsIndex, ...], source: tuple[int, ...]) -> tuple[int, ...]:
@@ -240,7 +245,9 @@ def _complete(sizes: tuple[SupportsIndex, ...], source: tuple[int, ...]) -> tupl
         target[missing[0]] = cells // rest
     elif missing or rest != cells or min(target, default=0) < 0:
         raise ShapeError.at_caller(
-            "A new shape has as many cells as the old one; one size may be -1.", found=found
+            "A new shape has as many cells as the old one; one size may be -1.",
+            found=found,
+            fix=f"{cells} is the product of its sizes, and -1 stands for the one that is missing",
         )
     return tuple(target)
 
@@ -378,8 +385,7 @@ def broadcast_to(x: Any, *sizes: Any) -> Any:
     """
     given = operand(x, "broadcast_to")
     own = axes_of(given, "broadcast_to")
-    wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence | Shape) else sizes
-    wanted = tuple(wanted)
+    wanted = _flat(sizes)
     if not all(
         isinstance(size, StaticExtent) or (isinstance(size, int | np.integer) and size >= 0)
         for size in wanted

@@ -60,7 +60,7 @@ A call gives a value to every static index that the routine was compiled with.
 A call gives a value to every static index that the routine was compiled with.
   found  unknown: j
   where  running pick, at test_routine.py:36: routine(**indices)
-  try    pick(i=...)\
+  try    pick(i=...); ctx[x] = array gives data\
 """)
 
 
@@ -71,7 +71,7 @@ def test_a_routine_without_bindings_takes_no_index(context: Context, toy: Toy) -
 A call gives a value to every static index that the routine was compiled with.
   found  unknown: i
   where  running routine, at test_routine.py:36: routine(**indices)
-  try    routine(); indices are bound with ctx.compile(..., bindings=[i])\
+  try    routine(); ctx[x] = array gives data; indices are bound with ctx.compile(..., bindings=[i])\
 """)
     routine()
     assert context[y].tolist() == [1, 1]
