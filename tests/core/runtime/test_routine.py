@@ -92,7 +92,8 @@ def test_the_refusal_names_the_range(context: Context, toy: Toy) -> None:
     assert refusal(pick, i=3) == snapshot("""\
 A static index stays in its range: i in range(3).
   found  i = 3
-  where  running pick; its range is declared so, at test_routine.py:36: routine(**indices)\
+  where  running pick; its range is declared so, at test_routine.py:36: routine(**indices)
+  try    give i from 0 to 2\
 """)
     assert refusal(pick, i=1.5) == snapshot("""\
 The value of a static index is an integer.
@@ -112,7 +113,8 @@ def test_an_index_without_a_declared_range_is_bounded_by_its_uses(
     assert refusal(pick, i=4) == snapshot("""\
 A static index stays in its range: i in range(4).
   found  i = 4
-  where  running pick; other values leave axis 0 of table, at test_routine.py:36: routine(**indices)\
+  where  running pick; other values leave axis 0 of table, at test_routine.py:36: routine(**indices)
+  try    give i from 0 to 3\
 """)
 
 

@@ -204,7 +204,8 @@ Expected the end of the spec.
             snapshot("""\
 The character '$' has no meaning in a spec.
   found  i$j=>i
-          ^\
+          ^
+  try    axes are named by letters, or by words between commas: `ij => ji`, `row, column =>`\
 """),
         ),
         (

@@ -289,7 +289,8 @@ def test_a_negative_size(model: TracedModel) -> None:
     assert complaint(caught) == snapshot("""\
 The size of an axis cannot be negative.
   found  output axes 2, -1 of x
-  where  test_errors.py:288: model.environment.fresh_shape(output=[2, -1], name="x")\
+  where  test_errors.py:288: model.environment.fresh_shape(output=[2, -1], name="x")
+  try    output=[...] for axes that are inferred\
 """)
 
 

@@ -115,7 +115,8 @@ A key is a position, a slice, `...` or None; positions are integers and static i
             'x["first"]': """\
 A key is a position, a slice, `...` or None; positions are integers and static indices.
   found  x['first']
-  where  program.py:8: x["first"]\
+  where  program.py:8: x["first"]
+  try    x[0], x[1:3], x[..., -1]; oc.einsum names axes, and no axis of a tensor has a name\
 """,
             "x[0:1.5]": """\
 The bounds of a slice are integers and static indices.
