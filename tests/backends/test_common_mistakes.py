@@ -195,7 +195,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_is_answered_with_the_line_and_what_to_write(case: str) -> None:
+def test_a_mistake_is_answered_with_its_line_and_advice(case: str) -> None:
     program, advice = MISTAKES[case]
     with oc.Session(), pytest.raises(OcannlError) as caught:
         program()
