@@ -15,6 +15,7 @@ import numpy as np
 from ocannl_core.base.errors import DataError, UsageError
 from ocannl_core.data.permutation import Positions, permutation
 from ocannl_core.ir.host_arrays import Array
+from ocannl_core.tensor.graph.tensor import Tensor
 
 Last = Literal["drop", "short", "pad"]
 
@@ -345,6 +346,8 @@ def examples_of(value: object, number: int) -> Examples:
         found = Examples(value)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         found = _sequence(value, number)
+    elif isinstance(value, Tensor):
+        raise _refusal(value, number)
     elif hasattr(value, "shape") and hasattr(value, "__getitem__") and hasattr(value, "__len__"):
         found = Examples(value)
     else:

@@ -168,4 +168,6 @@ def fix_for_unknown(tensor: Tensor) -> str:
         return f"ctx[{name}] = array"
     if tensor.is_parameter:
         return f"ctx.init_params({name})"
+    if tensor.node.gradient_of is not None:
+        return "step = ctx.compile(oc.train.grad_update(loss)), then step()"
     return f"compile and run code that computes it, such as ctx.compile(oc.train.forward({name}))()"

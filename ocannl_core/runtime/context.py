@@ -659,6 +659,8 @@ def _checked(tensor: Tensor) -> Tensor:
         raise UsageError(
             "A context is indexed by tensors.",
             found=f"a {type(tensor).__name__}",
-            fix="ctx[x], where x is the tensor itself",
+            fix="a tensor that needs no gradient has None as its .grad"
+            if tensor is None
+            else "ctx[x], where x is the tensor itself",
         )
     return tensor

@@ -190,6 +190,17 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a rate as text": (lambda: oc.train.Adam(learning_rate="0.1"), "The step size"),
     "no rate": (lambda: oc.train.Adam(), "learning_rate: The step size"),
     "no context to save": (lambda: oc.save("model.safetensors"), "ctx: The context"),
+    "a tensor for a loader": (lambda: oc.data.Loader(_data(), batch=4), "images"),
+    "a loss for a step": (lambda: oc.train.fit(_data(), [], [], loss=_data()), "step: "),
+    "an array for a number": (lambda: oc.number(np.ones((8, 3))), "oc.tensor"),
+    "no axis for the batch": (lambda: oc.tensor([1.0], batch_axes=2), "batch_axes=1"),
+    "more cells than there are": (lambda: oc.topk(_data(), 9), "k=3"),
+    "a gradient before its step": (
+        lambda: _context()[oc.param("w", output=[2]).grad],
+        "oc.train.grad_update",
+    ),
+    "the gradient of data": (lambda: _context()[_data().grad], "None as its .grad"),
+    "an array for code": (lambda: oc.train.forward(np.ones((99, 99))), "oc.train.forward(y)"),  # type: ignore[arg-type]
     "names of einops": (lambda: oc.rearrange(_data(), "b c -> c b"), "oc.einsum"),
 }
 

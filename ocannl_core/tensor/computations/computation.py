@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -182,7 +183,7 @@ def require_tensor(value: object, call: str, name: object = "") -> None:
         return
     raise UsageError.at_caller(
         "Code computes tensors, one for each call.",
-        found=f"{name if isinstance(value, Tensor) else value!r} in {call}(...)",
+        found=f"{name if isinstance(value, Tensor) else reprlib.repr(value)} in {call}(...)",
         fix=f"{call}(a) + {call}(b)"
         if isinstance(value, Tensor) and isinstance(name, Tensor)
         else f"{call}(y), where y is a tensor, such as the result of a block",

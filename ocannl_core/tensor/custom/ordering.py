@@ -306,6 +306,7 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
         raise UsageError.at_caller(
             "topk takes a number of cells from 1 to the size of the axis.",
             found=f"k={k!r} of {size}",
+            fix="oc.argsort orders all cells" if size is None else f"k={size}, or axis= of another",
         )
     if size is not None and k <= _FEW_CELLS:
         order = TopPositions(position, own.ranks, int(k), bool(largest))(given)

@@ -22,7 +22,7 @@ from types import NoneType, TracebackType
 from typing import Any
 
 from ocannl_core.base.deferred_annotations import signature_of
-from ocannl_core.base.errors import OcannlError, UsageError, add_line
+from ocannl_core.base.errors import MissingAttributeError, OcannlError, UsageError, add_line
 from ocannl_core.base.fast_dataclass import OnFirstUse
 from ocannl_core.base.origin import is_inside
 from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
@@ -174,7 +174,8 @@ def refuse(
     failed. Errors that explain themselves only get the line of the call, if they have none; errors
     from code of the user are left alone.
     """
-    if isinstance(error, OcannlError):
+    # a missing attribute that the core has read belongs to an argument that does not fit
+    if isinstance(error, OcannlError) and not isinstance(error, MissingAttributeError):
         add_line(error)
         return
     if _left_the_package(error.__traceback__):

@@ -32,6 +32,7 @@ ATTRIBUTES: dict[str, str] = {
         ["contiguous", "is_contiguous", "stride", "strides"],
         "tensors have no strides: the cells of all are in row-major order",
     ),
+    "chunk": "x.split(2) is a list of parts along an axis",
     "view": "x.reshape(6, 4) is the tensor in another shape",
     "view_as": "x.reshape(*y.shape) is the tensor in the shape of another",
     "reshape_as": "x.reshape(*y.shape) is the tensor in the shape of another",

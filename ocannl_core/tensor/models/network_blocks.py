@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import reprlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -121,7 +122,7 @@ class NetworkBlock(Generic[R]):
         if not made:
             raise UsageError(
                 "The body of a block returns its results: a tensor, or several.",
-                found=f"{self.name} returned {result!r}",
+                found=f"{self.name} returned {reprlib.repr(result)}",
                 where="\n".join(map(str, returns_of(self.function)))
                 or str(caller_location() or ""),
                 fix="end the function with return, and a tensor",

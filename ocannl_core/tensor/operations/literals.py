@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
@@ -139,7 +140,7 @@ def number(
     if not isinstance(value, Real):
         raise UsageError.at_caller(
             "A number tensor is made from a number or a static index.",
-            found=repr(value),
+            found=reprlib.repr(value),
             fix="wrap arrays and lists with oc.tensor(...)",
         )
     cell = host_arrays.plain_number(value, where)
@@ -452,6 +453,7 @@ def _kinds(literal: NestedLiteral, axes: int, batch_axes: int, input_axes: int) 
             "The batch and input axes of an array are among its axes.",
             found=f"batch_axes={batch_axes!r}, input_axes={input_axes!r} for an array of {axes} "
             "axes",
+            fix="batch_axes=1 for an array whose first axis is the batch",
         )
     middle = axes - batch_axes - input_axes
     return [RowKind.BATCH] * batch_axes + [RowKind.OUTPUT] * middle + [RowKind.INPUT] * input_axes
