@@ -147,7 +147,8 @@ def _unify_shape(shape: Shape, stated: StatedShape) -> Shape:
                 "agree.",
                 found=f"{kind.value}={_axes_text(axes)} with an array of shape {shape}",
                 where=str(stated.origin),
-                fix=f"leave out {kind.value}=, or give an array of that shape",
+                fix=_other_axes_as_input(shape, stated)
+                or f"leave out {kind.value}=, or give an array of that shape",
             )
         shape = shape.with_row(kind, row)
     layers = stated.shape.batch.trailing
@@ -165,6 +166,16 @@ def _unify_shape(shape: Shape, stated: StatedShape) -> Shape:
             fix=fix,
         )
     return shape
+
+
+def _other_axes_as_input(shape: Shape, stated: StatedShape) -> str:
+    """Return the advice to state the input axes, where `output` has the sizes of the first axes."""
+    dims = tuple(dim.n for dim in shape.output.trailing if isinstance(dim, Size))
+    counts = [] if stated.input is not None else list(_fitting_counts(dims, stated))
+    if len(counts) != 1 or len(dims) != len(shape.output.trailing):
+        return ""
+    sizes = ", ".join(map(str, dims[-counts[0] :]))
+    return f"state the input axes, too: input=[{sizes}]"
 
 
 def _axes_text(axes: OpenAxes | None) -> str:

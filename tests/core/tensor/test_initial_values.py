@@ -65,6 +65,13 @@ def test_stated_sizes_agree_with_the_array(stated: dict[str, Any]) -> None:
         oc.param("w", init=CUBE, **stated)
 
 
+def test_the_error_states_the_input_axes_that_are_left() -> None:
+    with pytest.raises(oc.UsageError, match="must agree") as caught:
+        oc.param("w", init=CUBE, output=[2, 3])
+    assert caught.value.fix == "state the input axes, too: input=[4]"
+    assert str(oc.param("w", init=CUBE, output=[2, 3], input=[4]).shape) == "4->2,3"
+
+
 def test_a_parameter_has_no_batch_axes() -> None:
     with pytest.raises(oc.UsageError, match="no batch axes"):
         oc.param("w", init=oc.batch(1, 2))
