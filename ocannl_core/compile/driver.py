@@ -466,13 +466,15 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
     refuse_partition(built)
-    rule = stated_rule(built.optimized, built.plan, built.target, schedules) if schedules else None
-    offer = built.backend.library(built.target)
-    kernels = plan_kernels(built.optimized, built.target, rule=rule, offer=offer)
+    offer, target = built.backend.library(built.target), built.target
+    rule = None
+    if schedules:
+        rule = stated_rule(built.optimized, built.plan, target, schedules, offer)
+    kernels = plan_kernels(built.optimized, target, rule=rule, offer=offer)
     lowered = built.request.lowered
-    kernels = admitted(kernels, built.optimized, lowered, built.backend, built.target)
-    source = built.backend.generate(kernels, built.target)
-    executable = built.backend.compile(source, built.target)
+    kernels = admitted(kernels, built.optimized, lowered, built.backend, target)
+    source = built.backend.generate(kernels, target)
+    executable = built.backend.compile(source, target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
 
 

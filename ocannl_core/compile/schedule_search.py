@@ -128,7 +128,7 @@ def search_schedules(
     start = time.perf_counter()
     if not has_schedules(target):
         return Tuning(program.name, (), 0, 0, 0.0)
-    plan = nest_plan(split_kernels(program), target)
+    plan = nest_plan(split_kernels(program), target, offer=backend.library(target))
     nodes = plan.nodes
     memory = tuning_cache(target)
     found = _subjects(plan, target)
