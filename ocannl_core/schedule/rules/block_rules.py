@@ -122,19 +122,25 @@ def decide_on_blocks(
     blocks = target.thread_blocks
     assert blocks is not None
     if not nest.axes or any(axis.extent < 1 or axis.is_shifting for axis in nest.axes):
-        return ScheduleDecision(None, tuple((unit, Obstacle.AXES) for unit in COMMON_UNITS))
+        is_shifting = any(axis.is_shifting for axis in nest.axes)
+        obstacle = Obstacle.SHIFTING if is_shifting else Obstacle.AXES
+        return ScheduleDecision(None, tuple((unit, obstacle) for unit in COMMON_UNITS))
     if nest.reduction is None:
         return ScheduleDecision(_schedule_cells(nest, nodes, blocks))
     in_tiles = partial(find_block_schedule, side=parameters.side, depth=parameters.depth)
-    rules: tuple[tuple[ProductUnit, UnitRule], ...] = (
-        (ProductUnit.ASYNCHRONOUS_PRODUCTS, find_wgmma_schedule),
-        (ProductUnit.MATRIX_INSTRUCTIONS, find_tensor_core_schedule),
+    tiles: tuple[tuple[ProductUnit, UnitRule], ...] = (
         (ProductUnit.REGISTER_TILES, in_tiles),
         (ProductUnit.SCALAR, partial(_schedule_reduction, parameters=parameters)),
     )
-    if parameters != CHOSEN_BY_RULE:
-        rules = rules[3 if parameters.sharing else 2 :]
-    return choose_unit(rules, nest, nodes, target)
+    if parameters == CHOSEN_BY_RULE:
+        return choose_unit((*_MATRIX_UNITS, *tiles), nest, nodes, target)
+    return choose_unit(tiles[1:] if parameters.sharing else tiles, nest, nodes, target)
+
+
+_MATRIX_UNITS: tuple[tuple[ProductUnit, UnitRule], ...] = (
+    (ProductUnit.ASYNCHRONOUS_PRODUCTS, find_wgmma_schedule),
+    (ProductUnit.MATRIX_INSTRUCTIONS, find_tensor_core_schedule),
+)
 
 
 def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule:
