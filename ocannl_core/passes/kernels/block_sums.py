@@ -8,8 +8,8 @@
 
 One accumulator of float32 takes no more terms once it is 2**24 times as large as each of them. Here
 none takes more than a block of terms; where there are many blocks, their sums are a long sum again.
-This is the last pass, on every target, over kernels whose schedules have not divided the terms
-among accumulators. The order depends on extents alone, so that all targets have the same bits.
+On every target this is the first pass over a scheduled kernel, for sums whose terms the schedule
+has not divided. The order depends on extents alone, so that all targets have the same bits.
 """
 
 from __future__ import annotations
