@@ -39,7 +39,7 @@ and `compile.stages` has the values between them. The invariants:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
@@ -82,8 +82,11 @@ if TYPE_CHECKING:
     from ocannl_core.compile.placements.placement_candidates import ObserveModes
     from ocannl_core.compile.placements.report import PlacementTuning
     from ocannl_core.compile.saved_kernels import SavedKernels
+    from ocannl_core.ir.kernels.stream import KernelStream
+    from ocannl_core.passes.kernels.pipeline import PlanObserver
     from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
     from ocannl_core.passes.loops.pipeline import NamedPass
+    from ocannl_core.schedule.rules.decision import Rule
     from ocannl_core.tensor.computations.computation import Computation
 
 Bound = TypeVar("Bound")
@@ -332,8 +335,6 @@ def generate(
     Args:
         saved: Kernels of earlier programs, which are neither scheduled nor rendered again.
     """
-    from ocannl_core.passes.kernels.pipeline import plan_kernels
-
     backend, target, optimized = request.backend, request.target, found.optimized
     chosen = settings.current()
     if chosen.tune == "search" and target.has_device and not request.fallbacks:
@@ -343,8 +344,7 @@ def generate(
             search_schedules(optimized, backend, target, chosen.tune_budget)
     with dump.timing("split and generate"):
         observers = [dump.plan] if dump.is_open else ()
-        kernels = plan_kernels(optimized, target, observers, offer=backend.library(target))
-        kernels = admitted(kernels, optimized, request.lowered, backend, target)
+        kernels = _plan(request, optimized, observers)
         try:
             with nullcontext() if saved is None else saved.used():
                 if request.fallbacks:
@@ -358,6 +358,25 @@ def generate(
     dump.plan("schedule kernels", plan)
     dump.source(source)
     return GeneratedCode(*_optimized(found), plan, source)
+
+
+def _plan(
+    request: CompileRequest,
+    optimized: LoopProgram,
+    observers: Sequence[PlanObserver] = (),
+    rule: Rule | None = None,
+) -> KernelStream:
+    """Return the kernels of a program, each admitted when it is scheduled.
+
+    Args:
+        observers: Called with the plan after each pass before scheduling.
+        rule: Chooses the schedules; by default the rule for the target.
+    """
+    from ocannl_core.passes.kernels.pipeline import plan_kernels
+
+    backend, target = request.backend, request.target
+    kernels = plan_kernels(optimized, target, observers, rule, backend.library(target))
+    return admitted(kernels, optimized, request.lowered, backend, target)
 
 
 def _parts(
@@ -463,18 +482,16 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
         schedules: Stated schedules of some kernels, by number.
     """
     from ocannl_core.compile.stated_schedules import stated_rule
-    from ocannl_core.passes.kernels.pipeline import plan_kernels
 
     refuse_partition(built)
-    offer, target = built.backend.library(built.target), built.target
+    optimized, backend, target = built.optimized, built.backend, built.target
     rule = None
     if schedules:
-        rule = stated_rule(built.optimized, built.plan, target, schedules, offer)
-    kernels = plan_kernels(built.optimized, target, rule=rule, offer=offer)
-    lowered = built.request.lowered
-    kernels = admitted(kernels, built.optimized, lowered, built.backend, target)
-    source = built.backend.generate(kernels, target)
-    executable = built.backend.compile(source, target)
+        offer = backend.library(target)
+        rule = stated_rule(optimized, built.plan, target, schedules, offer)
+    kernels = _plan(built.request, optimized, rule=rule)
+    source = backend.generate(kernels, target)
+    executable = backend.compile(source, target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
 
 
