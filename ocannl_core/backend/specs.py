@@ -144,9 +144,7 @@ class MemoryHooks(Protocol):
 
     @hookspec(firstresult=True)
     def ocannl_allocate(self, info: NodeInfo, target: Target) -> protocols.Buffer:
-        """Return new memory of `info.nbytes` bytes, all zero, released when the buffer is
-        garbage-collected.
-        """
+        """Return new memory of `info.nbytes` zero bytes, released with the buffer."""
         ...
 
 

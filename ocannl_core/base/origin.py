@@ -81,9 +81,7 @@ class Origin:
 
     @property
     def place(self) -> str:
-        """The text, then the line of each block use around it; errors add the uses that are still
-        running themselves.
-        """
+        """The text, and the line of each block use around it that is not still running."""
         return ", in ".join([str(self), *self._uses()])
 
     def _uses(self) -> Iterator[str]:
@@ -109,9 +107,7 @@ def _around(use: BlockUse | None) -> Iterator[BlockUse]:
 
 
 def caller_depth() -> int:
-    """Return the `stacklevel` at which a warning of the calling function names the innermost line
-    outside this package.
-    """
+    """Return the `stacklevel` of a warning that names the innermost line outside this package."""
     depth = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and is_inside(frame.f_code):
@@ -136,9 +132,7 @@ def skip_lines_of(file: str) -> None:
 
 
 def is_inside(code: CodeType) -> bool:
-    """True of this package and those of `skip_lines_of`, of imports, and of the functions that
-    `dataclasses` compiles.
-    """
+    """True of the core, of `skip_lines_of`, imports, and functions that `dataclasses` compiles."""
     return code.co_filename.startswith(_skipped) or (
         code.co_filename == "<string>" and code.co_qualname.startswith("__create_fn__.")
     )

@@ -111,9 +111,7 @@ def environment(**variables: str) -> Iterator[None]:
 
 @contextmanager
 def script_arguments(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Set the arguments, without `--` in front, and the module path as for a program that is run
-    as a script.
-    """
+    """Set the arguments, without `--` in front, and the module path of a script."""
     before = sys.argv, sys.path[:]
     given = arguments[1:] if arguments[:1] == ["--"] else arguments
     sys.argv = [script, *given]

@@ -130,9 +130,7 @@ def _attempts(
     bind: Callable[[Linkable], Bound],
     within: int | None = None,
 ) -> Bound | None:
-    """Return a computation compiled by the settings in force; None if it needs more memory of its
-    own than `within` bytes.
-    """
+    """Return a computation compiled; None if it needs more own memory than `within` bytes."""
     problem = ""  # with the placements that an earlier search has chosen
     while True:
         code = resolve(computation, options)

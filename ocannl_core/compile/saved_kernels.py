@@ -100,9 +100,7 @@ class SavedKernels:
         self._save()
 
     def _save(self) -> None:
-        """Write the kernels that are new, as far as they hold no more than data; drop old ones when
-        there are many.
-        """
+        """Write new kernels that hold no more than data; drop old ones when there are many."""
         for each in self._new:
             with suppress(NotDataError, OSError):
                 self._directory.write(each.file, add_digest(each.file, self._entry(each)))

@@ -220,9 +220,7 @@ class _Section:
 
 
 def _sections(graph: Sequence[Tensor]) -> _Section:
-    """Return the tensors of a graph by the blocks that made them; several applications of a block
-    are one section.
-    """
+    """Return the tensors of a graph by the blocks that made them, one section for each block."""
     root = _Section("")
     for tensor in graph:
         section = root

@@ -301,9 +301,7 @@ class _Lowering:
             self.forget_margins(target, nest)
 
     def nests(self, projections: Projections) -> Iterator[LoopNest]:
-        """Yield the nests of an assignment: one, or one for each choice of a part of every
-        concatenated axis.
-        """
+        """Yield the nests of an assignment: one for each choice of parts of concatenated axes."""
         found = False
         for domain, maps in traversals(projections):
             found = True

@@ -379,9 +379,7 @@ class Context:
 
     @property
     def memory(self) -> MemoryReport:
-        """The memory that this context, those of its lineage and their routines hold, by label;
-        printable.
-        """
+        """The memory of this context, its lineage and their routines, by label; printable."""
         return self._store.report()
 
     def release(self) -> None:

@@ -469,9 +469,7 @@ class _Exporter:
         }
 
     def _outputs(self) -> dict[TensorNode, None]:
-        """Return the nodes that are computed anew by each call, gradients left out, in the order of
-        their creation.
-        """
+        """Return the nodes that each call computes anew, without gradients, oldest first."""
         usages = [each.linkable.usage for each in self._functions.values()]
         writes = set().union(*(each.writes for each in usages))
         kept = set().union(*(each.reads_first for each in usages))

@@ -449,9 +449,7 @@ class Routine:
             self._is_ready = True  # for good: a node that has a value never loses it
 
     def _wait_for_transfers(self) -> None:
-        """Let the next launch follow the copies to nodes that it uses, and the copies from those
-        that it writes.
-        """
+        """Let the next launch follow copies to the nodes it uses, and from those it writes."""
         for stored in self._used:
             if stored.copied is not None:  # kept: a read by the host waits for it, too
                 self._store.follow(stored.copied)

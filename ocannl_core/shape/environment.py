@@ -489,9 +489,7 @@ class Environment:
         return narrow_origin(known.cause) if known else None
 
     def explain(self, shape: Shape) -> ShapeReport:
-        """Return the derivation of a shape, and the bounds of its open parts, without any effect on
-        inference.
-        """
+        """Return a shape's derivation, and the bounds of its open parts; infer nothing."""
         return explain(self._state, shape)
 
     def report(self, remark: DoubtfulBroadcast) -> None:

@@ -103,9 +103,7 @@ def has_primitive(subject: Subject, op: Op | VectorOp) -> bool:
 
 
 def missing_primitives(subject: Subject, program: ir.LoopProgram) -> list[str]:
-    """Return the primitives of a program that a device lacks, and that no decomposition replaces
-    with the same bits.
-    """
+    """Return the primitives that a device lacks, if no decomposition has the same bits."""
     if subject.target.primitives is None:
         return []
     missing = frozenset(op for op in EVERY_PRIMITIVE if not has_primitive(subject, op))
@@ -125,9 +123,7 @@ def missing_primitives(subject: Subject, program: ir.LoopProgram) -> list[str]:
 
 
 def require_formats(subject: Subject, program: ir.LoopProgram) -> None:
-    """Skip the rest of a test if a program has nodes in formats that the device does not have, or
-    primitives that it lacks.
-    """
+    """Skip a test of a program with formats or primitives that the device does not have."""
     absent = missing_primitives(subject, program)
     if absent:
         pytest.skip(f"{subject} does not declare {', '.join(absent)}")

@@ -188,9 +188,7 @@ class _Check:
                 self.same_input(node)
 
     def same_input(self, node: Apply) -> None:
-        """Pass one array as two inputs of one type: results must not depend on the inputs being
-        distinct.
-        """
+        """Pass one array as two inputs of one type: results must not depend on identity."""
         first = self.samples[0] if self.samples else None
         twice = [
             k

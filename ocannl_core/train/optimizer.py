@@ -91,9 +91,7 @@ class Clock:
         )
 
     def correction(self, decay: float, power: float, dtype: DType) -> Tensor:
-        """Return a power of the sum of the weights in a moving average that starts at 0, `1 -
-        decay**t`.
-        """
+        """Return a power of `1 - decay**t`, the weights' sum in a moving average from 0."""
 
         def weight() -> Any:
             # of digits that cancel in `1 - decay**t`, short formats lose most
@@ -146,9 +144,7 @@ class Update:
         self._state.averages[owner] = f"{owner}.{name}"
 
     def correction(self, decay: float, *, power: float = 1.0) -> Any:
-        """Return the sum of the weights in a moving average that starts at 0, `1 - decay**t`, or a
-        power of it.
-        """
+        """Return a power of `1 - decay**t`, the weights' sum in a moving average from 0."""
         return self._clock.correction(decay, power, self.p.dtype)
 
 

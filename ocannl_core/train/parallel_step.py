@@ -262,9 +262,7 @@ class DataParallel:
 
     @property
     def means(self) -> Mapping[Tensor, Tensor]:
-        """The tensors that hold the mean of the loss and of each metric in the last step, in every
-        context.
-        """
+        """The mean of the loss and of each metric in the last step, in every context."""
         return self._code.means
 
     def mean(self, metric: Tensor) -> Array:

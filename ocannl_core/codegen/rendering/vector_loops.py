@@ -328,9 +328,7 @@ class VectorLoop:
         return call(self._helper(dtype, "load"), CExpr(f"&{cell}"), CExpr(str(count)))
 
     def _read_every_second(self, node: TensorNode, offset: Position, dtype: dtypes.DType) -> CExpr:
-        """Render a vector of every second cell, by loads of cells between the first and the last
-        one.
-        """
+        """Render a vector of every second cell, by loads between the first and the last."""
         lanes, cells = self._lanes, 2 * self._count - 1
         low = self._read_row(node, offset, min(cells, lanes), dtype)
         high = low

@@ -23,9 +23,7 @@ _Target = ir.Local | tuple[TensorNode, tuple[AxisIndex, ...]]
 
 
 def has_ordered_chain(loop: ir.For) -> bool:
-    """Return True if one iteration of a loop combines several terms with a float that the
-    iterations share.
-    """
+    """Return True if an iteration combines several terms with a float that iterations share."""
     private: set[ir.Local | TensorNode] = set()
     updated: set[_Target] = set()
     for node, loops in walk_in_loops(loop.body):

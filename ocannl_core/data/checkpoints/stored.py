@@ -74,9 +74,7 @@ class Stored:
         return tuple(self.name.replace(LAYER, str(layer)) for layer in range(layers))
 
     def problem(self, shape: tuple[int, ...], needed: tuple[int, ...]) -> str:
-        """Return the reason for which an array of a shape does not hold the cells of a tensor, or
-        nothing.
-        """
+        """Return why an array does not hold the cells of a tensor, or nothing."""
         sizes = list(shape)
         if self.part is not None:
             if not -len(sizes) <= self.axis < len(sizes) or sizes[self.axis] % self.part[1]:

@@ -318,9 +318,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class DeclareLocal:
-    """The declaration of a scalar variable for the rest of the enclosing block; its value is
-    undefined until it is set.
-    """
+    """A scalar variable for the rest of the block, undefined until it is set."""
 
     local: Local
 
@@ -335,9 +333,7 @@ class SetLocal:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """The allocation of a node for the rest of the enclosing block; its cells are undefined until
-    they are written.
-    """
+    """Memory of a node for the rest of the block, undefined until it is written."""
 
     node: TensorNode
     scope: Scope

@@ -135,9 +135,7 @@ def contains(root: Node, kinds: type[Node] | tuple[type[Node], ...]) -> bool:
 
 
 def walk_in_loops(root: Node) -> Iterator[tuple[Node, tuple[ir.For, ...]]]:
-    """Yield a node and its descendants in preorder, each with the loops inside of the root that are
-    around it, outermost first.
-    """
+    """Yield a node and its descendants in preorder, with the loops around each, outermost first."""
     pending: list[tuple[Node, tuple[ir.For, ...]]] = [(root, ())]
     while pending:
         node, loops = pending.pop()

@@ -172,9 +172,7 @@ def _usage_inside(
 def _may_reach_interior(
     indices: IndexMap, info: NodeInfo, bounds: Mapping[IndexVar, Range]
 ) -> bool:
-    """Return False only if an access is certain to stay in the margins, as code that fills them
-    is.
-    """
+    """Return False only if an access certainly stays in the margins, as that of a fill."""
     for index, extent, margin in zip(indices, info.dims, info.padding, strict=False):
         reached = index_range(index, bounds)
         if reached is not None and (

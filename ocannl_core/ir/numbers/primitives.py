@@ -469,9 +469,7 @@ def neutral(op: BinaryOp) -> float:
 
 
 def accumulates(op: BinaryOp) -> bool:
-    """Return True if an assignment can accumulate with the primitive (plain assignment is
-    `SECOND`).
-    """
+    """Return True if assignments can accumulate with it (plain assignment is `SECOND`)."""
     return op is BinaryOp.SECOND or op.value.neutral is not None
 
 

@@ -30,9 +30,7 @@ from ocannl_core.passes.loops.value_analysis import is_leaf
 
 
 def with_decomposition(finish: StepRule, target: Target) -> StepRule:
-    """Return a rewrite of steps whose results have no primitive that a target lacks and that the
-    core can decompose.
-    """
+    """Return a rewrite of steps that decomposes primitives which the target lacks."""
     if target.primitives is None:
         return finish
     missing = frozenset(EVERY_PRIMITIVE) - frozenset(target.primitives)

@@ -29,9 +29,7 @@ class KernelStore(Protocol):
     def find(
         self, key: Key, names: Sequence[object], titles: Sequence[str]
     ) -> StepReplacement | None:
-        """Return the scheduled steps of a kernel with these names and titles; None if there are
-        none.
-        """
+        """Return the scheduled steps of a kernel with these names and titles, or None."""
 
     def keep(
         self, key: Key, names: Sequence[object], titles: Sequence[str], made: StepReplacement

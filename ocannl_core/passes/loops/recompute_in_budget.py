@@ -169,9 +169,7 @@ def _within(first: _State, budget: int) -> _State:
 
 
 def _with_smaller_iterations(state: _State, budget: int) -> _State:
-    """Return a program whose repetitions compute values again where they exceed a budget with what
-    lives around them.
-    """
+    """Return a program whose repetitions, with what lives around them, meet a budget."""
     live = _live_bytes(state.entries, state.nodes, state.own)
     entries = tuple(
         _smaller(entry, state.nodes, budget - int(here) + entry.inner)
@@ -378,9 +376,7 @@ class _Recomputation:
     merged: dict[TensorNode, TensorNode] = field(default_factory=dict)
 
     def again(self, root: TensorNode) -> TensorNode | None:
-        """Add the statements that compute a value; return its node, or None if one of its operands
-        is lost.
-        """
+        """Add the statements that compute a value; return its node, None if an operand is lost."""
         names: dict[TensorNode, TensorNode] = {}
         source = self.state.sources[root]
         since = self.places.written.of(root)[0]

@@ -331,9 +331,7 @@ class _TileSource:
         return tuple(stmts)
 
     def transpose_squares(self, outer: int, inner: int, body: _Body) -> tuple[ir.Stmt, ...]:
-        """Return loops over squares of vectors, which are transposed; none if there is a
-        remainder.
-        """
+        """Return loops over transposed squares of vectors; none if there is a remainder."""
         side = self._lanes
         if outer % side or inner % side:
             return ()

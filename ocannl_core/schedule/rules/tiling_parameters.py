@@ -144,8 +144,6 @@ def split_lanes(splits: list[Transform], name: str, block: int, width: int) -> l
 
 
 def unroll_tile(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transform]:
-    """Yield the transforms that unroll the loops of a register tile and vectorise the innermost
-    one.
-    """
+    """Yield the transforms that unroll a register tile and vectorise its innermost loop."""
     yield from set_kinds(AxisKind.UNROLLED, kept[:-1])
     yield from set_kinds(AxisKind.VECTOR if model.lanes > 1 else AxisKind.UNROLLED, kept[-1:])

@@ -56,9 +56,7 @@ class ScheduleCandidate:
 def first_candidates(
     nest: KernelNest, nodes: NodeInfos, target: Target
 ) -> tuple[ScheduleCandidate, ...]:
-    """Return the default schedule, that without tiles, and plain loops; nothing for a nest that has
-    one schedule.
-    """
+    """Return the default schedule, one without tiles, and plain loops, where they differ."""
     if target.thread_blocks is not None:
         schedule = block_schedule(nest, nodes, target)
         is_open = schedule is not None and nest.reduction is not None
@@ -148,9 +146,7 @@ def _vary_layouts(
 def _vary_tiles(
     model: ReductionModel, vector_axis: str, parameters: TilingParameters
 ) -> Iterator[TilingParameters]:
-    """Yield register tiles: the largest of each width, somewhat smaller ones, and those that divide
-    the rows equally.
-    """
+    """Yield register tiles: the largest of each width, smaller ones, and divisors of the rows."""
     rows = model.iterations(model.tile_row_axes(vector_axis))
     width = -(-model.extents[vector_axis] // model.lanes)
     for vectors in range(1, min(_MAX_VECTORS, width) + 1):

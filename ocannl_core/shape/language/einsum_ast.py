@@ -171,9 +171,7 @@ class ShapeSpec:
 
 @dataclass(frozen=True)
 class Spec:
-    """An einsum specification. Parsing the same text again returns the same object, so that facts
-    about it are found once.
-    """
+    """An einsum specification; one object for each text, so that facts are found once."""
 
     operands: tuple[ShapeSpec, ...]
     result: ShapeSpec

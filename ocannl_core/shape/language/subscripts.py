@@ -241,9 +241,7 @@ def _axes(keys: Keys, operand: Shape) -> Iterator[tuple[RowKind, AxisKey | NewAx
 
 
 def depends_on_size(keys: Keys, operand: Shape) -> Iterator[tuple[AxisKey, Size]]:
-    """Yield the keys that count from the end of an axis whose size is given at run time, or take
-    a part of it.
-    """
+    """Yield the keys that depend on a size given at run time."""
     for _, key, size in _axes(keys, operand):
         if size is None or size.extent is None or isinstance(key, NewAxis):
             continue

@@ -295,9 +295,7 @@ class SolverState:
         return self.roots.get(var, (var, 0))
 
     def causes(self, row: Row) -> list[constraints.Constraint]:
-        """Return the causes of the solution of the row's variable, then of the variable in this
-        solution, and so on.
-        """
+        """Return the causes of a row variable's solution, and of the variables in it."""
         found: list[constraints.Constraint] = []
         tail = row.tail
         while tail is not None and tail in self.decided_rows:

@@ -236,9 +236,7 @@ class Instance:
         return kind is not shape_terms.RowKind.BATCH or not self._aligned.isdisjoint(names)
 
     def _operand_row(self, row: RowSpec | None, origin: Origin) -> shape_terms.Row:
-        """Return the row of an operand. Without a row variable, further axes to its left are
-        reduced.
-        """
+        """Return an operand's row; without a row variable, further axes on the left are reduced."""
         if row is None:
             return shape_terms.Row(tail=self._fresh.row())
         tail = self._fresh.row() if row.variable is None else self._row_variable(row.variable)
@@ -246,9 +244,7 @@ class Instance:
         return shape_terms.Row(leading, tail, trailing)
 
     def _mark(self, written: RowSpec, row: shape_terms.Row) -> None:
-        """Mark the axes of an operand that are indexed at other positions than 0, and computed
-        ones.
-        """
+        """Mark the axes of an operand at other positions than 0, and computed ones."""
         for axis, dim in zip(written.axes, row.dims, strict=True):
             if isinstance(dim, shape_terms.DimVar) and _skips_first(axis):
                 self._relation.addressed.append(dim)

@@ -1,6 +1,4 @@
-"""The tensor: an identity, a shape to be inferred, a number format (see `precision`), and a
-definition.
-"""
+"""The tensor: an identity, a shape, a number format (see `precision`), and a definition."""
 
 from __future__ import annotations
 
@@ -520,9 +518,7 @@ class Tensor(TensorMethods, Assignable):
         return transposed
 
     def note_memory(self) -> None:
-        """Make the changes of the session so far final: a failure that follows must not separate
-        the tensor from its memory.
-        """
+        """Make the session's changes final: a later failure must not lose the tensor's memory."""
         with self.session.undo_log.lock:
             self.session.undo_log.commit()
 

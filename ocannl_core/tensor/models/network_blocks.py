@@ -87,9 +87,7 @@ class NetworkBlock(Generic[R]):
             return block._apply(session, tensors)
 
     def _copy_in(self, session: Session) -> NetworkBlock[R]:
-        """Return the block's copy in a session that keeps copies, unless the block was made in one
-        of the running applications.
-        """
+        """Return the block's copy in a session that keeps copies, unless an application made it."""
         assert session.block_copies is not None
         around = () if session.block is None else session.block.blocks
         if any(each is self for block in around for each in block.blocks.values()):
@@ -307,9 +305,7 @@ class BlockFunction(Generic[P, R]):
 
 
 def _is_size(value: object) -> bool:
-    """Return True for a number of features or several: no block of the library takes them as its
-    input.
-    """
+    """Return True for a number of features or several, which no block takes as its input."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(map(_is_size, value))
     return isinstance(value, int) and not isinstance(value, bool)

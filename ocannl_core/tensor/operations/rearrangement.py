@@ -334,9 +334,7 @@ def _step(sizes: Sequence[int], wanted: Sequence[int]) -> _Step:
 def _groups(
     sizes: Sequence[int], wanted: Sequence[int]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield the shortest runs of neighbouring axes with as many cells before and after; no size is
-    1.
-    """
+    """Yield the shortest runs of neighbouring axes of equal cell counts; no size is 1."""
     begin = made = 0
     while begin < len(sizes):
         end, made_end = begin + 1, made + 1

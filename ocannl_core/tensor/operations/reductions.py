@@ -192,26 +192,20 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
 
 
 def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
-    """Return the square root of the variance, whose gradient is 0 where it is 0; arguments are as
-    for `var`.
-    """
+    """Return the square root of the variance, with gradient 0 at 0; arguments as for `var`."""
     cells = operand(x, "std")
     variance = var(in_wide_range(cells), axis, keepdims=keepdims, ddof=ddof)
     return in_format_of(cells, _root(variance, 0.5))
 
 
 def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the greatest cell along axes, NaN if one is NaN. The gradient goes to the first of
-    equal cells.
-    """
+    """Return the greatest cell along axes, or NaN. The gradient goes to the first of equals."""
     found = _reduction("max", x, axis, keepdims)
     return found(_greatest, found.x)
 
 
 def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the least cell along axes, NaN if one is NaN. The gradient goes to the first of equal
-    cells.
-    """
+    """Return the least cell along axes, or NaN. The gradient goes to the first of equals."""
     found = _reduction("min", x, axis, keepdims)
     return found(_least, found.x)
 

@@ -164,9 +164,7 @@ _KEPT = LocalRead(Local(-1, float32))
 
 
 def _invariants(term: Expr, rows: LoopVar, columns: LoopVar) -> list[Expr]:
-    """Return the greatest parts of a term that load, and depend on the row or the column alone; the
-    largest come first.
-    """
+    """Return the greatest parts that load, of the row or the column alone, largest first."""
     return sorted(_invariant_parts(term, rows, columns), key=traverse.size, reverse=True)
 
 
