@@ -213,7 +213,6 @@ class _Section:
         self.inner: dict[ById, _Section] = {}
 
     def every(self) -> Iterator[Tensor]:
-        """Yield the tensors of the section and of the sections in it."""
         yield from self.tensors
         for section in self.inner.values():
             yield from section.every()

@@ -320,7 +320,6 @@ class _Writer:
             self.written[name] = _REPLACED, at
 
     def write(self, value: object) -> _Reference:
-        """Return the register of a value."""
         find = self.written.find
         pending = [value]
         while pending:

@@ -206,7 +206,6 @@ class ParallelCode:
 
 
 def _registers_of(action: Sum) -> tuple[int, ...]:
-    """Return the registers that an action uses."""
     match action:
         case CopyToRegister(register) | AddToRegister(register):
             return (register,)

@@ -430,7 +430,6 @@ class DataParallel:
 
 
 def _contexts(devices: int | Sequence[str | Context] | None, most: int) -> tuple[Context, ...]:
-    """Return a context for each device."""
     if isinstance(devices, str) or not isinstance(devices, int | Sequence | None):
         raise UsageError.at_caller(
             "devices= is a list of devices of one backend, or their number.",

@@ -177,7 +177,6 @@ class VectorLoop:
         self._writer.forget()
 
     def _write_assignment(self, stmt: ir.Store, value: CExpr) -> None:
-        """Write the assignment of a vector to a variable."""
         offset, stride = self._place(stmt.node, stmt.indices)
         if stride != 1:
             raise NotVectorizedError
@@ -528,7 +527,6 @@ class VectorLoop:
         return call(self._helper(dtype, "select"), mask, chosen, other)
 
     def _number(self, value: float, dtype: dtypes.DType) -> CExpr:
-        """Render a vector of one number."""
         return call(self._helper(dtype, "splat"), self._expressions.constant(value, dtype))
 
     def _name(self, expr: ir.Expr) -> CExpr:

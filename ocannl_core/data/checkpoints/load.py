@@ -162,7 +162,6 @@ def load(
 
 
 def _arrays_of(place: Place, named: subjects.Named) -> tuple[str, ...]:
-    """Return the names of the arrays of a tensor."""
     if isinstance(place, str):
         return (place,)
     dims = named.tensor.info.dims

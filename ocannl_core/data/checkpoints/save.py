@@ -105,7 +105,6 @@ def _stored_as(tensor: Tensor) -> tuple[DType, tuple[int, ...]]:
 
 
 def _cells(ctx: Context, tensor: Tensor, entry: StoredArray) -> memoryview:
-    """Return the bytes of a tensor."""
     array: Array = np.ascontiguousarray(ctx[tensor])
     cells = array.reshape(-1).view(np.uint8).data
     if cells.nbytes != entry.end - entry.begin:

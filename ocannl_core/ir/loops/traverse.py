@@ -287,7 +287,6 @@ _REBUILD: Mapping[type[Node], Callable[[Any, Sequence[Any]], Node]] = {
 
 
 def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
-    """Return the node with other children."""
     rebuild = _REBUILD.get(type(node))
     return node if rebuild is None else rebuild(node, new)
 

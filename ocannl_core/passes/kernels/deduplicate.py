@@ -55,7 +55,6 @@ class _First:
         return self.template
 
     def copied(self, names: Sequence[object], titles: Sequence[str]) -> StepReplacement:
-        """Return the steps of an equal kernel."""
         labels = new_labels(labels_of(self.names), names)
         made: StepReplacement = self.write().bind(_free_names(names), labels)
         return with_titles(made, self.titles, titles)

@@ -93,7 +93,6 @@ class _KernelSplitter:
                 self.remarks = []
 
     def repetition(self, repeat: ir.Repeat) -> kernel_ir.RepeatedSteps:
-        """Return the kernels of an iteration as repeated steps."""
         nodes = {**self.program.nodes, **dict(repeat.private)}
         inside = split_kernels(replace(self.program, nodes=nodes, body=repeat.body))
         self.private |= {n: info for n, info in inside.nodes.items() if n not in self.program.nodes}

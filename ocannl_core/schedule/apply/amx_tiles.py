@@ -356,7 +356,6 @@ class _TileSource:
         return ir.Store(cell.node, cell.indices, value)
 
     def copy_element(self, row: AxisIndex, term: AxisIndex) -> tuple[ir.Stmt, ...]:
-        """Return the copy of one number of a tile of rows."""
         return (self._store(self._factor(row, term), 0, row, term),)
 
     def copy_pair(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[ir.Stmt, ...]:

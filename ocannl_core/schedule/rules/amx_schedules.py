@@ -169,7 +169,6 @@ class _TileModel:
         return 1 if extent <= most * 3 // 2 else -(-extent // most)
 
     def schedule(self, axes: _TileAxes) -> transforms.Schedule:
-        """Return the schedule with tiles along some axes."""
         model, extents, splitter = self._model, self._model.extents, _Splitter([])
         first, second, unit = axes.row_operand, axes.column_operand, self._unit
         rows, columns, terms = (

@@ -151,7 +151,6 @@ class _OutputVectorizer:
         return (outside, *loops) if outside is not None and self._has_outer_vector_loop() else loops
 
     def _reduction_block_loops(self) -> tuple[str, ...]:
-        """Return the loops over blocks of the reduction."""
         outer = self._reduction.outer if self._reduction is not None else None
         return (*self._outer_reductions, *([outer] if outer is not None else []))
 
@@ -464,7 +463,6 @@ class _OutputVectorizer:
         return [self._dot] if is_used and self._dot is not None else []
 
     def _saves_conversions(self, operand: ReductionOperand) -> bool:
-        """Return True if packing an operand saves conversions."""
         return operand.is_converted and self._dot is None
 
     def _should_pack(self, operand: ReductionOperand) -> bool:

@@ -300,7 +300,6 @@ def operand_index(
 
 
 def _along(start: indexing.AxisIndex, step: int, index: indexing.AxisIndex) -> indexing.AxisIndex:
-    """Return `start + step * index`."""
     terms, offset = indexing.as_affine(start)
     scaled, distance = indexing.as_affine(index)
     return indexing.affine(

@@ -234,7 +234,6 @@ class SlotCode:
         return assign.NodeOperand(self._new_node(name, tensor.dtype, dims))
 
     def _assign(self, assignment: SlotAssignment, target: SlotAccess) -> None:
-        """Emit an assignment."""
         value, combine, origin = assignment.value, assignment.combine, self._tensor.origin
         if isinstance(self._definition.logic, NumbersOfWords):
             self._unpack(target, value)

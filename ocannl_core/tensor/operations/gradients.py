@@ -178,7 +178,6 @@ class _Walk:
         return found
 
     def add(self, tensor: Tensor, term: Tensor) -> None:
-        """Add a term to the gradient of a tensor."""
         self._terms.setdefault(tensor, []).append(term)
 
     def run(self) -> dict[Tensor, Tensor]:

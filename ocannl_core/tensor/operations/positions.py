@@ -192,7 +192,6 @@ def store_rows(
 
 
 def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tensor]:
-    """Return the operands as tensors."""
     for each in (values, ids):
         if not isinstance(each, Tensor):
             raise UsageError.at_caller(

@@ -392,7 +392,6 @@ class Operation:
         values: Mapping[str, int] | None,
         capture: Capture,
     ) -> Logic:
-        """Return the logic of a call."""
         parts = None if self.logic is not None else self._logic_of_parts()
         if parts is not None:
             if text is not None or padded is not None or values or capture:
