@@ -117,8 +117,6 @@ def missing_primitives(subject: Subject, program: ir.LoopProgram) -> list[str]:
                 found[op.value.name] = None
             case ir.StoreVector() if VectorOp.UNIFORM in absent:
                 found[VectorOp.UNIFORM.value.name] = None
-            case _:
-                pass
     return list(found)
 
 

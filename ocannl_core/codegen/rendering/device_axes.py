@@ -195,7 +195,5 @@ def _reject_repeated_writes(
             private.add(node)
         case ir.For(kind=kind):
             missing = missing - {kind}
-        case _:
-            pass
     for each in inner_statements(stmt):
         _reject_repeated_writes(each, missing, private)

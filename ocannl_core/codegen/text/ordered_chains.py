@@ -47,8 +47,6 @@ def has_ordered_chain(loop: ir.For) -> bool:
                     if _repeated(loops) - used or not is_only:
                         return True
                     updated.add((array, indices))
-            case _:
-                pass
     return False
 
 

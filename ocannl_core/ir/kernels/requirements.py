@@ -134,8 +134,6 @@ class Requirements:
                 case ir.For(kind=ir.AxisKind.TILE | ir.AxisKind.DOT):
                     for each in walk(node):  # by an instruction, without primitives
                         executed[each] = None
-                case _:
-                    pass
             for part in _parts_of(node):
                 if part in self._missing and not (node in executed and _is_primitive(part)):
                     yield Lack(part, written, origin)

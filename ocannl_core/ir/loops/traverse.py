@@ -94,8 +94,6 @@ def operands_with_certainty(expr: ir.Expr) -> Iterator[tuple[ir.Expr, bool]]:
             yield from ((left, True), (right, True))
         case ir.Unary(_, arg) | ir.Gather(position=arg):
             yield arg, True
-        case _:
-            pass
 
 
 def unconditional_subexpressions(expr: ir.Expr) -> Iterator[ir.Expr]:
@@ -418,16 +416,12 @@ class Renaming:
                 local in self.locals
             ):
                 return replace(stmt, local=self.locals[local])
-            case _:
-                pass
         return _substitute_stmt(stmt, self.values)
 
     def on_expr(self, expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.LocalRead(local) | ir.Scoped(local) if local in self.locals:
                 expr = replace(expr, local=self.locals[local])
-            case _:
-                pass
         return _substitute_expr(expr, self.values)
 
 
@@ -451,8 +445,6 @@ def fresh_names(
                 loops[var] = fresh_var(var.hint)
             case ir.Scoped(local) | ir.DeclareLocal(local) if new_local and local not in scalars:
                 scalars[local] = new_local(local.dtype, local.node)
-            case _:
-                pass
     fresh: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in loops.items()}
     return Renaming(loops, scalars, {**values, **fresh})
 

@@ -133,8 +133,6 @@ def _find_only_store(nest: ir.Stmt, node: TensorNode) -> tuple[ir.Store | None, 
                 pending += [(each, loops) for each in stmts]
             case ir.Store(written) if written is node:
                 found.append((stmt, loops))
-            case _:
-                pass
     return (found[0][0], found[0][1]) if len(found) == 1 else (None, [])
 
 

@@ -265,8 +265,6 @@ def sliced_shape(keys: Keys, operand: Shape) -> Shape:
                 rows[kind].append(Size(length, basis))
             case (NewAxis(), _):
                 rows[kind].append(Size(1))
-            case _:
-                pass
     closed = {kind: Row(trailing=tuple(sizes)) for kind, sizes in rows.items()}
     return Shape(closed[RowKind.BATCH], closed[RowKind.INPUT], closed[RowKind.OUTPUT])
 

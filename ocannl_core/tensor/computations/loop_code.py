@@ -381,8 +381,6 @@ class _Step:
                     self._emitter.passed.discard(inner)
                 case ResultOf(application):
                     self._emitter.calls.forget(application)
-                case _:
-                    pass
 
 
 def steps_of(loop: Loop) -> int:

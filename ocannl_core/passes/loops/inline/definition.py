@@ -148,8 +148,6 @@ def _find_read_obstacle(
                     uses += [(Reason.ESCAPING_LOAD_SYMBOL, index) for index in each.indices]
                 case ir.IndexValue(index):
                     uses.append((Reason.ESCAPING_INDEX_SYMBOL, index))
-                case _:
-                    pass
     escaping = (why for why, index in uses if shared.intersection(variables(index)))
     return next(escaping, Reason.READ_WITHIN_DEFINITION)
 
@@ -246,8 +244,6 @@ class _Traits:
                     self.has_inner_loops = True
                 case ir.For():
                     taken = inside | _LOOPS  # see `repeats`
-                case _:
-                    pass
             classes.append(taken)
         return classes[0], depths[0]
 
