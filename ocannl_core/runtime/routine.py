@@ -60,38 +60,14 @@ class Routine:
     )
     """Members that other modules of the core use; `dir` and the public surface leave them out."""
 
+    # fmt: off
     __slots__ = (
-        "__weakref__",
-        "_accepted",
-        "_build",
-        "_carried",
-        "_extents",
-        "_history",
-        "_is_ready",
-        "_is_repeatable",
-        "_launch",
-        "_limits",
-        "_linkable",
-        "_memory",
-        "_merge_buffer",
-        "_needed",
-        "_order",
-        "_pauses",
-        "_recomputed",
-        "_run",
-        "_sized",
-        "_store",
-        "_used",
-        "_written",
-        "bindings",
-        "context",
-        "merged",
-        "name",
-        "ordinal",
-        "placements",
-        "reads",
-        "writes",
+        "__weakref__", "_accepted", "_build", "_carried", "_extents", "_history", "_is_ready",
+        "_is_repeatable", "_launch", "_limits", "_linkable", "_memory", "_merge_buffer", "_needed",
+        "_order", "_pauses", "_recomputed", "_run", "_sized", "_store", "_used", "_written",
+        "bindings", "context", "merged", "name", "ordinal", "placements", "reads", "writes",
     )
+    # fmt: on
 
     def __init__(
         self,
@@ -532,7 +508,11 @@ class Routine:
             try:
                 number = operator.index(indices[name])
             except TypeError:
-                raise self._not_an_integer(name, indices[name]) from None
+                raise UsageError(
+                    "The value of a static index is an integer.",
+                    found=f"{name} = {indices[name]!r}",
+                    where=f"running {self.name}",
+                ) from None
             if accepted is not None and number not in accepted:
                 raise self._out_of_range(name, number, accepted)
             numbers[name] = number
@@ -554,13 +534,6 @@ class Routine:
             where=f"running {self.name}",
             fix=f"{self.name}({call})"
             + ("" if self._accepted else "; indices are bound with ctx.compile(..., bindings=[i])"),
-        )
-
-    def _not_an_integer(self, name: str, value: object) -> UsageError:
-        return UsageError(
-            "The value of a static index is an integer.",
-            found=f"{name} = {value!r}",
-            where=f"running {self.name}",
         )
 
     def _out_of_range(self, name: str, number: int, accepted: range) -> UsageError:

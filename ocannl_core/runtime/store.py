@@ -189,22 +189,12 @@ class NodeMemory:
             memory is the context's own.
     """
 
+    # fmt: off
     __slots__ = (
-        "__weakref__",
-        "_tensor",
-        "buffer",
-        "copied",
-        "has_value",
-        "host_sizes",
-        "host_wrote_at",
-        "is_linked",
-        "node",
-        "readers",
-        "reads",
-        "runs",
-        "shared",
-        "writers",
+        "__weakref__", "_tensor", "buffer", "copied", "has_value", "host_sizes", "host_wrote_at",
+        "is_linked", "node", "readers", "reads", "runs", "shared", "writers",
     )
+    # fmt: on
 
     def __init__(self, node: TensorNode, buffer: Buffer, tensor: Tensor | None = None) -> None:
         self.node = node

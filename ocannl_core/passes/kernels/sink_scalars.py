@@ -81,7 +81,9 @@ def _with_values(body: ir.Block) -> ir.Block | None:
                 declared.add(local)
             case ir.SetLocal(local, value):
                 value = traverse.map_expr(value, lambda expr: _value_of(expr, values))
-                is_fixed = written.isdisjoint(traverse.reads(value)) and not _has_scopes(value)
+                is_fixed = written.isdisjoint(traverse.reads(value)) and not traverse.contains(
+                    value, ir.Scoped
+                )
                 is_small = (
                     traverse.depth(value) <= MAX_EXPRESSION_DEPTH
                     and traverse.size(value) <= MAX_EXPRESSION_NODES
@@ -100,11 +102,6 @@ def _with_values(body: ir.Block) -> ir.Block | None:
 
 def _value_of(expr: ir.Expr, values: dict[ir.Local, ir.Expr]) -> ir.Expr:
     return values.get(expr.local, expr) if isinstance(expr, ir.LocalRead) else expr
-
-
-def _has_scopes(expr: ir.Expr) -> bool:
-    """Return True if an expression declares variables, of which two copies would need two."""
-    return traverse.contains(expr, ir.Scoped)
 
 
 def _changes(node: object, values: dict[ir.Local, ir.Expr]) -> bool:

@@ -156,16 +156,11 @@ def _is_expressible_word(expr: ir.Expr) -> bool:
         case ir.LocalRead() | ir.Const() | ir.ConstBits():
             return True
         case ir.Unary(UnaryOp.WORD, arg):
-            return arg.dtype in HASHED_FORMATS or _is_uniform(arg)
+            return arg.dtype in HASHED_FORMATS or not free_variables(arg)
         case ir.Binary(op):
             return op in HASHES
         case _:
             return False
-
-
-def _is_uniform(expr: ir.Expr) -> bool:
-    """Return True if an expression depends on no loop."""
-    return not free_variables(expr)
 
 
 def truncates_lanes(source: dtypes.DType, dtype: dtypes.DType) -> bool:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FunctionType
@@ -256,7 +256,11 @@ class BlockFunction(Generic[P, R]):
         config = {name: value for name, value in keywords.items() if name not in named}
         if self._title and args and _is_size(args[0]):
             names = [n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
-            raise _size_by_position(self._title, args[0], names)
+            raise UsageError.at_caller(
+                f"{self._title} takes tensors by position, and its configuration by keyword.",
+                found=f"{args[0]!r}, where the input stands; sizes of inputs are inferred",
+                fix=f"write {self._title}({', '.join(f'{name}=...' for name in names)})",
+            )
         self._check_config(config)
         block = self._block(config, label)
         return block(*args, **named) if args or named else block
@@ -309,14 +313,6 @@ def _is_size(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return bool(value) and all(map(_is_size, value))
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _size_by_position(title: str, value: object, keywords: Iterable[str]) -> UsageError:
-    return UsageError.at_caller(
-        f"{title} takes tensors by position, and its configuration by keyword.",
-        found=f"{value!r}, where the input stands; sizes of inputs are inferred",
-        fix=f"write {title}({', '.join(f'{name}=...' for name in keywords)})",
-    )
 
 
 def op(function: Callable[P, R]) -> BlockFunction[P, R]:

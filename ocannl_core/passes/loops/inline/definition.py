@@ -161,7 +161,7 @@ def build_definition(
         analysed: The accesses of the original statement.
         stmt: The statement, with its operands inlined.
     """
-    body = _slice(stmt, node)
+    body = ir.Block(slice_writes(stmt, lambda written: written is node))
     writes = [site for site in analyzed.writes if site.node is node]
     if isinstance(writes[0].access, ir.Fill):
         return InlinableDefinition(node, analyzed.position, body, None, {}, frozenset())
@@ -246,11 +246,6 @@ class _Traits:
                     taken = inside | _LOOPS  # see `repeats`
             classes.append(taken)
         return classes[0], depths[0]
-
-
-def _slice(stmt: ir.Stmt, node: TensorNode) -> ir.Block:
-    """Return the stores to one node, under their loops."""
-    return ir.Block(slice_writes(stmt, lambda written: written is node))
 
 
 def slice_writes(stmt: ir.Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[ir.Stmt, ...]:
