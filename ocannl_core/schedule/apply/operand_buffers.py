@@ -187,8 +187,12 @@ class SharedBuffer(FilledBuffer):
         """Return an expression at the positions of a copy, zero beyond the axes."""
         roots = self.tree.axes_of(factor)
         value = substitute_in_expr(factor, region.values(roots))
-        padded = [root for root in roots if self.tree.exceeds(root)]
+        padded = [root for root in roots if self._has_padding(root)]
         joint = conjunction(map(condition, map(region.end, padded)))
         if joint is None:
             return value
         return ir.Ternary(TernaryOp.WHERE, joint, value, ir.Const(0.0, value.dtype), value.dtype)
+
+    def _has_padding(self, root: str) -> bool:
+        """Return True if the buffer has cells beyond an axis."""
+        return self.tree.exceeds(root)

@@ -42,6 +42,7 @@ from ocannl_core.ir.kernels.transforms import Pipeline, Stage, schedule_text
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.loop_nests import guarded
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import Region
 from ocannl_core.schedule.apply.nest_state import NestState
@@ -62,9 +63,13 @@ class StageBuffer(SharedBuffer):
         is_narrow = narrow[0].dtype is narrow[1].dtype
         return (narrow if is_narrow else reduction.factors)[self.pack.operand]
 
+    @property
+    def _dtype(self) -> DType:
+        return self._staged.dtype
+
     def staged_cell(self, stage: AxisIndex, places: tuple[AxisIndex, ...]) -> ir.Expr:
         """Return the value of the operand in a stage."""
-        cell = ir.Load(self.node, (stage, *places), self._staged.dtype)
+        cell = ir.Load(self.node, (stage, *places), self._dtype)
         return as_format(cell, self.operand.dtype)
 
 
