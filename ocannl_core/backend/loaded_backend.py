@@ -390,8 +390,7 @@ class Backend:
         """Copy cells to or from a device of this backend, or between two of them.
 
         Raises:
-            TransferError: if the buffers differ in format or extents, or the backend does not serve
-                them.
+            TransferError: if the buffers differ in format or extents, or are not served.
         """
         return transfer(self, self, destination, source)
 

@@ -307,8 +307,7 @@ def load_all() -> tuple[Backend, ...]:
     """Return every backend that loads, by name; `backend_entries` marks the others as broken.
 
     Raises:
-        BackendNotFoundError: for the first that does not load, if the setting `strict_plugins` is
-            on.
+        BackendNotFoundError: for the first that does not load, if `strict_plugins` is on.
     """
     return tuple(load_each())
 

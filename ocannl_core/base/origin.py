@@ -63,8 +63,7 @@ class Origin:
     """The operation and the user's line that an object or a constraint comes from.
 
     Attributes:
-        operation: The operation as a reader would name it: `matmul`, `einsum "ij;jk=>ik"`,
-            `parameter w`.
+        operation: The operation for readers: `matmul`, `einsum "ij;jk=>ik"`, `parameter w`.
         location: The user's line, where there is one.
         detail: The part of the operation: `output axis -1 of the first operand`.
         use: The use of the block in whose body the operation is.

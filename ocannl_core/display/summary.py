@@ -68,8 +68,7 @@ class Summary:
         trained: The number of cells of parameters that training changes.
         nbytes: The bytes of all parameters and statistics.
         operations: The number of operations of the forward code.
-        external: The number of calls of user-written operations, the operations in which are not
-            counted.
+        external: The number of calls of user-written operations, whose work is not counted.
     """
 
     rows: tuple[SummaryRow, ...]

@@ -175,8 +175,7 @@ def multi_head_attention(
         kv_heads: The number of heads of the keys and values, which divides `heads`.
         bias: True to add a bias to each of the four products.
         causal: True to allow keys only up to the position of the query.
-        rotary_base: The base of rotations of queries and keys by their positions, as for `rotary`;
-            None for none.
+        rotary_base: The base of rotations of queries and keys, as for `rotary`; None for none.
         interleaved: The convention of the rotations, as for `rotary`.
         dropout: The rate at which weights are dropped in training.
     """
@@ -358,8 +357,7 @@ def key_value_cache(
         batch: The batch axes of the sequences.
         memory: The number of positions of the memory, whose keys and values are kept, too; None for
             a decoder without one.
-        memory_heads: The number of heads of the memory's keys and values, if it differs from
-            `heads`.
+        memory_heads: The number of heads of the memory's keys and values, if it differs.
         dtype: The number format.
     """
     axes = [batch] if isinstance(batch, int) else list(batch)  # type: ignore[arg-type]

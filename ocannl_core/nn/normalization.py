@@ -93,8 +93,7 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
     first.
 
     Args:
-        axes: The number of axes `l...` between the batch and the channels; mean and variance are
-            over them.
+        axes: The number of axes `l...` over which mean and variance are, as well as the batch.
         epsilon: Added to the variance.
     """
     places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))

@@ -145,8 +145,7 @@ class Context:
                 extents of axes in the code are arguments of calls without being listed.
             keep: The tensors to store instead of the results; `()` stores no result.
             name: A name for files and messages, an identifier; by default the computation's.
-            inline: Tensors to compute wherever they are read, although that repeats work; they take
-                no memory.
+            inline: Tensors to compute wherever they are read, repeatedly, without memory.
 
         Raises:
             ShapeError: if shapes contradict each other or leave a size open.
@@ -396,8 +395,7 @@ class Context:
         libraries access it.
 
         Raises:
-            LinkError: if the tensor is not stored here, or has no value yet; the message has the
-                reason.
+            LinkError: if the tensor is not stored here, or has no value yet, with the reason.
         """
         stored = self._readable(tensor)
         self._store.wait_to_read(stored)

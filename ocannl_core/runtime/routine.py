@@ -141,8 +141,7 @@ class Routine:
         Returns when the work is submitted; reading results through the context waits for it.
 
         Raises:
-            LinkError: if a node that it reads has no value yet; the message gives the call that
-                provides one.
+            LinkError: if a node that it reads has no value yet, with the call that provides one.
             UsageError: if an index is missing, unknown or out of range, or an argument positional;
                 if more cells of a tensor would be read than were written, or a gradient would be
                 passed on to operands again together with a part passed on before.
@@ -220,8 +219,7 @@ class Routine:
                 from 1; an empty text stands for plain loops.
 
         Raises:
-            UsageError: for a kernel that does not exist or that has no schedule, or a schedule that
-                does not fit.
+            UsageError: for a kernel that is missing or has no schedule, or a schedule that fails.
         """
         self._build = compile_again(self._build, schedules)
         self._launch = self._linked()

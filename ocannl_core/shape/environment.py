@@ -370,8 +370,7 @@ class Environment:
             subject: The name of the computation in errors.
 
         Raises:
-            ShapeError: if that is impossible, or requires a guess on a parameter; then nothing is
-                decided.
+            ShapeError: if impossible, or a parameter must be guessed; then nothing is decided.
         """
         with self.undo_log.lock, self.atomic():
             captured = [_shape_of(ref.captured) for ref in refs]

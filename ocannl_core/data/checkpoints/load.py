@@ -102,8 +102,7 @@ def load(
         ignore: Patterns of names in the file that are not used.
 
     Raises:
-        CheckpointError: if the file is damaged, or does not fit the tensors; the message lists the
-            differences.
+        CheckpointError: if the file is damaged or does not fit; the message lists differences.
         UsageError: if an argument is of the wrong kind.
     """
     named = subjects.named_tensors(subject, optimizer, "load")

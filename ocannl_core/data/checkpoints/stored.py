@@ -28,8 +28,7 @@ class Stored:
             leading axis of the tensor, numbered from 0.
         part: The number of a part, and the number of equal parts along `axis`; None for all.
         axis: The axis of the file's array that is cut in parts.
-        shape: The extents to give the array before its axes are permuted, one of them may be -1;
-            None for its own.
+        shape: The extents before the axes are permuted, one of them may be -1; None for its own.
         transpose: The order of its axes in the tensor, as for `np.transpose`; None for its own.
         prefix: A beginning that the names of a file may have.
     """

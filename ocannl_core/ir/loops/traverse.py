@@ -611,8 +611,7 @@ def flattened(body: ir.Block, *, keeps_scopes: bool = False) -> Iterator[ir.Stmt
     """Yield the statements of a block, and of the blocks in it.
 
     Args:
-        keeps_scopes: True to yield inner blocks with declarations, which end with them, as they
-            are.
+        keeps_scopes: True to yield inner blocks with declarations, which end there, as they are.
     """
     pending: list[ir.Stmt] = list(reversed(body.stmts))
     while pending:

@@ -61,8 +61,7 @@ class Usage:
     Attributes:
         reads_first: Nodes of which some cell is read before the program has written to the node.
         writes: Nodes of which some cell is written; filling their margins does not count.
-        limits: The constraints on static indices that keep every access inside its buffer, each
-            once.
+        limits: The constraints on static indices that keep every access inside its buffer.
         merged: Nodes whose merge buffers are read, in order of first use.
     """
 

@@ -161,8 +161,7 @@ class Region:
     """A point in the loops that are open, and the extents of those inside.
 
     Attributes:
-        extents: The iterations of every part with a known extent: whole axes, and blocks whose
-            number is bound.
+        extents: The iterations of parts with a known extent: axes, and blocks of bound number.
     """
 
     tree: AxisTree

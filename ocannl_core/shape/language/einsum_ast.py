@@ -124,8 +124,7 @@ class RowSpec:
 
     Attributes:
         leading: The axes to the left of the row variable.
-        variable: The name of the row variable; `...` is named after the row's kind. None without
-            a variable.
+        variable: The name of the row variable, of `...` the row's kind; None without one.
         trailing: The other axes.
         ellipsis: True if the variable is written `...`.
     """

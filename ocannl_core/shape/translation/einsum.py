@@ -50,10 +50,8 @@ class Einsum:
     """The logic of a spec.
 
     Attributes:
-        padded: The default of windows that are marked neither `<` nor `=`: True if they may reach
-            into margins.
-        values: Numbers by name: the value of a coefficient, or the size of the axis with this
-            label.
+        padded: The default of windows without `<` or `=`: True if they may reach into margins.
+        values: Numbers by name: the value of a coefficient, or the size of a labelled axis.
         rows: The sizes of the axes of row variables, by name.
     """
 

@@ -68,8 +68,7 @@ class ResolvedComputation:
     """A computation with closed shapes.
 
     Attributes:
-        kept_bytes: The bytes of the values of steps that loops keep for gradients, beside the
-            carries.
+        kept_bytes: The bytes that loops keep of steps for gradients, beside the carries.
         step_tensors: The tensors behind nodes of the steps of loops.
     """
 

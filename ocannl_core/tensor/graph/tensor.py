@@ -79,13 +79,11 @@ class Tensor(TensorMethods, Assignable):
         label: Name parts, most significant first.
         origin: The operation and the user's line that created it.
         definition: The source of its cells.
-        grad: The gradient of the backpropagated loss with respect to this tensor; None when it
-            needs none.
+        grad: The gradient of the backpropagated loss in this tensor; None when it needs none.
         recording: The recorded code that it belongs to, or None.
         loop: The loop to whose step it belongs, or None.
         made_in: The application of a block whose body made it, or None.
-        fixed_by: The operation that relies on the cells of a literal, which the host must not
-            overwrite then.
+        fixed_by: The operation that relies on a literal's cells, which the host must keep.
         is_overwritten: True once the host has overwritten a literal.
         effects: The code that follows each backpropagation through the tensor.
     """

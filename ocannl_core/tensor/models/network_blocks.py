@@ -375,8 +375,7 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     """Return a key that is equal for equal values of a configuration, in every application.
 
     Args:
-        around: The functions that capture the value, so that a function that captures itself is met
-            once.
+        around: The functions that capture the value, each of which is met once.
     """
     match value:
         case list() | tuple():

@@ -140,8 +140,7 @@ def sum(
     Args:
         axis: The axes that are summed; all when not given.
         keepdims: True to leave axes of size 1.
-        dtype: The number format of the sum, in which it is accumulated; the format of `x` when not
-            given.
+        dtype: The number format in which the sum is accumulated; that of `x` when not given.
     """
     found = _reduction("sum", x, axis, keepdims)
     return apply(_sum, (found.x,), found.spec, name="sum", dtype=dtype)
@@ -178,8 +177,7 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
     Args:
         axis: The axes; all when not given.
         keepdims: True to leave axes of size 1.
-        ddof: The number by which the divisor is less than the number of cells: 1 for an unbiased
-            estimate.
+        ddof: The number subtracted from the count in the divisor: 1 for an unbiased estimate.
     """
     reduction = _reduction("var", x, axis, keepdims)
     given = as_float(reduction.x)
