@@ -128,9 +128,7 @@ _LEAST = {
 
 
 def _wrong_field(value: Any) -> str:
-    """Return the first field whose value has another type than its default, or a number below the
-    least one.
-    """
+    """Return the first field of another type than its default, or below the least number."""
     for field in fields(value):
         default, given = field.default, getattr(value, field.name)
         if default is MISSING:

@@ -79,9 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _routines_of(
     function: str, made: Any, program: str
 ) -> tuple[Mapping[str, Routine], Mapping[str, Any]]:
-    """Return the routines of a function's result, by name, and the inputs and outputs that it
-    names.
-    """
+    """Return the routines of a function's result by name, and the inputs and outputs it names."""
     named: dict[str, Any] = {}
     routines = made
     if isinstance(made, Mapping) and {"routines"} <= made.keys() <= _NAMES:

@@ -59,8 +59,7 @@ def returned_by(command: str, program: str, arguments: Sequence[str], file: str)
         The name of the function, and its result; a routine or other value under the name, as it is.
 
     Raises:
-        UsageError: if there is no such file, no function is named, or the program has none of the
-            name.
+        UsageError: if there is no such file, or no function of the name, or none is named.
     """
     script, _, name = program.rpartition(":")
     wrong = program
@@ -111,9 +110,7 @@ def environment(**variables: str) -> Iterator[None]:
 
 @contextmanager
 def script_arguments(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Set the arguments, without `--` in front, and the module path as for a program that is run
-    as a script.
-    """
+    """Set the arguments, without `--` in front, and the module path of a script."""
     before = sys.argv, sys.path[:]
     given = arguments[1:] if arguments[:1] == ["--"] else arguments
     sys.argv = [script, *given]

@@ -107,8 +107,7 @@ def compile_computation(
 
     Raises:
         ShapeError: if shapes contradict each other or leave a size open.
-        UsageError: if an index is not bound, or an option names a tensor that the code does not
-            mention.
+        UsageError: if an index is not bound, or an option names a tensor outside of the code.
         LinkError: if the code reads a node that nothing gives a value, a node that is to be inlined
             needs memory, or the device has too little.
         CodegenError: if the backend cannot express the program.
@@ -133,9 +132,7 @@ def _attempts(
     bind: Callable[[Linkable], Bound],
     within: int | None = None,
 ) -> Bound | None:
-    """Return a computation compiled by the settings in force; None if it needs more memory of its
-    own than `within` bytes.
-    """
+    """Return a computation compiled; None if it needs more own memory than `within` bytes."""
     problem = ""  # with the placements that an earlier search has chosen
     while True:
         code = resolve(computation, options)
@@ -385,8 +382,7 @@ def _parts(
     """Return the code of a program on several devices.
 
     Args:
-        error: Of the first device: a kernel that it does not support, or one that its backend
-            cannot express.
+        error: Of the first device: a kernel that it or its backend does not support.
     """
     from ocannl_core.compile.partition import partition
 

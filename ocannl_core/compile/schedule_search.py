@@ -17,7 +17,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.kernel_benchmark import Bench
 from ocannl_core.compile.placements.report import PlacementTuning, report
 from ocannl_core.compile.profile import duration
-from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP, Trial
+from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP
 from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, nest_kernels
@@ -257,7 +257,7 @@ class _Search:
         right = [
             (each, trial)
             for each, trial in zip(batch, trials, strict=True)
-            if self._is_right(trial)
+            if self._memory.agree(self._expected, self._memory.results(trial))
         ]
         if not right:
             return False
@@ -269,6 +269,3 @@ class _Search:
             return False
         self._best, self._trial = candidate, trial
         return True
-
-    def _is_right(self, trial: Trial) -> bool:
-        return self._memory.agree(self._expected, self._memory.results(trial))

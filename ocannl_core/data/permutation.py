@@ -46,7 +46,6 @@ def permutation(count: int, positions: Positions, *, seed: int, epoch: int) -> P
 
 
 def _rounds(pairs: _Digits, width: int, height: int, keys: tuple[int, ...]) -> _Digits:
-    """Return pairs of digits, permuted."""
     sizes = np.uint64(width), np.uint64(height)
     digits = [pairs % sizes[0], pairs // sizes[0]]
     for number, key in enumerate(keys):

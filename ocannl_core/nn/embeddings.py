@@ -119,8 +119,7 @@ def rotary(
 
     Args:
         x: Queries or keys.
-        positions: The positions; 0, 1, ... by default. When decoding, the position of the first
-            cell.
+        positions: The positions; 0, 1, ... by default. When decoding, that of the first cell.
         base: The base of the wave lengths.
         interleaved: False for pairs `i` and `i + d / 2`, as in GPT-NeoX and in Llama of Hugging
             Face; True for neighbours `2 i` and `2 i + 1`, as in the paper, GPT-J and Meta's Llama.

@@ -171,8 +171,7 @@ def accuracy(
         reduction: As for `cross_entropy`; `"none"` is 1 for each example that is right.
 
     Raises:
-        UsageError: if the targets are no integers; and when the routine runs, if one is the number
-            of no class.
+        UsageError: if targets are no integers; when the routine runs, if one is no class.
     """
     _check_classes(scores, targets, "accuracy", reduction)
     # the cell of the true class is not exceeded by any

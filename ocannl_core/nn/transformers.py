@@ -265,17 +265,14 @@ def gpt(
 
     Args:
         ids: The tokens, integers.
-        cache: Keys and values of earlier positions, to which recorded code adds the rows of the
-            ids.
+        cache: Keys and values of earlier positions, to which recorded code adds its rows.
         position: The position of the first id when decoding from a cache. Without one, the ids are
             the beginning of the sequence.
         vocabulary: The number of tokens.
         layers: The number of layers, which compile like one.
         heads: The number of heads.
-        width: The length of queries, keys and values, for each head. A token has `heads * width`
-            features.
-        length: The greatest number of positions, for a table of trained positions; not with rotary
-            positions.
+        width: The length of each head's vectors. A token has `heads * width` features.
+        length: The greatest number of trained positions; not with rotary positions.
         hidden: The hidden width of the perceptrons; by default four times the features.
         tied: True to compute the scores with the table of the embedding.
         dropout: The rate of dropout.

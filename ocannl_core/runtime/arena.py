@@ -72,7 +72,7 @@ class Arena:
         Raises:
             MemoryError: if no free range is large enough, and the memory cannot grow.
         """
-        size = self._rounded(max(nbytes, 1))
+        size = -(-max(nbytes, 1) // self._alignment) * self._alignment
         aligned_to = self._alignment
         if alignment is not None:
             _require_power_of_two(alignment)
@@ -165,9 +165,6 @@ class Arena:
         self.nbytes += added
         self._insert(end, end + added)
         return True
-
-    def _rounded(self, nbytes: int) -> int:
-        return -(-nbytes // self._alignment) * self._alignment
 
     def _free(self) -> int:
         return sum(self._ends) - sum(self._starts)

@@ -62,9 +62,7 @@ class AddressableMemory(Protocol):
         ...
 
     def write(self, address: int, data: Bytes) -> None:
-        """Store bytes at an address. The data are not used after the return: work that is finished
-        later has a copy.
-        """
+        """Store bytes at an address; work that is finished later has a copy of them."""
         ...
 
 

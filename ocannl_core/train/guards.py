@@ -1,6 +1,4 @@
-"""The state of an optimiser, and guards of its updates: a dynamic scale of the loss, and a limit
-for outliers.
-"""
+"""The state of an optimiser; guards of its updates: a dynamic loss scale, a limit for outliers."""
 
 from __future__ import annotations
 

@@ -36,15 +36,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.tensor.messages.foreign_modules import missing_attribute
 from ocannl_core.tensor.operations.contractions import einsum, where
-from ocannl_core.tensor.primitives.pointwise_operations import (
-    cast,
-    equal,
-    expm1,
-    logical_and,
-    maximum,
-    minimum,
-    sqrt,
-)
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.train.guards import SUM, DynamicScale, OptimizerState, ZScore, gated
 from ocannl_core.train.schedules import Schedule
 from ocannl_core.train.slot_tree import share
@@ -87,24 +79,23 @@ class Clock:
 
     def time(self, dtype: DType) -> Tensor:
         """Return the number of this update, from 1."""
-        return self._once((dtype,), lambda: cast(self._count + 1.0, dtype, label="time"))
+        return self._once((dtype,), lambda: pointwise.cast(self._count + 1.0, dtype, label="time"))
 
     def rate(self, rate: Rate, dtype: DType) -> float | Tensor:
         """Return the learning rate."""
         if not isinstance(rate, Schedule):
             return rate
         return self._once(
-            (ById(rate), dtype), lambda: cast(rate(self._count), dtype, label="learning_rate")
+            (ById(rate), dtype),
+            lambda: pointwise.cast(rate(self._count), dtype, label="learning_rate"),
         )
 
     def correction(self, decay: float, power: float, dtype: DType) -> Tensor:
-        """Return a power of the sum of the weights in a moving average that starts at 0, `1 -
-        decay**t`.
-        """
+        """Return a power of `1 - decay**t`, the weights' sum in a moving average from 0."""
 
         def weight() -> Any:
             # of digits that cancel in `1 - decay**t`, short formats lose most
-            found: Any = 1.0 if decay == 0 else -expm1(math.log(decay) * self.time(dtype))
+            found: Any = 1.0 if decay == 0 else -pointwise.expm1(math.log(decay) * self.time(dtype))
             return found if power == 1 else found**power
 
         return self._once((decay, power, dtype), weight)
@@ -153,9 +144,7 @@ class Update:
         self._state.averages[owner] = f"{owner}.{name}"
 
     def correction(self, decay: float, *, power: float = 1.0) -> Any:
-        """Return the sum of the weights in a moving average that starts at 0, `1 - decay**t`, or a
-        power of it.
-        """
+        """Return a power of `1 - decay**t`, the weights' sum in a moving average from 0."""
         return self._clock.correction(decay, power, self.p.dtype)
 
 
@@ -384,32 +373,32 @@ class Optimizer(ABC):
         if self.clip_norm is not None or self.skip_outliers is not None:
             norm = state.diagnostic("gradient_norm", dtype)
             # squares leave the range of float16 far earlier than the norm
-            wide = [cast(g, dtype) for g in gradients.values()]
-            norm[:] = sqrt(sum(einsum(SUM, g * g) for g in wide))
+            wide = [pointwise.cast(g, dtype) for g in gradients.values()]
+            norm[:] = pointwise.sqrt(sum(einsum(SUM, g * g) for g in wide))
             if self.skip_outliers is not None:
                 gate = _both(gate, self.skip_outliers.accepts(norm, state, is_last))
             if self.clip_norm is not None:
                 scale = where(norm > self.clip_norm, self.clip_norm / norm, 1.0)
-                gradients = {p: g * cast(scale, p.dtype) for p, g in gradients.items()}
+                gradients = {p: g * pointwise.cast(scale, p.dtype) for p, g in gradients.items()}
         if self.skip_nonfinite or self.loss_scale is not None:
             bad = sum(
-                cast(einsum(SUM, where(equal(g - g, 0.0), 0.0, 1.0)), float32)
+                pointwise.cast(einsum(SUM, where(pointwise.equal(g - g, 0.0), 0.0, 1.0)), float32)
                 for g in gradients.values()
             )
             is_finite = state.diagnostic("is_finite", float32)
-            is_finite[:] = equal(bad, 0.0)
+            is_finite[:] = pointwise.equal(bad, 0.0)
             gate = _both(gate, is_finite)
             if self.loss_scale is not None:
                 self.loss_scale.record(state, is_finite, is_last)
         decided = state.diagnostic("is_applied", float32) if gate is not None else None
         if decided is not None:
             decided[:] = gate
-        clock = Clock(cast(count, dtype))
+        clock = Clock(pointwise.cast(count, dtype))
         for p, group in groups.items():
             rows = parts[p]
             gradient = gradients[p] if rows is cut[p] else gradients[p][rows]
             group._record_one(p, rows, gradient, clock, decided, state)
-        count += 1 if decided is None else cast(decided, int32)
+        count += 1 if decided is None else pointwise.cast(decided, int32)
 
     def _gradient(self, p: Tensor, group: Optimizer, rows: slice | None) -> Any:
         assert p.grad is not None
@@ -417,7 +406,7 @@ class Optimizer(ABC):
         if self.loss_scale is not None:
             g = g * (1.0 / self.loss_scale.value(self._state, float32))
         if group.clip_value is not None:
-            g = minimum(maximum(g, -group.clip_value), group.clip_value)
+            g = pointwise.minimum(pointwise.maximum(g, -group.clip_value), group.clip_value)
         return -g if group.maximize else g
 
     def _accumulated(
@@ -435,10 +424,10 @@ class Optimizer(ABC):
         place = state.numbers("micro_batch", int32)
         for p, g in gradients.items():
             total = state.slot(p, "gradient_sum", is_sharded=parts[p] is not None)
-            total[:] = where(equal(place, 0), g, total + g)
+            total[:] = where(pointwise.equal(place, 0), g, total + g)
             gradients[p] = total * (1.0 / self.accumulate)
         is_last = state.diagnostic("is_last_micro_batch", float32)
-        is_last[:] = equal(place, self.accumulate - 1)
+        is_last[:] = pointwise.equal(place, self.accumulate - 1)
         place[:] = where(is_last, 0, place + 1)
         return is_last
 
@@ -468,12 +457,12 @@ class Optimizer(ABC):
             p = owner if rows is None else owner[rows]
             mean = update.state("average")
             towards = self.average * mean + (1.0 - self.average) * p
-            update.keep("average", where(equal(t, 1.0), p, towards))
+            update.keep("average", where(pointwise.equal(t, 1.0), p, towards))
             update.publish_average("average")
 
 
 def _both(first: Tensor | None, second: Tensor) -> Tensor:
-    both: Tensor = second if first is None else logical_and(first, second)
+    both: Tensor = second if first is None else pointwise.logical_and(first, second)
     return both
 
 

@@ -341,8 +341,7 @@ class Muon(Adam):
         nesterov: True for Nesterov momentum.
         ns_steps: The number of iterations.
         ns_coefficients: The coefficients of the quintic polynomial.
-        others: The learning rate of parameters without input axes, by which `learning_rate` is
-            multiplied.
+        others: The factor of the learning rate for parameters without input axes.
     """
 
     is_elementwise: ClassVar[bool] = False

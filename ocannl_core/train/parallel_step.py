@@ -262,9 +262,7 @@ class DataParallel:
 
     @property
     def means(self) -> Mapping[Tensor, Tensor]:
-        """The tensors that hold the mean of the loss and of each metric in the last step, in every
-        context.
-        """
+        """The mean of the loss and of each metric in the last step, in every context."""
         return self._code.means
 
     def mean(self, metric: Tensor) -> Array:
@@ -432,7 +430,6 @@ class DataParallel:
 
 
 def _contexts(devices: int | Sequence[str | Context] | None, most: int) -> tuple[Context, ...]:
-    """Return a context for each device."""
     if isinstance(devices, str) or not isinstance(devices, int | Sequence | None):
         raise UsageError.at_caller(
             "devices= is a list of devices of one backend, or their number.",

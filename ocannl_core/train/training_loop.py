@@ -337,9 +337,7 @@ class _Loop:
     rows: list[int] = field(default_factory=list)
 
     def run_batches(self) -> bool:
-        """Call the routine for every batch, until an event ends the loop; return True at the end of
-        the epoch.
-        """
+        """Call the routine for every batch until an event; return True at the epoch's end."""
         run, step, fill = self.run, self.step, self.fill
         indices, actions, rows = self.indices, self.actions, self.rows
         is_masked = reads_mask(self.inputs)

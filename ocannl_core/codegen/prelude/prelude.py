@@ -86,7 +86,6 @@ def _scalar_helper(name: str, files: tuple[str, ...]) -> Helper | None:
 
 
 def _instantiate(template: str, generic: str, name: str, type_name: str, suffix: str) -> Helper:
-    """Return a template with the names of one format."""
     bits = "uint32_t" if suffix else "uint64_t"
     words = {"T": type_name, "UT": f"u{type_name}", "BITS": bits, generic: name}
     text = _TOKEN.sub(lambda token: words.get(token[0], token[0]), template)

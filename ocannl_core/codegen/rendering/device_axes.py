@@ -79,8 +79,7 @@ def device_axes(body: ir.Block, dialect: Dialect) -> DeviceAxes:
     """Return the loops of a kernel that the device of a dialect runs.
 
     Raises:
-        CodegenError: if some threads of a block may not reach a barrier, or if several would run
-            one store.
+        CodegenError: if some threads may not reach a barrier, or several would run one store.
     """
     axes: IdentityMap[ir.For, DeviceAxis] = IdentityMap()
     if _is_check(body) and None not in map(dialect.device_index, KINDS):
@@ -195,7 +194,5 @@ def _reject_repeated_writes(
             private.add(node)
         case ir.For(kind=kind):
             missing = missing - {kind}
-        case _:
-            pass
     for each in inner_statements(stmt):
         _reject_repeated_writes(each, missing, private)

@@ -32,8 +32,7 @@ class ComputedCell:
 
     Attributes:
         is_inside: A variable that is 1 if the position is in bounds, else 0.
-        cell: The cell, or one at position 0 of the axis if it is out of bounds; None if the axis
-            has no cells.
+        cell: The cell; out of bounds the one at position 0; None if the axis has no cells.
     """
 
     is_inside: CExpr

@@ -147,8 +147,7 @@ def render_subgroup_reduce(stmt: ir.SubgroupReduce, threads: int, expressions: E
     """Write a reduction across threads.
 
     Raises:
-        CodegenError: if the number of threads of a block is no multiple of the lanes, or for
-            128-bit words.
+        CodegenError: if the threads of a block are no multiple of the lanes, or for words.
     """
     local, dtype, state = stmt.local, stmt.local.dtype, expressions.state
     dialect, names, writer = state.dialect, state.names, state.writer

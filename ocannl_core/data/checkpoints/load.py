@@ -102,8 +102,7 @@ def load(
         ignore: Patterns of names in the file that are not used.
 
     Raises:
-        CheckpointError: if the file is damaged, or does not fit the tensors; the message lists the
-            differences.
+        CheckpointError: if the file is damaged or does not fit; the message lists differences.
         UsageError: if an argument is of the wrong kind.
     """
     named = subjects.named_tensors(subject, optimizer, "load")
@@ -162,7 +161,6 @@ def load(
 
 
 def _arrays_of(place: Place, named: subjects.Named) -> tuple[str, ...]:
-    """Return the names of the arrays of a tensor."""
     if isinstance(place, str):
         return (place,)
     dims = named.tensor.info.dims

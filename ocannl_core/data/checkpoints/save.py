@@ -99,15 +99,12 @@ def save(
 
 
 def _stored_as(tensor: Tensor) -> tuple[DType, tuple[int, ...]]:
-    """Return the format and the extents with which a tensor is stored: a 128-bit word as four lanes
-    along an axis of their own.
-    """
+    """Return the stored format and extents of a tensor: a 128-bit word is an axis of four lanes."""
     dims = tensor.info.dims
     return (uint32, (*dims, 4)) if tensor.dtype is uint4x32 else (tensor.dtype.unpacked, dims)
 
 
 def _cells(ctx: Context, tensor: Tensor, entry: StoredArray) -> memoryview:
-    """Return the bytes of a tensor."""
     array: Array = np.ascontiguousarray(ctx[tensor])
     cells = array.reshape(-1).view(np.uint8).data
     if cells.nbytes != entry.end - entry.begin:

@@ -57,9 +57,7 @@ class Named:
 
     @property
     def is_count(self) -> bool:
-        """True for a number that training counts up, which models for evaluation and files of other
-        programs lack.
-        """
+        """True for a count of training, which files without training lack."""
         return self.tensor.is_statistic and self.tensor.dtype.is_integer
 
 

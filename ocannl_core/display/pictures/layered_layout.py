@@ -195,9 +195,7 @@ def _side_by_side(
     above: Sequence[Sequence[int]],
     below: Sequence[Sequence[int]],
 ) -> list[float]:
-    """Return the positions with the connected parts of the graph next to each other: no edge holds
-    the parts together.
-    """
+    """Return positions with the connected parts of the graph next to each other."""
     placed, right = list(xs), 0.0
     seen: set[int] = set()
     for first in range(len(xs)):

@@ -161,8 +161,7 @@ class Pack(Notated, notation="pack {operand}[ inside {inside}] as {axes}"):
     of the inner loops are contiguous for every index map of the operand.
 
     Attributes:
-        operand: The position of the factor in the term, or of the load in the epilogue, from the
-            left.
+        operand: The position of the factor in the term, or load in the epilogue, from the left.
         inside: The axis in each iteration of which the buffer is filled; None for once.
         axes: The axes of the buffer, outermost first.
     """

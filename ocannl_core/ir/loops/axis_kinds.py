@@ -47,8 +47,7 @@ class AxisKind(Enum):
             that other transforms imply.
         is_whole: True for loops over registers and their lanes: all iterations run, also those
             beyond the end of an axis at run time.
-        splits_sums: True if, on a processor, every iteration of a reduced axis has an accumulator
-            of its own.
+        splits_sums: True if, on a processor, every reduced iteration has its own accumulator.
         may_reduce: True if a reduced axis may have it.
         on_processors: True if a schedule for a processor may have it.
         on_blocks: True if a schedule for thread blocks may have it.

@@ -82,8 +82,7 @@ class Gather:
     """The value of a cell at a computed position along one axis.
 
     Attributes:
-        axis: The position in `indices` that `position` replaces (the entry there is
-            `FixedIndex(0)`).
+        axis: The position in `indices` that `position` replaces (`FixedIndex(0)` stands there).
         position: A number; a fractional one is out of bounds.
         beyond: The value if the position is out of bounds.
     """
@@ -247,8 +246,7 @@ class For:
 
     Attributes:
         bound: The end, if it may be below `stop`; None if all iterations run.
-        traced: False limits analyses to the first iteration, and excludes the nodes inside from
-            inlining.
+        traced: False limits analyses to the first iteration, and excludes inlining inside.
     """
 
     var: indexing.LoopVar
@@ -291,8 +289,7 @@ class Scatter:
     bounds.
 
     Attributes:
-        axis: The position in `indices` that `position` replaces (the entry there is
-            `FixedIndex(0)`).
+        axis: The position in `indices` that `position` replaces (`FixedIndex(0)` stands there).
         position: A number; a fractional one is out of bounds.
     """
 
@@ -318,9 +315,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class DeclareLocal:
-    """The declaration of a scalar variable for the rest of the enclosing block; its value is
-    undefined until it is set.
-    """
+    """A scalar variable for the rest of the block, undefined until it is set."""
 
     local: Local
 
@@ -335,9 +330,7 @@ class SetLocal:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """The allocation of a node for the rest of the enclosing block; its cells are undefined until
-    they are written.
-    """
+    """Memory of a node for the rest of the block, undefined until it is written."""
 
     node: TensorNode
     scope: Scope
@@ -399,8 +392,7 @@ class CheckPositions:
         node: The positions; cells in margins are not checked.
         extent: The extent of the axis that they index.
         axis: A description of that axis for the error.
-        extents: The extent at run time of each axis of the node, None where it is constant; `()` if
-            all are.
+        extents: The extent at run time of each axis, None where it is constant; `()` if all are.
         origin: The operation that reads or writes at the positions.
         at_run_time: The extent at run time of the axis that they index, which is at most `extent`;
             None if it is constant.

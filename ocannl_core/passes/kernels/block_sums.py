@@ -140,8 +140,6 @@ def _additions(loop: ir.For) -> dict[_Target, int]:
                 if used.isdisjoint(each.var for each in inside) and _is_addition(value, cell):
                     terms[cell] += count
                     statements[cell] += 1
-            case _:
-                pass
 
     def is_only_added_to(target: _Target) -> bool:
         held = target.local if isinstance(target, ir.LocalRead) else target.node

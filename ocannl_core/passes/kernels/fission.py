@@ -95,9 +95,7 @@ def _split(step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos) -> kernel_ir.St
 def _reductions(
     loops: Iterable[For], stmts: tuple[Stmt, ...], nodes: kernel_ir.NodeInfos
 ) -> tuple[Scoped, ...]:
-    """Return the inlined reductions of stores that may be computed before all of the stores, if
-    there are several.
-    """
+    """Return several inlined reductions of stores that may be computed before all stores."""
     if sum(isinstance(each, Scoped) for stmt in stmts for each in walk(stmt)) < 2:
         return ()
     stores = [with_flat_computations(each) for each in stmts if isinstance(each, Store)]

@@ -23,8 +23,7 @@ def recognize_nests(plan: NestPlan, *, keeps_order: bool = False) -> NestPlan:
     """Return a plan in which kernels of independent cells are nests.
 
     Args:
-        keeps_order: True if sums of narrow floats stay in the order of their loops, rounded after
-            every term.
+        keeps_order: True if sums of narrow floats keep their order, rounded after every term.
     """
 
     def recognized(step: NestStep) -> NestStep:

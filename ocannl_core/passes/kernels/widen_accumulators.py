@@ -247,6 +247,4 @@ def _accumulated_locals(body: ir.Block) -> dict[ir.Local, frozenset[BinaryOp]]:
                 is_repeated = loops > declared.get(local, loops)
                 if step is not None and is_repeated and step[0] in _ROUNDING:
                     found[local] = found.get(local, frozenset()) | {step[0]}
-            case _:
-                pass
     return found

@@ -90,8 +90,6 @@ def _find_accumulators(root: ir.Stmt) -> Iterator[ir.Expr]:
                 case ir.SetLocal(local, ir.Binary(_, left, right)):
                     if ir.LocalRead(local) in (_leaf(left), _leaf(right)):
                         yield ir.LocalRead(local)
-                case _:
-                    pass
 
 
 def _leaf(expr: ir.Expr) -> ir.Expr | None:

@@ -75,11 +75,9 @@ class _Results:
         self._tokens = 0
 
     def find(self, settings: Hashable, form: Key) -> _Known | None:
-        """Return a known result."""
         return self._known.get((settings, form))
 
     def add(self, settings: Hashable, form: Key, result: _Known) -> None:
-        """Add a result."""
         if self._tokens + len(form) > _MOST_TOKENS:
             self._known, self._tokens = {}, 0
         self._tokens += len(form)

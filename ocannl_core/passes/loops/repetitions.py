@@ -81,7 +81,6 @@ def _optimize_iteration(
     choose_mode: ChooseMode | None,
     tuned: Mapping[TensorNode, Placement],
 ) -> OptimizedRepetitions:
-    """Return the iteration of a repetition as an optimised program."""
     nodes = {**program.nodes, **dict(repeat.private)}
     used = nodes_of(repeat.body)
     indices = (*program.indices, repeat.index)

@@ -79,9 +79,7 @@ class PartialResults:
         return self.region.joint_number(self.names)
 
     def combine(self) -> tuple[tuple[ir.Stmt, ...], Callable[[Region], ir.Expr]]:
-        """Return the statements that combine the results of threads, and the final result, which
-        the first thread has.
-        """
+        """Return the statements that combine threads' results, and the first thread's total."""
         stmts: tuple[ir.Stmt, ...] = ()
         neighbors = self.neighbors
         value: Callable[[Region], ir.Expr] = self.accumulators.value

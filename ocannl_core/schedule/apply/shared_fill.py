@@ -57,8 +57,7 @@ def distribute_cyclically(
 
     Args:
         threads: The digits of a thread's number, each with its values.
-        extents: The cells along each axis of the operand, of which the last one is contiguous in
-            memory.
+        extents: The cells along each axis of the operand, the last of which is contiguous.
         lanes: The cells of a vector along that one.
         padding: The cells between rows of the copy if that one runs across them; else None.
     """

@@ -92,8 +92,6 @@ def find_vectors(
                         others = True
                 case ir.Gather() | ir.LoadMerge() if _depends(each.indices, axis.var):
                     others = True
-                case _:
-                    pass
     clashing = _written_elsewhere(nest)
     places = tuple(place for place in found if place[0] not in clashing)
     return Vectors(places, not others and len(places) == len(found))

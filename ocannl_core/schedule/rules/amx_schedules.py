@@ -71,9 +71,7 @@ def amx_schedules(
 
 
 def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileModel | Obstacle:
-    """Return the model of a nest with tiles, or the reason why the processor has none that compute
-    the nest.
-    """
+    """Return the model of a nest with tiles, or the reason why there are none for it."""
     reduction = nest.reduction
     if reduction is None:
         return Obstacle.AXES
@@ -157,7 +155,6 @@ class _TileModel:
         return 1 if extent <= most * 3 // 2 else -(-extent // most)
 
     def schedule(self, axes: _TileAxes) -> transforms.Schedule:
-        """Return the schedule with tiles along some axes."""
         model, extents, splitter = self._model, self._model.extents, _Splitter()
         first, second, unit = axes.row_operand, axes.column_operand, self._unit
         rows, columns, terms = (
@@ -211,17 +208,13 @@ class _TileModel:
         )
 
     def _panel_columns(self, axes: _TileAxes, terms: int, least: int) -> int:
-        """Return the number of columns that stay in the second cache, with so many terms of
-        each.
-        """
+        """Return the number of columns that the second cache holds with so many terms each."""
         model = self._model
         nbytes = model.iterations(self._other_reduced_axes(axes)) * terms * self._unit.cell_bytes
         return max(1, model.machine.l2_working_set // (nbytes * least)) * least
 
     def _is_copy_larger(self, operand: ReductionOperand) -> bool:
-        """Return True if the copy of an operand would be much larger than the operand, as that of
-        all windows of an image is.
-        """
+        """Return True if a packed copy would be much larger, as of all windows of an image."""
         factor = self._model.nest.required_reduction.factors[operand.position]
         loads = [each for each in walk(factor) if isinstance(each, Load)]
         cells = sum(self._nodes[each.node].size for each in loads)
@@ -240,9 +233,7 @@ class _Splitter:
         self.size = 0
 
     def split(self, name: str, extent: int, size: int) -> tuple[list[str], str]:
-        """Return the loop over blocks of an axis, if there are several, and the axis inside
-        them.
-        """
+        """Return the loop over an axis' blocks, if there are several, and the axis inside."""
         self.size = min(extent, size)
         if size >= extent:
             return [], name
@@ -253,9 +244,7 @@ class _Splitter:
 def _pack(
     operand: ReductionOperand, order: Sequence[str], around: Sequence[str], tile: tuple[str, ...]
 ) -> transforms.Pack:
-    """Return the packing of an operand inside the last of some loops, in the order of the loops
-    inside.
-    """
+    """Return the packing of an operand inside the last of some loops, in the order inside."""
     inside = around[-1] if around else None
     loops = order if inside is None else order[order.index(inside) + 1 :]
     leaves = [leaf for leaf in loops[:-4] if leaf[0] in operand.axes]

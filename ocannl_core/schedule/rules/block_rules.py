@@ -322,7 +322,6 @@ def _coalesced_order(
 def _schedule_reduction(
     nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters
 ) -> Schedule:
-    """Return the schedule of a reduction without tiles."""
     reduction, blocks = nest.required_reduction, target.thread_blocks
     assert blocks is not None
     accesses = _largest(_accesses((reduction.term,)), nest)

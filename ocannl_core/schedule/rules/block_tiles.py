@@ -62,9 +62,7 @@ class ProductAxes:
         return self.row.name, self.column.name, self.term.name
 
     def fills(self, cells: tuple[int, int], processors: int) -> bool:
-        """Return True if there are tiles for all processors, and none is much larger than the
-        product.
-        """
+        """Return True if tiles keep all processors busy and none is much too large."""
         height, width = cells
         rows, columns = self.row.extent, self.column.extent
         count = -(-rows // height) * -(-columns // width) * self.batch
@@ -147,9 +145,7 @@ class BlockTile:
 
 
 def fused(nest: KernelNest, target: Target) -> bool:
-    """Return True if products of a sum may be added without being rounded; short sums have the bits
-    of plain loops.
-    """
+    """Return True if sums may add unrounded products; short sums keep the bits of plain loops."""
     reduction = nest.reduction
     return (
         target.has_fma
@@ -178,9 +174,7 @@ def find_block_schedule(
 def _find_tile(
     nest: KernelNest, nodes: NodeInfos, target: Target, side: int, depth: int
 ) -> BlockTile | Obstacle:
-    """Return the tile of a product, or the reason why there is none: no operand may be used often
-    enough.
-    """
+    """Return the tile of a product, or why no operand would be used often enough."""
     reduction, blocks = nest.required_reduction, target.thread_blocks
     assert blocks is not None
     if len(reduction.factors) != 2 or reduction.op is not BinaryOp.ADD:

@@ -90,8 +90,7 @@ def products_of_rows(
     """Return the status of the products of a row group.
 
     Args:
-        decisions: The decisions on the nests inside of the shared loops, those that run along
-            others excluded.
+        decisions: The decisions on the nests inside of the shared loops alone.
     """
     pending = iter(decisions)
     decision = ScheduleDecision(None)

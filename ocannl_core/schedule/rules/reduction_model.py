@@ -184,9 +184,7 @@ class ReductionModel:
         return len(rows) == 1 and self.can_pack_rows(operand, rows[0])
 
     def can_pack_vectors(self, operand: ReductionOperand, vector_axis: str) -> bool:
-        """Return True if an operand is invariant in the loops between those over blocks of the
-        vector axis and the reduction.
-        """
+        """Return True if some operand is invariant between blocks of vectors and the reduction."""
         outer = self.outer_axes(vector_axis)
         return not any(
             name in operand.axes
@@ -230,9 +228,7 @@ class ReductionModel:
         return chains > 2 and not self.axis_of_chains(chains)
 
     def chains(self, accumulators: int) -> int:
-        """Return the accumulators of each result with which no addition waits for another one,
-        beside some others.
-        """
+        """Return the accumulators per result with which no addition waits for another."""
         return machine_model.ACCUMULATOR_CHAINS // accumulators
 
     def axis_of_chains(self, chains: int) -> str:
@@ -254,9 +250,7 @@ class ReductionModel:
         ]
 
     def tile_row_axes(self, vector_axis: str) -> list[str]:
-        """Return the row axes of a register tile: the innermost one, and more while they are
-        short.
-        """
+        """Return a register tile's row axes: the innermost, and more while they are short."""
         chosen: list[str] = []
         for name in reversed(self.row_axes(vector_axis)):
             if chosen and self.iterations((*chosen, name)) > self.machine.max_tile_rows:

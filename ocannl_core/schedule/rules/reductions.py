@@ -62,9 +62,7 @@ def vector_axis_candidates(model: ReductionModel) -> list[str]:
 
 
 def schedule_reduction(model: ReductionModel, parameters: TilingParameters) -> Schedule:
-    """Return the schedule of a reduction by some parameters; those that do not fit the nest are
-    ignored.
-    """
+    """Return the schedule of a reduction; parameters that do not fit are ignored."""
     vector_axis = parameters.vector_axis or vector_axis_candidates(model)[0]
     if vector_axis in model.reduced_axes:
         return vectorize_reduction(model, vector_axis, parameters)

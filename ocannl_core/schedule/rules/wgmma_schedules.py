@@ -134,9 +134,7 @@ def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile 
 def _contiguous_axis(
     nest: KernelNest, factor: Expr, nodes: NodeInfos, cells: LoopAxis, terms: LoopAxis
 ) -> str | None:
-    """Return the axis of cells or terms along which a factor is contiguous in memory; None if no
-    box of it can be copied.
-    """
+    """Return the axis along which a factor is contiguous; None if no box can be copied."""
     load = unwidened(factor)
     if not isinstance(load, Load):
         return None

@@ -150,9 +150,7 @@ def _vary_layouts(
 def _vary_tiles(
     model: ReductionModel, vector_axis: str, parameters: TilingParameters
 ) -> Iterator[TilingParameters]:
-    """Yield register tiles: the largest of each width, somewhat smaller ones, and those that divide
-    the rows equally.
-    """
+    """Yield register tiles: the largest of each width, smaller ones, and divisors of the rows."""
     rows = model.iterations(model.tile_row_axes(vector_axis))
     width = -(-model.extents[vector_axis] // model.lanes)
     for vectors in range(1, min(_MAX_VECTORS, width) + 1):

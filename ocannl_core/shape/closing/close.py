@@ -41,8 +41,7 @@ def close(
         has_defaults: False to refuse guesses on leaves that no use says anything about.
 
     Raises:
-        ShapeError: if the guesses contradict constraints, or a parameter's shape would have to be
-            guessed.
+        ShapeError: if guesses contradict constraints, or a parameter's shape must be guessed.
     """
     state.closing = origin
     closing = Closing(state, shapes, origin, has_defaults=has_defaults)

@@ -82,9 +82,7 @@ def _above(
 
 
 def _unknown(state: SolverState, formula: Formula) -> Iterator[tuple[DimVar | None, SolutionRole]]:
-    """Yield the undecided sizes of a formula with their roles; None in place of the sizes of a row
-    with unknown axes.
-    """
+    """Yield a formula's undecided sizes with their roles; None for rows with unknown axes."""
     if isinstance(formula, DimEqual):
         for dim, role in roles(formula):
             for var in state.undecided((dim,)):

@@ -267,9 +267,7 @@ def _bound(state: SolverState, dim: DimVar, new: Known, blame: Constraint | None
 
 
 def _has_unit_operand(state: SolverState, var: DimVar, unit: Known) -> None:
-    """Record an operand of size 1: the variable is 1 with its basis, unless a size below it is
-    larger.
-    """
+    """Record an operand of size 1: the variable is 1, unless a size below it is larger."""
     basis = unit.size.basis
     if basis is not None and basis not in state.unit_bases.get(var, ()):
         state.undo_log.put_inner(state.unit_bases, var, basis, unit.cause)

@@ -125,7 +125,6 @@ def _eliminate(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | None
 
 
 def _substitute(var: DimVar, combination: Combination, value: Combination) -> Combination:
-    """Substitute a combination for an unknown in another combination."""
     terms, constant = combination
     factor = terms.get(var)
     if factor is None:

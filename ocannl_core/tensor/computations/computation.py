@@ -47,8 +47,7 @@ class Computation:
     Attributes:
         results: Tensors that stay readable by default.
         name: A name for printed code and files.
-        temporaries: Tensors local to this computation; an assignment that copies one may compute it
-            in place.
+        temporaries: Tensors of this computation alone; a copy of one may be computed in place.
         declared: Tensors declared in the code itself; one that is written before it is read needs
             no memory between calls.
     """

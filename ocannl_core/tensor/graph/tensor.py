@@ -1,6 +1,4 @@
-"""The tensor: an identity, a shape to be inferred, a number format (see `precision`), and a
-definition.
-"""
+"""The tensor: an identity, a shape, a number format (see `precision`), and a definition."""
 
 from __future__ import annotations
 
@@ -81,13 +79,11 @@ class Tensor(TensorMethods, Assignable):
         label: Name parts, most significant first.
         origin: The operation and the user's line that created it.
         definition: The source of its cells.
-        grad: The gradient of the backpropagated loss with respect to this tensor; None when it
-            needs none.
+        grad: The gradient of the backpropagated loss in this tensor; None when it needs none.
         recording: The recorded code that it belongs to, or None.
         loop: The loop to whose step it belongs, or None.
         made_in: The application of a block whose body made it, or None.
-        fixed_by: The operation that relies on the cells of a literal, which the host must not
-            overwrite then.
+        fixed_by: The operation that relies on a literal's cells, which the host must keep.
         is_overwritten: True once the host has overwritten a literal.
         effects: The code that follows each backpropagation through the tensor.
     """
@@ -520,9 +516,7 @@ class Tensor(TensorMethods, Assignable):
         return transposed
 
     def note_memory(self) -> None:
-        """Make the changes of the session so far final: a failure that follows must not separate
-        the tensor from its memory.
-        """
+        """Make the session's changes final: a later failure must not lose the tensor's memory."""
         with self.session.undo_log.lock:
             self.session.undo_log.commit()
 

@@ -8,7 +8,7 @@ import functools
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FunctionType
@@ -87,9 +87,7 @@ class NetworkBlock(Generic[R]):
             return block._apply(session, tensors)
 
     def _copy_in(self, session: Session) -> NetworkBlock[R]:
-        """Return the block's copy in a session that keeps copies, unless the block was made in one
-        of the running applications.
-        """
+        """Return the block's copy in a session that keeps copies, unless an application made it."""
         assert session.block_copies is not None
         around = () if session.block is None else session.block.blocks
         if any(each is self for block in around for each in block.blocks.values()):
@@ -258,7 +256,11 @@ class BlockFunction(Generic[P, R]):
         config = {name: value for name, value in keywords.items() if name not in named}
         if self._title and args and _is_size(args[0]):
             names = [n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
-            raise _size_by_position(self._title, args[0], names)
+            raise UsageError.at_caller(
+                f"{self._title} takes tensors by position, and its configuration by keyword.",
+                found=f"{args[0]!r}, where the input stands; sizes of inputs are inferred",
+                fix=f"write {self._title}({', '.join(f'{name}=...' for name in names)})",
+            )
         self._check_config(config)
         block = self._block(config, label)
         return block(*args, **named) if args or named else block
@@ -307,20 +309,10 @@ class BlockFunction(Generic[P, R]):
 
 
 def _is_size(value: object) -> bool:
-    """Return True for a number of features or several: no block of the library takes them as its
-    input.
-    """
+    """Return True for a number of features or several, which no block takes as its input."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(map(_is_size, value))
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _size_by_position(title: str, value: object, keywords: Iterable[str]) -> UsageError:
-    return UsageError.at_caller(
-        f"{title} takes tensors by position, and its configuration by keyword.",
-        found=f"{value!r}, where the input stands; sizes of inputs are inferred",
-        fix=f"write {title}({', '.join(f'{name}=...' for name in keywords)})",
-    )
 
 
 def op(function: Callable[P, R]) -> BlockFunction[P, R]:
@@ -383,8 +375,7 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     """Return a key that is equal for equal values of a configuration, in every application.
 
     Args:
-        around: The functions that capture the value, so that a function that captures itself is met
-            once.
+        around: The functions that capture the value, each of which is met once.
     """
     match value:
         case list() | tuple():

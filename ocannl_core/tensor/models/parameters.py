@@ -221,8 +221,7 @@ def placeholder(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; by default the format of its uses, else the session's default
-            float.
+        dtype: The number format; by default that of its uses, else the session's default float.
         requires_grad: True to compute the gradient with respect to the placeholder, too:
             backpropagation computes it in `x.grad`, as for parameters.
     """

@@ -342,8 +342,7 @@ def categorical(
 
     Args:
         scores: The logarithms of probabilities, up to a term that is the same along the axis.
-        temperature: A number or a tensor of one cell. At 0 the result is the position of the
-            greatest score.
+        temperature: A number or a tensor of one cell. At 0 the result is the greatest's position.
         counter: As for `uniform`: with another number in each call, calls draw independently.
 
     Raises:

@@ -140,8 +140,7 @@ def sum(
     Args:
         axis: The axes that are summed; all when not given.
         keepdims: True to leave axes of size 1.
-        dtype: The number format of the sum, in which it is accumulated; the format of `x` when not
-            given.
+        dtype: The number format in which the sum is accumulated; that of `x` when not given.
     """
     found = _reduction("sum", x, axis, keepdims)
     return apply(_sum, (found.x,), found.spec, name="sum", dtype=dtype)
@@ -178,8 +177,7 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
     Args:
         axis: The axes; all when not given.
         keepdims: True to leave axes of size 1.
-        ddof: The number by which the divisor is less than the number of cells: 1 for an unbiased
-            estimate.
+        ddof: The number subtracted from the count in the divisor: 1 for an unbiased estimate.
     """
     reduction = _reduction("var", x, axis, keepdims)
     given = as_float(reduction.x)
@@ -192,26 +190,20 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
 
 
 def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
-    """Return the square root of the variance, whose gradient is 0 where it is 0; arguments are as
-    for `var`.
-    """
+    """Return the square root of the variance, with gradient 0 at 0; arguments as for `var`."""
     cells = operand(x, "std")
     variance = var(in_wide_range(cells), axis, keepdims=keepdims, ddof=ddof)
     return in_format_of(cells, _root(variance, 0.5))
 
 
 def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the greatest cell along axes, NaN if one is NaN. The gradient goes to the first of
-    equal cells.
-    """
+    """Return the greatest cell along axes, or NaN. The gradient goes to the first of equals."""
     found = _reduction("max", x, axis, keepdims)
     return found(_greatest, found.x)
 
 
 def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the least cell along axes, NaN if one is NaN. The gradient goes to the first of equal
-    cells.
-    """
+    """Return the least cell along axes, or NaN. The gradient goes to the first of equals."""
     found = _reduction("min", x, axis, keepdims)
     return found(_least, found.x)
 

@@ -104,8 +104,7 @@ class SharedArrays:
     """The arrays that the threads of a block share.
 
     Attributes:
-        terms: The terms of each product of rows and columns, with those that fill up vectors or
-            instructions.
+        terms: The terms of each product, with those that fill up vectors or instructions.
         factors: The name, the expression and the extents of each array: the products' factors of
             rows, their factors of columns, the last product's factor of columns, and the weights.
         reused: The product whose factor of columns is also the last product's, which has no array

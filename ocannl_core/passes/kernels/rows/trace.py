@@ -51,8 +51,7 @@ class Trace:
     Attributes:
         axes: The axes of rows and columns: what depends on others is loaded.
         runs: True if the statistics of rows run along with the columns; False if they are loaded.
-        members: The nests that computed the values, by their positions: the values of the
-            variables of each.
+        members: The values of the variables of the nests that computed values, by position.
         cells: The stores whose values are known, with these values.
         reads: The nodes that expressions load, with the positions of the nests that state them.
     """
