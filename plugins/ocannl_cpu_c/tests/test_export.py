@@ -185,6 +185,12 @@ def narrow() -> Program:
         return forward(y, inputs={x: normal(4, 64)})
 
 
+def conversions() -> Program:
+    x = oc.placeholder("x", batch=[3], output=[2], dtype="float64")
+    cells = rng().standard_normal((3, 2))
+    return forward(oc.cast(oc.cast(x, "float32"), "float64") + x, inputs={x: cells})
+
+
 def ordering() -> Program:
     x = oc.placeholder("x", batch=[4], output=[20])
     return forward(oc.sort(x, axis=1), oc.cumsum(x, axis=1), inputs={x: normal(4, 20)})
@@ -207,6 +213,7 @@ PROGRAMS: tuple[Callable[[], Program], ...] = (
     extent,
     integers,
     narrow,
+    conversions,
     ordering,
     randomness,
 )

@@ -291,6 +291,8 @@ def _probe(chosen: CompilerCommand, arch: str) -> Compiler:
         # it forwards a store to the load of a later iteration at the same address, although vector
         # stores in between overlap it, as in a[i : i + 2] += b[i] for i = 0, 1, ...
         flags += ("-fno-predictive-commoning",)
+        # of pairs of numbers it drops a conversion to float32 and back: superword-level parallelism
+        flags += ("-fno-tree-slp-vectorize",)
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     units = units_of(macros.keys())
