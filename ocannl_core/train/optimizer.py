@@ -218,9 +218,6 @@ class Optimizer(ABC):
     is_decoupled: ClassVar[bool] = False
     """True if weight decay is no part of the gradient that `direction` gets."""
 
-    includes_rate: ClassVar[bool] = False
-    """True if `direction` returns the whole step, with the learning rate and decoupled decay."""
-
     is_elementwise: ClassVar[bool] = False
     """True if the direction of a cell depends on that cell, its gradient and its state alone."""
 
@@ -240,6 +237,15 @@ class Optimizer(ABC):
         self, loss: Tensor, *, params: Iterable[Tensor] | None = None, shard: Shard | None = None
     ) -> Computation:
         """Return the code that updates every parameter that gradients of a loss flow into.
+    def moved(self, update: Update) -> Any:
+        """Return the cells of a parameter after the update; an optimiser whose steps are not the
+        learning rate times a direction overrides it.
+        """
+        direction = self.direction(update)
+        if update.decay is not None:
+            direction = direction + update.decay
+        return update.p - update.rate * direction
+
 
         Code compiled twice, for two sizes of batches, shares the state, and its count of updates:
         both update the same parameters. Parameters behind `oc.stop_gradient` are frozen: neither
@@ -460,10 +466,7 @@ class Optimizer(ABC):
             gradient = gradient + decay
             decay = None
         update = Update(p, gradient, t, rate, decay, owner, rows, state, gate, clock)
-        step = self.direction(update)
-        if not self.includes_rate:
-            step = rate * (step if decay is None else step + decay)
-        owner[slice(None) if rows is None else rows] = gated(gate, p - step, p)
+        owner[slice(None) if rows is None else rows] = gated(gate, self.moved(update), p)
         if self.average is not None:
             p = owner if rows is None else owner[rows]
             mean = update.state("average")
