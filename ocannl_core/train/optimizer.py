@@ -45,7 +45,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     minimum,
     sqrt,
 )
-from ocannl_core.train.guards import SUM, DynamicScale, OptimizerState, ZScore, gated
+from ocannl_core.train.guards import SUM, DynamicScale, OptimizerState, ZScore, gated, state_format
 from ocannl_core.train.schedules import Schedule
 from ocannl_core.train.slot_tree import share
 
@@ -115,7 +115,8 @@ class Update:
     """The update of one parameter while it is recorded.
 
     Attributes:
-        p: The cells of the parameter; if its update is sharded, the cells of the shard.
+        p: The cells of the parameter; if its update is sharded, the cells of the shard. Those of
+            less than 32 bits are converted to float32, in which the update is computed.
         g: The gradient of these cells, clipped and with L2 decay.
         t: The number of this update, from 1, as a tensor of one cell.
         rate: The learning rate.
@@ -229,14 +230,6 @@ class Optimizer(ABC):
     def direction(self, update: Update) -> Any:
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
 
-    def __getattr__(self, name: str) -> NoReturn:
-        rule = "An optimiser makes code from a loss, and has no attribute"
-        raise missing_attribute(self, name, rule, f"{type(self).__name__}(...)", _ATTRIBUTES)
-
-    def update(
-        self, loss: Tensor, *, params: Iterable[Tensor] | None = None, shard: Shard | None = None
-    ) -> Computation:
-        """Return the code that updates every parameter that gradients of a loss flow into.
     def moved(self, update: Update) -> Any:
         """Return the cells of a parameter after the update; an optimiser whose steps are not the
         learning rate times a direction overrides it.
@@ -246,6 +239,14 @@ class Optimizer(ABC):
             direction = direction + update.decay
         return update.p - update.rate * direction
 
+    def __getattr__(self, name: str) -> NoReturn:
+        rule = "An optimiser makes code from a loss, and has no attribute"
+        raise missing_attribute(self, name, rule, f"{type(self).__name__}(...)", _ATTRIBUTES)
+
+    def update(
+        self, loss: Tensor, *, params: Iterable[Tensor] | None = None, shard: Shard | None = None
+    ) -> Computation:
+        """Return the code that updates every parameter that gradients of a loss flow into.
 
         Code compiled twice, for two sizes of batches, shares the state, and its count of updates:
         both update the same parameters. Parameters behind `oc.stop_gradient` are frozen: neither
@@ -396,7 +397,7 @@ class Optimizer(ABC):
                 gate = _both(gate, self.skip_outliers.accepts(norm, state, is_last))
             if self.clip_norm is not None:
                 scale = where(norm > self.clip_norm, self.clip_norm / norm, 1.0)
-                gradients = {p: g * cast(scale, p.dtype) for p, g in gradients.items()}
+                gradients = {p: g * cast(scale, g.dtype) for p, g in gradients.items()}
         if self.skip_nonfinite or self.loss_scale is not None:
             bad = sum(
                 cast(einsum(SUM, where(equal(g - g, 0.0), 0.0, 1.0)), float32)
@@ -419,7 +420,7 @@ class Optimizer(ABC):
 
     def _gradient(self, p: Tensor, group: Optimizer, rows: slice | None) -> Any:
         assert p.grad is not None
-        g: Any = p.grad if rows is None else p.grad[rows]
+        g: Any = cast(p.grad if rows is None else p.grad[rows], state_format(p))
         if self.loss_scale is not None:
             g = g * (1.0 / self.loss_scale.value(self._state, float32))
         if group.clip_value is not None:
@@ -458,8 +459,9 @@ class Optimizer(ABC):
         state: OptimizerState,
     ) -> None:
         """Record the update of one parameter, or of some of its rows."""
-        p = owner if rows is None else owner[rows]
-        rate, t = clock.rate(self.learning_rate, owner.dtype), clock.time(owner.dtype)
+        dtype = state_format(owner)
+        p = cast(owner if rows is None else owner[rows], dtype)
+        rate, t = clock.rate(self.learning_rate, dtype), clock.time(dtype)
         has_decay = not (isinstance(self.weight_decay, Real) and self.weight_decay == 0)
         decay = self.weight_decay * p if has_decay else None
         if decay is not None and not self.is_decoupled:
@@ -468,7 +470,7 @@ class Optimizer(ABC):
         update = Update(p, gradient, t, rate, decay, owner, rows, state, gate, clock)
         owner[slice(None) if rows is None else rows] = gated(gate, self.moved(update), p)
         if self.average is not None:
-            p = owner if rows is None else owner[rows]
+            p = cast(owner if rows is None else owner[rows], dtype)
             mean = update.state("average")
             towards = self.average * mean + (1.0 - self.average) * p
             update.keep("average", where(equal(t, 1.0), p, towards))
