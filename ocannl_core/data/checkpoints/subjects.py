@@ -11,6 +11,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import NetworkBlock
+from ocannl_core.tensor.models.parameters import is_shared_by_models
 from ocannl_core.tensor.models.schemes import parameters_of
 
 Subject = Tensor | NetworkBlock[Any] | Mapping[str, Tensor] | Sequence[Tensor]
@@ -20,10 +21,6 @@ name, or a list of tensors.
 
 STATE = "optimizer/"
 """The beginning of the names of an optimiser's state."""
-
-
-DROPOUT_STEP = "dropout_step"
-"""The name of the number that selects the cells that dropout drops."""
 
 
 class HasState(Protocol):
@@ -70,7 +67,7 @@ def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -
         UsageError: if there are no tensors, or names are reserved.
     """
     tensors = _tensors_of(subject, function)
-    found = [Named(name, tensor, name == DROPOUT_STEP) for name, tensor in tensors]
+    found = [Named(name, t, t.is_statistic and is_shared_by_models(t)) for name, t in tensors]
     if not found:
         raise UsageError.at_caller(
             "A checkpoint has tensors.",
