@@ -12,7 +12,6 @@ from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import NetworkBlock
 from ocannl_core.tensor.models.parameters import is_shared_by_models
-from ocannl_core.tensor.models.schemes import parameters_of
 
 Subject = Tensor | NetworkBlock[Any] | Mapping[str, Tensor] | Sequence[Tensor]
 """The tensors to save or load: the parameters and statistics of a tensor or of a block, tensors by
@@ -72,7 +71,7 @@ def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -
         raise UsageError.at_caller(
             "A checkpoint has tensors.",
             found="none: " + _description(subject),
-            fix="apply the block, or name tensors: {'w': w}",
+            fix="name tensors: {'w': w}",
         )
     for each in found:
         if not each.name or each.name == "__metadata__" or each.name.startswith(STATE):
@@ -95,13 +94,9 @@ def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -
 
 def _tensors_of(subject: Any, function: str) -> Iterator[tuple[str, Tensor]]:
     match subject:
-        case Tensor():
+        case Tensor() | NetworkBlock():
             yield from subject.params.items()
             yield from subject.statistics.items()
-        case NetworkBlock():
-            members = [tensor for _, tensor in parameters_of(subject)]
-            yield from Parameters(t for t in members if not t.is_statistic).items()
-            yield from Parameters(t for t in members if t.is_statistic).items()
         case Parameters():
             yield from subject.items()
         case Mapping():

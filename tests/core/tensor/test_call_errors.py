@@ -178,8 +178,10 @@ def test_habits_of_other_libraries_have_advice(call: Callable[[], object], advic
         call()
 
 
-@pytest.mark.parametrize("name", ["params", "fit", "summary", "eval"])
+@pytest.mark.parametrize("name", ["parameters", "fit", "summary", "eval"])
 def test_blocks_advise_on_attributes_of_models(name: str) -> None:
+    with pytest.raises(AttributeError, match="no attribute params"):
+        _ = small.params
     for block in (small, small()):
         with pytest.raises(AttributeError, match=f"no attribute {name}"):
             getattr(block, name)
