@@ -65,8 +65,10 @@ class Shard:
         return slice(rows.start, rows.stop)
 
 
-Rate = float | Tensor | Schedule
-"""A number, a tensor of one cell that the host may change between calls, or a schedule."""
+Rate = float | Tensor | Schedule | Callable[[Any], Any]
+"""A number, a tensor of one cell that the host may change between calls, a schedule, or another
+function of the number of updates so far, which is a tensor.
+"""
 
 
 class Clock:
@@ -91,7 +93,7 @@ class Clock:
 
     def rate(self, rate: Rate, dtype: DType) -> float | Tensor:
         """Return the learning rate."""
-        if not isinstance(rate, Schedule):
+        if isinstance(rate, Tensor) or not callable(rate):
             return rate
         return self._once(
             (ById(rate), dtype), lambda: cast(rate(self._count), dtype, label="learning_rate")
@@ -181,7 +183,8 @@ class Optimizer(ABC):
     """A rule that updates parameters against their gradients.
 
     Attributes:
-        learning_rate: The step size: a number, a tensor of one cell, or a schedule.
+        learning_rate: The step size: a number, a tensor of one cell, a schedule, or a function of
+            the number of updates so far, as a tensor.
         weight_decay: The multiple of a parameter that is added to its gradient (L2), or, where the
             decay is decoupled, to the direction.
         maximize: True to ascend.
@@ -523,8 +526,8 @@ _SHARE = _each(lambda value: 0 <= value <= 1), "a decay, from 0 to 1"
 
 _RANGES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "learning_rate": (
-        lambda value: isinstance(value, Tensor | Schedule) or _is_number(value),
-        "a number, a tensor of one cell or a schedule",
+        lambda value: callable(value) or isinstance(value, Tensor) or _is_number(value),
+        "a number, a tensor of one cell, a schedule or a function",
     ),
     "weight_decay": (
         lambda value: isinstance(value, Tensor) or _is_number(value),

@@ -100,9 +100,10 @@ FOREIGN: dict[str, str] = {
         ["StepLR", "ExponentialLR", "LRScheduler", "LearningRateScheduler"],
         "oc.train.Adam(learning_rate=oc.train.exponential(...)): a schedule is a rate",
     ),
+    "LambdaLR": "oc.train.Adam(learning_rate=lambda k: 1e-3 / (1 + k)): k is the number of updates",
     "CosineAnnealingLR": "oc.train.Adam(learning_rate=oc.train.cosine(1e-3, steps=1000))",
-    "ReduceLROnPlateau": "schedules depend on steps alone, such as "
-    "learning_rate=oc.train.exponential(...); oc.train.fit(..., patience=3) stops early",
+    "ReduceLROnPlateau": 'rate = oc.placeholder("rate"), oc.train.Adam(learning_rate=rate), and '
+    "on_epoch= of oc.train.fit: a function that lowers ctx[rate]",
     **dict.fromkeys(
         ["clip_grad_norm_", "clip_grad_norm", "clip_by_global_norm"],
         "oc.train.Adam(..., clip_norm=1.0)",
