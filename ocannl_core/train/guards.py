@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.numbers.dtypes import DType, float32, int32
+from ocannl_core.ir.numbers.dtypes import DType, float32, int32, promote
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.tensor.models.parameters import declare
@@ -29,6 +29,13 @@ SUM = "...|...->... => 0"
 def gated(gate: Tensor | None, value: Any, stored: Any) -> Any:
     """Return the value, or the stored one where the gate is 0."""
     return value if gate is None else where(gate, value, stored)
+
+
+def state_format(p: Tensor) -> DType:
+    """Return the format of an optimiser's state for a parameter, at least 32 bits: a moving average
+    in bfloat16 would stay where it is, since `1 - 0.999` is below the distance of its numbers.
+    """
+    return promote(p.dtype, float32)
 
 
 class OptimizerState:
@@ -62,7 +69,7 @@ class OptimizerState:
         path = f"{self.names[p]}.{name}"
         if is_sharded:
             self.sharded[path] = p
-        return _declared(self.tensors, path, name, p.dtype)
+        return _declared(self.tensors, path, name, state_format(p))
 
 
 def _declared(

@@ -121,6 +121,27 @@ def test_corrections_of_the_first_steps_keep_the_digits_of_float32(target: str, 
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
+def test_averages_of_short_parameters_move_by_less_than_their_rounding(dtype: str) -> None:
+    """In bfloat16, `v + (1 - v) / 8192` is v for every v above 0.06."""
+    with oc.Session(dtype=dtype):
+        w = oc.param("w", init=0.5, output=[2])
+        loss = oc.sum(w * oc.tensor([1.0, 2.0]))
+        decay = 1.0 - 2.0**-13
+        optimizer = oc.train.Adam(
+            learning_rate=2.0**-20, betas=(0.9, decay), average=decay, accumulate=2, clip_norm=100.0
+        )
+        ctx = oc.Context("cpu_c")
+        ctx.init_params(loss)
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+        for _ in range(4000):
+            step()
+        assert {t.dtype for t in optimizer.state.values() if t.dtype.is_float} == {oc.float32}
+        moment = ctx[optimizer.state["w.second_moment"]]
+        np.testing.assert_allclose(moment, (1 - decay**2000) * np.array([1.0, 4.0]), rtol=1e-3)
+        assert str(w.dtype) == dtype
+
+
 def test_twenty_steps_in_float32_stay_within_rounding_of_float64() -> None:
     results = {}
     for dtype in ("float32", "float64"):
@@ -134,6 +155,27 @@ def test_twenty_steps_in_float32_stay_within_rounding_of_float64() -> None:
                 step()
             results[dtype] = ctx[w]
     np.testing.assert_allclose(results["float32"], results["float64"], rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("name", [*dict.fromkeys(case[0] for case in CASES), "Muon"])
+def test_short_parameters_are_rounded_once_in_an_update(name: str) -> None:
+    """State and formula are in float32: one step of a parameter that it holds is the float32 step,
+    rounded.
+    """
+    found = {}
+    for dtype in ("bfloat16", "float32"):
+        with oc.Session(dtype=dtype):
+            start = oc.tensor(np.arange(12.0).reshape(3, 4) / 8, input_axes=1)
+            w = oc.param("w", init=start)
+            loss = oc.sum(w @ oc.tensor([1.0, -1.0, 0.5, 0.25]))
+            optimizer = getattr(oc.train, name)(learning_rate=0.01)
+            ctx = oc.Context("interp")
+            ctx.init_params(loss)
+            ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))()
+            found[dtype] = ctx[w]
+            assert {t.dtype for t in optimizer.state.values()} <= {oc.float32, oc.int32}
+    expected = found["float32"].astype(found["bfloat16"].dtype)
+    np.testing.assert_array_equal(found["bfloat16"], expected)
 
 
 def test_state_has_the_names_of_parameters_and_of_moments() -> None:

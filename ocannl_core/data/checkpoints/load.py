@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -116,10 +116,7 @@ def load(
         for place, each in wanted:
             if each.name not in missing:
                 used.update(_arrays_of(place, each))
-        counts = {
-            subjects.DROPOUT_STEP,
-            *(json_object(source.metadata.get(OWN + "counts", "")) or ()),
-        }
+        counts = _counts(source)
         unexpected = tuple(
             name
             for name in source.arrays
@@ -165,6 +162,16 @@ def _arrays_of(place: Place, named: subjects.Named) -> tuple[str, ...]:
         return (place,)
     dims = named.tensor.info.dims
     return place.names(dims[0] if dims else 0)
+
+
+def _counts(source: ArrayFile) -> Iterable[str]:
+    """Return the names of the numbers that training counts up: those that a file states, or else
+    each integer, as PyTorch's numbers of batches are.
+    """
+    if OWN + "counts" in source.metadata:
+        return json_object(source.metadata[OWN + "counts"]) or ()
+    integers = "int", "uint"
+    return [a.name for a in source.arrays.values() if not a.shape and a.title.startswith(integers)]
 
 
 def _wanted(

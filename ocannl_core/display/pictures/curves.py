@@ -112,9 +112,9 @@ def curves(
 
 def _history(run: Any) -> dict[str, Any]:
     """Return the series of a training loop, over epochs."""
-    losses, epochs = np.asarray(run.losses, np.float64), max(1, len(run.epoch_losses))
-    per_epoch = max(1.0, len(losses) / epochs)
-    named: dict[str, Any] = {"loss": (np.arange(1, len(losses) + 1) / per_epoch, losses)}
+    losses, first = np.asarray(run.losses, np.float64), getattr(run, "first_epoch", 0)
+    per_epoch = max(1.0, len(losses) / max(1, len(run.epoch_losses) - first))
+    named: dict[str, Any] = {"loss": (first + np.arange(1, len(losses) + 1) / per_epoch, losses)}
     if run.evaluations:
         count = len(run.evaluations)
         named["evaluation"] = (np.arange(1, count + 1), run.evaluations)

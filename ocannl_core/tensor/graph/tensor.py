@@ -147,6 +147,8 @@ class Tensor(TensorMethods, Assignable):
         self._layout: MarginLayout | None = None
         self.recording: Recording | None = None
         self.made_in: BlockApplication | None = session.block
+        if session.block is not None and isinstance(definition, Applied):
+            session.block.reads(session, definition.operands)
         is_computed = isinstance(definition, (Applied, Filled, ResultOf, ResultOfLoop))
         self.loop: Loop | None = session.loop if is_computed else None
         self.fixed_by: Origin | None = None

@@ -199,6 +199,26 @@ def test_a_model_for_evaluation_loads_a_checkpoint_of_training(tmp_path: Path) -
         assert oc.load(later, ctx, loss).missing == ()
 
 
+def test_files_that_state_no_counts_load_without_their_single_integers(tmp_path: Path) -> None:
+    """Such as files of earlier versions, and PyTorch's with `num_batches_tracked`."""
+    path, other = tmp_path / "m.safetensors", tmp_path / "other.npz"
+    steps(Target("cpu_c"), path, load=False, save=True, count=2)
+    with oc.Session(), oc.evaluation():
+        y = regularized()(oc.tensor(np.ones((8, 3), np.float32), batch_axes=1))
+        ctx = oc.Context("cpu_c")
+        ctx.compile(oc.train.forward(y))
+        oc.load(path, ctx, y)
+        arrays = {name: ctx[each] for name, each in {**y.params, **y.statistics}.items()}
+        np.savez(other, **arrays, steps=np.int64(2), batches=np.int32(2))
+        assert oc.load(other, ctx, y).unexpected == ()
+        np.savez(other, **arrays, steps=np.array([2]))
+        with pytest.raises(oc.CheckpointError, match="unexpected in the file: steps"):
+            oc.load(other, ctx, y)
+        np.savez(other, **arrays, rate=np.float32(2))
+        with pytest.raises(oc.CheckpointError, match="unexpected in the file: rate"):
+            oc.load(other, ctx, y)
+
+
 @pytest.mark.parametrize(
     "changed", [{"batch": 4}, {"seed": 1}, {"shuffle": False}, {"rows": 10}], ids=str
 )
