@@ -322,7 +322,7 @@ class Context:
         launch = link.launcher_of(built, memory, self._store, run, spaces)
         recomputed = recompute_nodes.locate(linkable.recipes, memory, self._store)
         link.record(built, linkable.nodes, usage, memory, run, self._store)
-        link.bind_untouched(code, linkable.kept, built.plan, self._store)
+        link.bind_untouched(code, linkable.kept, built.plan, self._store, run)
         node = merged[0] if merged else None
         made = Routine(linkable, memory, launch, run, self._store, recomputed, node)
         made.context = self

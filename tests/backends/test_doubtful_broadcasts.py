@@ -97,6 +97,46 @@ MEANT: dict[str, Build] = {
 }
 
 
+def _sum(make: Callable[[oc.Tensor, oc.Tensor], oc.Tensor]) -> Build:
+    def build() -> oc.Tensor:
+        made = oc.param("w", output=[2]) @ data(4, 3, batch=1)
+        return make(made, oc.param("b", input=[5]))
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        _sum(lambda y, b: y + b),
+        _sum(lambda y, b: b - y),
+        lambda: (
+            oc.param("w", output=[2]) @ oc.placeholder("x", output=[3]) + oc.param("b", input=[5])
+        ),
+    ],
+)
+def test_a_bias_with_input_axes_gives_a_warning(build: Build) -> None:
+    (text,) = warnings_of(build)
+    assert "Parameter b" in text
+    assert "of shape 5->2" in text
+    assert "a matrix for each vector" in text
+    assert "test_doubtful_broadcasts.py" in text
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        _sum(lambda y, b: y * b),
+        _sum(lambda y, b: oc.add(y, b, logic="b|o; i->o => b|i->o")),
+        lambda: oc.param("w", output=[2]) @ data(4, 3, batch=1) + oc.param("b", input=[1]),
+        lambda: oc.param("w", input=[5], output=[2]) - oc.param("c", output=[2]),
+        lambda: oc.param("w", input=[5], output=[2]) - 1.0,
+    ],
+)
+def test_other_sums_of_matrices_give_none(build: Build) -> None:
+    assert warnings_of(build) == []
+
+
 @pytest.mark.parametrize("case", MEANT)
 def test_other_broadcasts_give_none(case: str) -> None:
     assert warnings_of(MEANT[case]) == []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.export.model import ABI, ALIGNMENT, ExportedFunction, FileContent
+from ocannl_core.codegen.export.model import ABI, ALIGNMENT, ExportedFunction, FileContent, argument
 
 STATUS = (
     ("OK", "no error"),
@@ -184,12 +184,15 @@ def _documentation(function: ExportedFunction) -> list[str]:
     about = f"Run {function.source.plan.name}. An output may be null: its cells stay in the state."
     kinds = ("input", function.inputs), ("output", function.outputs)
     arguments = [
-        f"{each.name}: {kind}, {' x '.join(map(str, each.sizes)) or '1'} cells of {each.info.dtype}"
+        f"{argument(each.name)}: {kind}, {' x '.join(map(argument, each.sizes)) or '1'} cells of "
+        f"{each.info.dtype}"
         for kind, tensors in kinds
         for each in tensors
     ]
     ranges = [f"{i.least} to {i.most}" if i.is_bounded else "any number" for i in function.indices]
-    indices = (f"{i.name}: {text}" for i, text in zip(function.indices, ranges, strict=True))
+    indices = (
+        f"{argument(i.name)}: {text}" for i, text in zip(function.indices, ranges, strict=True)
+    )
     return [about, *arguments, *indices]
 
 
@@ -202,9 +205,11 @@ def signature(model: FileContent, function: ExportedFunction, dialect: Dialect) 
     """Return the declaration of a function, without a semicolon."""
     kind = dialect.storage_type
     arguments = ["void *state"]
-    arguments += [f"const {kind(each.info.dtype)} *{each.name}" for each in function.inputs]
-    arguments += [f"{kind(each.info.dtype)} *{each.name}" for each in function.outputs]
-    arguments += [f"int64_t {each.name}" for each in function.indices]
+    arguments += [
+        f"const {kind(each.info.dtype)} *{argument(each.name)}" for each in function.inputs
+    ]
+    arguments += [f"{kind(each.info.dtype)} *{argument(each.name)}" for each in function.outputs]
+    arguments += [f"int64_t {argument(each.name)}" for each in function.indices]
     return call(f"int {model.prefix}_{function.name}", arguments)
 
 

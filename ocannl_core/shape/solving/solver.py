@@ -63,7 +63,7 @@ def step(state: SolverState, work: Work) -> None:
         case constraints.Exact():
             counts.solve_exact(state, work)
         case constraints.ReverseEqual():
-            counts.solve_reverse(state, work)
+            row_equations.equate_reversed(state, work)
         case constraints.Selection():
             selections.solve_selection(state, work)
         case constraints.RowJoin():

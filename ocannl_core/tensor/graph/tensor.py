@@ -13,6 +13,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.graphs import reachable
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.host_arrays import convert
+from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float16, float32, promote
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
@@ -199,12 +200,13 @@ class Tensor(TensorMethods, Assignable):
 
     @property
     def size(self) -> int:
-        """The number of cells.
+        """The number of cells in memory, where an extent at run time has its maximum.
 
         Raises:
             ShapeError: if a size is not known.
         """
-        return math.prod(self.shape)
+        sizes = tuple(self.shape)
+        return math.prod(n.maximum if isinstance(n, StaticExtent) else n for n in sizes)
 
     @property
     def is_determined(self) -> bool:

@@ -117,7 +117,15 @@ def length_of(x: Tensor) -> int:
             found=f"no axis: {x!r}",
             fix="ctx.item(x) is its number",
         )
-    return own.known_size(0)
+    size = own.lengths[0]
+    if isinstance(size, StaticExtent):
+        raise ShapeError.at_caller(
+            "A length, and a loop over slices, are of a size that is constant.",
+            found=f"the extent {size}, which calls give, along axis 0 of {x.describe()}",
+            fix=f"oc.number({size.name}) is the extent as a tensor, and operations go over all "
+            "positions of an axis",
+        )
+    return size
 
 
 def slices_of(x: Tensor) -> Iterator[Tensor]:

@@ -672,7 +672,7 @@ def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
     y = w @ x
     ctx = oc.Context("cpu_c")
     run = ctx.compile(oc.train.forward(y), name="run")
-    for wrong in ({"int": y}, {"x": y}, {"share": y}):
+    for wrong in ({"int": y}, {"x": y}, {"sqrt": y}):
         with pytest.raises(UsageError, match="names"):
             ctx.export(run, tmp_path / "model.c", inputs={"x": x, "w": w}, outputs=wrong)
     named = ctx.export(
