@@ -21,7 +21,7 @@ from ocannl_core.codegen.rendering.render_state import RenderState
 from ocannl_core.codegen.text.helper import STRING
 from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import stride_along
-from ocannl_core.ir.indexing import FixedIndex, VarIndex, substitute
+from ocannl_core.ir.indexing import FixedIndex, Margin, VarIndex, substitute
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, float32, float64, round_to, uint4x32, uint64
@@ -244,9 +244,11 @@ def render_check(check: ir.CheckPositions, counts: tuple[int, int], state: Rende
     else:
         limit = f"({unsigned}){min(check.extent, most)}{suffix}"
     strides = [math.prod(info.buffer_dims[axis + 1 :]) for axis in range(len(info.dims))]
+    # without margins and ends at run time, all axes are one
+    margins = info.padding or (Margin(),) * len(check.extents)
     axes = [
         (extent, margin.left, stride)
-        for extent, margin, stride in zip(info.dims, info.padding, strides, strict=False)
+        for extent, margin, stride in zip(info.dims, margins, strides, strict=False)
     ] or [(info.size, 0, 1)]
     names = [f"n{axis}" for axis in range(len(axes))]
     offset = " + ".join(
