@@ -116,6 +116,7 @@ class Backend:
         key: The key in the registry: its name, followed by `@` and its distribution if another
             plugin of that name comes first.
         failures: Its devices that are unusable.
+        hung: The report on a search for devices that hung, by its time limit.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Backend:
     manager: pluggy.PluginManager = field(repr=False)
     key: str
     failures: DeviceFailures = field(default_factory=DeviceFailures, repr=False)
+    hung: dict[float, TargetReport] = field(default_factory=dict, repr=False)
 
     @property
     def plugin(self) -> str:
@@ -162,13 +164,18 @@ class Backend:
         )
 
     def targets(self) -> TargetReport:
-        """Return the usable devices; an exception of the hook becomes the reason of the report."""
+        """Return the usable devices; an exception of the hook becomes the reason of the report. A
+        search that hung is not repeated with the same time limit.
+        """
         limit = settings.current().plugin_timeout
+        if limit in self.hung:
+            return self.hung[limit]
         try:
             report: object = call_within(limit, self.manager.hook.ocannl_targets)
             violation = violation_of_report(report, self.name)
         except TimeoutError as error:
-            return self._defect(f"looking for devices hangs: {describe_hang(error)}", _PATIENCE)
+            reason = f"looking for devices hangs: {describe_hang(error)}"
+            return self.hung.setdefault(limit, self._defect(reason, _PATIENCE))
         except HookError as error:
             return self._defect(f"looking for devices failed: {error.found}", error.fix)
         except BaseException as error:
