@@ -57,7 +57,7 @@ def power(
         exponent: A number, into which no gradient flows, or a tensor. A fraction makes floats of
             integers.
         logic: The correspondence of axes, with one operand for each tensor; the other arguments are
-            as for all operations on cells, such as `mul`.
+            as for all operations on cells, such as `add`.
     """
     if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
         return power_primitive(base, exponent)
