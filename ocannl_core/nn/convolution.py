@@ -86,7 +86,12 @@ def conv2d(
     bias: bool = True,
     floor: bool = False,
 ) -> Tensor:
-    """Return `conv(x, axes=2)`: a convolution of images, with the arguments of `conv`."""
+    """Return `conv(x, axes=2)`: a convolution of images, with the arguments of `conv`.
+
+    x = oc.nn.conv2d(images, kernel=3, channels=16)                 # b|h,w,n to b|h,w,16
+    x = oc.nn.conv2d(images, kernel=3, channels=16, stride=2)       # b|h/2,w/2,16
+    x = oc.nn.conv2d(images, kernel=5, channels=6, padded=False)    # b|h-4,w-4,6
+    """
     windows = _Windows(2, kernel, stride, dilation, padded, floor)
     return _convolve(x, windows, channels, groups, transposed=transposed, bias=bias)
 

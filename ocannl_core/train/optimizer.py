@@ -171,6 +171,12 @@ _OF_ALL = "clip_norm", "accumulate", "skip_nonfinite", "skip_outliers", "loss_sc
 class Optimizer(ABC):
     """A rule that updates parameters against their gradients.
 
+        opt = oc.train.AdamW(learning_rate=1e-3, groups={"*.bias": {"weight_decay": 0.0}})
+        step = ctx.compile(opt.minimize(loss))
+
+    `minimize` is `oc.train.grad_update(loss) + opt.update(loss)`, with the loss scale if there is
+    one. A subclass defines `direction`.
+
     Attributes:
         learning_rate: The step size: a number, a tensor of one cell, a schedule, or a function of
             the number of updates so far, as a tensor.

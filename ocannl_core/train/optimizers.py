@@ -184,7 +184,10 @@ class Adam(_Moments):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+
+    Attributes are as for `Adam`.
+    """
 
     weight_decay: Any = 0.01
     is_decoupled: ClassVar[bool] = True

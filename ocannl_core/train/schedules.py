@@ -46,7 +46,14 @@ _where = _on_both(tensors.where, lambda condition, a, b: a if condition else b)
 
 
 class Schedule(ABC):
-    """A number as a function of the count of updates."""
+    """A number as a function of the count of updates, such as a learning rate.
+
+        rate = oc.train.cosine(1e-3, steps=1000, warmup=100)
+        opt = oc.train.Adam(learning_rate=rate)     # evaluated in the training step
+        rate(0), rate(500)                          # on the host: for the first update, and later
+
+    A subclass defines `value`, for a number and for a tensor of one cell.
+    """
 
     __slots__ = ()
 

@@ -65,9 +65,11 @@ _REDRAWN = 0.1
 class Callback:
     """Actions at events of a training loop; a subclass overrides the methods that it needs.
 
-    class Log(oc.train.Callback):
-        def on_epoch(self, run):
-            writer.add_scalar("loss", run.epoch_losses[-1], run.step)
+        class Log(oc.train.Callback):
+            def on_epoch(self, run):
+                writer.add_scalar("loss", run.epoch_losses[-1], run.step)
+
+    Each method gets the `oc.train.Run`.
     """
 
     def on_step(self, run: Run) -> None:

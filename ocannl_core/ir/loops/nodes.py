@@ -136,6 +136,13 @@ class Scoped:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
+    """A primitive of one operand, which has the format of the result; `IDENTITY` converts from any
+    other format.
+
+    Attributes:
+        dtype: The number format of the result, to which it is rounded once.
+    """
+
     op: UnaryOp
     arg: Expr
     dtype: DType
@@ -143,6 +150,13 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
+    """A primitive of two operands, which have the format of the result; of comparisons, a common
+    format of their own.
+
+    Attributes:
+        dtype: The number format of the result, to which it is rounded once.
+    """
+
     op: BinaryOp
     left: Expr
     right: Expr
@@ -151,6 +165,13 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Ternary:
+    """A primitive of three operands, which have the format of the result; the condition of `WHERE`
+    has any format, and `WHERE` evaluates only the operand that it chooses.
+
+    Attributes:
+        dtype: The number format of the result, to which it is rounded once.
+    """
+
     op: TernaryOp
     first: Expr
     second: Expr

@@ -182,7 +182,7 @@ def _run_on(
     part = ir.LoopProgram(program.name, tuple(infos), program.indices, infos, body)
     for each in passes:
         part = each.run(part)
-    stmts = part.body.stmts if is_last else part.body.stmts[:-1]
+    stmts = tuple(stmt for stmt in part.body.stmts if stmt is not _END)
     accessed = frozenset(nodes_of(ir.Block(stmts)))
     used = tuple(at for at, name in enumerate(form.names) if name in accessed)
     is_same = len(stmts) == len(group) and all(map(is_, stmts, group))

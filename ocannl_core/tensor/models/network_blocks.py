@@ -376,6 +376,10 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 
         layer = mlp_layer(hidden=64, label="L1")
         y1, y2 = layer(x1), layer(x2)               # share w and b
+        y = mlp_layer(x, hidden=64)                 # a block of its own
+
+    Positional parameters are tensors, keyword-only ones configuration. A call without tensors
+    returns an `oc.NetworkBlock`, one with tensors the result of a new block. `label=` names it.
     """
     return BlockFunction(function)
 

@@ -83,7 +83,16 @@ def _permute(name: str, x: Tensor, own: Axes, order: Sequence[int]) -> Tensor:
 
 
 def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
-    """Return the tensor with axes moved to other positions; the others keep their order."""
+    """Return the tensor with axes moved to other positions; the others keep their order.
+
+        oc.moveaxis(x, 0, -1)                # the first axis becomes the last one
+
+    Kinds stay in place, as for `permute`.
+
+    Args:
+        source: The axis, or several, counted in buffer order, from the end if negative.
+        destination: The position in the result of each.
+    """
     given = operand(x, "moveaxis")
     own = axes_of(given, "moveaxis")
     origins, targets = own.positions(source), own.positions(destination)
@@ -99,7 +108,7 @@ def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
 
 
 def swapaxes(x: Any, first: int, second: int) -> Any:
-    """Return the tensor with two axes exchanged."""
+    """Return the tensor with two axes exchanged. Kinds stay in place, as for `permute`."""
     given = operand(x, "swapaxes")
     own = axes_of(given, "swapaxes")
     order = list(range(len(own)))

@@ -338,11 +338,6 @@ def test_the_command_shows_kept_flips(
     assert "  matmul: local, virtual by default" in printed
 
 
-def test_the_command_wants_a_program(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", "nowhere.py"]) == 1
-    assert "`ocannl tune` takes a program." in capsys.readouterr().err
-
-
 def test_doctor_reports_unreadable_schedules(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
