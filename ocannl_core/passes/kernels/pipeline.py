@@ -124,8 +124,8 @@ def nest_passes(
         passes.append(("widen scoped sums", widen_scoped_sums))
     passes.append(("reassociate products", reassociate_products))
     if target is not None and on_blocks:
+        from ocannl_core.passes.kernels.attention.fuse_attention import fuse_flash_attention
         from ocannl_core.passes.kernels.gather_windows import unroll_shifts
-        from ocannl_core.passes.kernels.rows.fuse_attention import fuse_flash_attention
 
         flash = partial(fuse_flash_attention, target=target)
         passes += [("unroll shifts", unroll_shifts), ("fuse flash attention", flash)]

@@ -17,7 +17,7 @@ from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.matrix_units import Digit, MatrixInstruction
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.passes.kernels.rows.flash_attention import FusedAttention
+from ocannl_core.passes.kernels.attention.fused_attention import FusedAttention
 from ocannl_core.schedule import machine_model as machine
 from ocannl_core.schedule.rules.block_tiles import fused
 from ocannl_core.schedule.rules.tensor_core_schedules import TensorCoreTile, find_tensor_core_tile
