@@ -12,7 +12,7 @@ from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.scripts import returned_by
-from ocannl_core.runtime.object_sizes import object_sizes
+from ocannl_core.runtime.export.object_sizes import object_sizes
 from ocannl_core.runtime.routine import Routine
 
 _NAMES = frozenset(("routines", "inputs", "outputs"))

@@ -19,8 +19,8 @@ from ocannl_core import nn
 from ocannl_core.base.errors import CodegenError, LinkError, UsageError
 from ocannl_core.cli import main
 from ocannl_core.ir.serialization.safetensors import parse_header
-from ocannl_core.runtime.exported import ExportedError, ExportedModel, load_exported
-from ocannl_core.runtime.object_sizes import sizes_of
+from ocannl_core.runtime.export.exported import ExportedError, ExportedModel, load_exported
+from ocannl_core.runtime.export.object_sizes import sizes_of
 from ocannl_core.runtime.routine import Routine
 from tests.support.strict_compilers import built, compilers
 

@@ -45,9 +45,9 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.ir.serialization.safetensors import StoredArray, header_bytes, layout
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime import values
+from ocannl_core.runtime.export.webassembly import compile_wasm
 from ocannl_core.runtime.store import BufferStore
 from ocannl_core.runtime.target_code import described_target
-from ocannl_core.runtime.webassembly import compile_wasm
 
 if TYPE_CHECKING:
     from ocannl_core.codegen.dialect import Dialect
