@@ -19,7 +19,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, fresh_var, substitute, variables
-from ocannl_core.ir.kernels.nest import match_accumulation
+from ocannl_core.ir.kernels.nest_recognition import match_accumulation
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse

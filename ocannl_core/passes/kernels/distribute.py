@@ -20,7 +20,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, affine, fresh_var, substitute
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.ir.kernels.nest import perfect_loops
+from ocannl_core.ir.kernels.nest_recognition import perfect_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Resource, Stmt

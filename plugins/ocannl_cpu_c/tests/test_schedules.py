@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.base import settings as core_settings
-from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.numbers.dtypes import float32, int32, uint32
 from ocannl_core.ir.target import Target

@@ -12,7 +12,8 @@ from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import FixedIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Const, LoopProgram
 from ocannl_core.ir.loops.printer import to_text

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.product_status import COMMON_UNITS, Obstacle
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.loops.nodes import AxisKind, Binary, Block, Const, For, Load, Stmt, Store
 from ocannl_core.ir.numbers.dtypes import float32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Stmt, Unary
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, float64, int32

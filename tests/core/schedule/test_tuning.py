@@ -13,7 +13,8 @@ from inline_snapshot import snapshot
 
 from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.indexing import IndexVar, StaticIndex, affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import TuningResult
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Stmt

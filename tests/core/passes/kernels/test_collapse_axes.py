@@ -19,7 +19,8 @@ from ocannl_core.ir.indexing import (
     row_major,
     value_of,
 )
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.passes.kernels.collapse_axes import collapsed
 from ocannl_core.testing.parser.loops import parse

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.printer import to_text
 from ocannl_core.ir.loops.nodes import (
