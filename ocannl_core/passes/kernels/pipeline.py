@@ -131,7 +131,7 @@ def nest_passes(
         passes += [("unroll shifts", unroll_shifts), ("fuse flash attention", flash)]
     if target is not None:
         cache = MachineModel.of(target).l2_bytes
-        passes.append(("rematerialise", partial(rematerialize, cache=cache)))
+        passes.append(("rematerialize", partial(rematerialize, cache=cache)))
     # a group packs the operands of all its kernels, which a budget has no room for
     if target is not None and budget is None:
         passes.append(("group rows", partial(group_rows, target=target)))
