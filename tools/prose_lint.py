@@ -11,7 +11,7 @@ These rules hold:
   relative clause, and the subject is named.
 - No argument's description repeats its name, as in `plan: The plan.`
 - No comment is a bar between sections: modules divide ideas.
-- No name of a test contains a word of `NOT_IN_TESTS`: a test is named after the behaviour of the
+- No name of a test contains a word of `NOT_IN_TESTS`: a test is named after the behavior of the
   code, without persons and relative clauses.
 - Titles of commits since the merge base with the main branch are `area: imperative`, one idea each.
   Without history, as in an unpacked archive, they are not checked.

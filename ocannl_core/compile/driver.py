@@ -7,8 +7,8 @@
     lowered code
        | check               compile/check_program: the code fits the context
     lowered code, with the nodes that outlive a call
-       | optimise            passes/loops/, then the passes of the backend
-    loops, optimised
+       | optimize            passes/loops/, then the passes of the backend
+    loops, optimized
        | plan                passes/kernels/, schedule/
     kernels, a stream
        | admit               compile/admission: the device has all that each kernel needs
@@ -327,7 +327,7 @@ def _bytes_over_budget(request: CompileRequest, found: OptimizedProgram) -> int:
 def generate(
     request: CompileRequest, found: OptimizedProgram, dump: Dump, saved: SavedKernels | None = None
 ) -> GeneratedCode:
-    """Return the generated code of an optimised program, after scheduling.
+    """Return the generated code of an optimized program, after scheduling.
 
     Args:
         saved: Kernels of earlier programs, which are neither scheduled nor rendered again.
@@ -463,7 +463,7 @@ def _warn_over_budget(plan: Plan) -> None:
 
 def _linkable(code: ResolvedCode, checked: CheckedProgram, built: Build) -> Linkable:
     """Return compiled code with all that binding it takes."""
-    # optimisation may have removed reads, never an access that bounds an index
+    # optimization may have removed reads, never an access that bounds an index
     usage, lowered = built.usage, checked.request.code
     needed = usage.reads_first | (lowered.facts.partly_written & usage.writes)
     usage = replace(usage, limits=lowered.facts.usage.limits, reads_first=needed)

@@ -1,7 +1,7 @@
 """Search for the schedules that are fastest on this machine, within a budget of seconds.
 
 The kernels of a routine share the budget in proportion to their time. Each search starts from the
-default's schedule and goes from the fastest schedule found so far to its neighbours
+default's schedule and goes from the fastest schedule found so far to its neighbors
 (`schedule.tuning.schedule_candidates`), a batch at a time: compiled together, compared with the
 default's result, sampled in turn with the fastest. A schedule that beats the default by more than
 `MARGIN` in a last comparison enters the tuning cache; otherwise the default does.

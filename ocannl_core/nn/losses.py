@@ -51,7 +51,7 @@ def cross_entropy(
     `...|classes`, probabilities. An example whose probabilities are 0 has the loss 0.
 
     Args:
-        scores: Unnormalised logarithms of probabilities.
+        scores: Unnormalized logarithms of probabilities.
         targets: The true classes.
         smoothing: The probability that is spread evenly over all classes.
         ignore: A target whose examples do not count, such as -100; only beside integers.
@@ -103,7 +103,7 @@ def binary_cross_entropy(
     Shapes: both equal, of any kind of axes. A mean is over all cells.
 
     Args:
-        scores: Unnormalised logarithms of odds.
+        scores: Unnormalized logarithms of odds.
         targets: Probabilities.
         reduction: As for `cross_entropy`; `"none"` is one number for each cell.
 

@@ -325,7 +325,7 @@ class Routine:
 
     @property
     def nodes(self) -> Mapping[TensorNode, NodeInfo]:
-        """The infos of all compiled nodes, including those that were optimised away."""
+        """The infos of all compiled nodes, including those that were optimized away."""
         return {**self._build.assignments.nodes, **self._build.optimized.nodes}
 
     @property
@@ -335,7 +335,7 @@ class Routine:
 
     @property
     def loop_ir(self) -> str:
-        """The optimised loop program as text."""
+        """The optimized loop program as text."""
         from ocannl_core.ir.loops.printer import to_text
 
         return to_text(self._build.optimized)

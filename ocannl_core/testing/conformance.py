@@ -541,7 +541,7 @@ class BackendConformance:
         for _ in range(count):
             launch([])
         found = HostBuffer(np.empty(4096, np.int32), info)
-        subject.backend.transfer(found, buffer).wait()  # no synchronisation before
+        subject.backend.transfer(found, buffer).wait()  # no synchronization before
         assert np.array_equal(found.array, np.arange(4096) << count)
 
     def test_cells_can_be_overwritten_right_after_a_launch(self, subject: Subject) -> None:

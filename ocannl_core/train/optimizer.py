@@ -1,9 +1,9 @@
-"""Optimisers as recorded code: one update of every parameter that a loss depends on.
+"""Optimizers as recorded code: one update of every parameter that a loss depends on.
 
     opt = oc.train.AdamW(learning_rate=oc.train.cosine(3e-4, steps=1000), clip_norm=1.0)
     step = ctx.compile(oc.train.grad_update(loss) + opt.update(loss))
 
-An optimiser is a class with hyperparameters and one method, `direction`, the formula for one
+An optimizer is a class with hyperparameters and one method, `direction`, the formula for one
 parameter. Everything else is common to all, in this order:
 
     unscale the gradient, clip its values, accumulate micro-batches, clip the norm,
@@ -161,7 +161,7 @@ _ATTRIBUTES = {
     "opt.state.items()}",
     "load_state_dict": "oc.load(path, ctx, loss, optimizer=opt)",
 }
-"""Attributes of optimisers in other libraries, and their counterparts."""
+"""Attributes of optimizers in other libraries, and their counterparts."""
 
 _OF_ALL = "clip_norm", "accumulate", "skip_nonfinite", "skip_outliers", "loss_scale", "groups"
 """The hyperparameters that all parameters have in common, so that no group has its own."""
@@ -229,7 +229,7 @@ class Optimizer(ABC):
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
 
     def moved(self, update: Update) -> Any:
-        """Return the cells of a parameter after the update; an optimiser whose steps are not the
+        """Return the cells of a parameter after the update; an optimizer whose steps are not the
         learning rate times a direction overrides it.
         """
         direction = self.direction(update)
@@ -238,7 +238,7 @@ class Optimizer(ABC):
         return update.p - update.rate * direction
 
     def __getattr__(self, name: str) -> NoReturn:
-        rule = "An optimiser makes code from a loss, and has no attribute"
+        rule = "An optimizer makes code from a loss, and has no attribute"
         raise missing_attribute(self, name, rule, f"{type(self).__name__}(...)", _ATTRIBUTES)
 
     def update(
@@ -256,8 +256,8 @@ class Optimizer(ABC):
 
         Raises:
             UsageError: if there is no such parameter, or a group matches none; if other code of the
-                optimiser updates other parameters; if there is a loss scale, for which `minimize`
-                is the code; or if the shard is a part, and the optimiser does not update cell by
+                optimizer updates other parameters; if there is a loss scale, for which `minimize`
+                is the code; or if the shard is a part, and the optimizer does not update cell by
                 cell.
         """
         if self.loss_scale is not None:
@@ -269,9 +269,9 @@ class Optimizer(ABC):
             )
         if shard is not None and not self.is_elementwise:
             raise UsageError.at_caller(
-                "The state of an optimiser that updates cell by cell can be sharded.",
+                "The state of an optimizer that updates cell by cell can be sharded.",
                 found=f"{type(self).__name__} computes with whole parameters",
-                fix="shard_state=False, or an optimiser such as AdamW",
+                fix="shard_state=False, or an optimizer such as AdamW",
             )
         return self._recorded("update", loss, params, has_gradients=True, shard=shard)
 
@@ -336,7 +336,7 @@ class Optimizer(ABC):
 
     @property
     def averages(self) -> Mapping[str, Tensor]:
-        """The averaged parameters by name; empty for an optimiser that averages none."""
+        """The averaged parameters by name; empty for an optimizer that averages none."""
         tensors = self._state.tensors
         return {name: tensors[path] for name, path in self._state.averages.items()}
 
@@ -369,10 +369,10 @@ class Optimizer(ABC):
         known = self._state.names
         if known and known.keys() != names.keys():
             raise UsageError.at_caller(
-                "All code of an optimiser updates the same parameters, with one count of updates.",
+                "All code of an optimizer updates the same parameters, with one count of updates.",
                 found=f"{', '.join(names.values())} after {', '.join(known.values())}, of which "
                 f"{len(known.keys() & names.keys())} are the same",
-                fix="an optimiser of its own for each set of parameters and for each model",
+                fix="an optimizer of its own for each set of parameters and for each model",
             )
         self._state.names = known or names
         return found
@@ -487,7 +487,7 @@ def _check(optimizer: Optimizer) -> None:
     for pattern, group in optimizer.groups.items():
         if common := [name for name in _OF_ALL if name in (group or ())]:
             raise UsageError.at_caller(
-                f"{', '.join(common)} of an optimiser concerns all parameters together.",
+                f"{', '.join(common)} of an optimizer concerns all parameters together.",
                 found=f"groups={{{pattern!r}: {group!r}}}",
                 fix=f"{type(optimizer).__name__}({common[0]}=...), beside groups=",
             )
@@ -499,7 +499,7 @@ def check_ranges(owner: str, **hyperparameters: Any) -> None:
         is_right, rule = _RANGES[name]
         if value is not None and not is_right(value):
             raise UsageError.at_caller(
-                f"{name}= of an optimiser is {rule}.", found=f"{owner}({name}={value!r})"
+                f"{name}= of an optimizer is {rule}.", found=f"{owner}({name}={value!r})"
             )
 
 

@@ -1,6 +1,6 @@
-"""The formulas of optimisers, each for one parameter.
+"""The formulas of optimizers, each for one parameter.
 
-Where PyTorch has the optimiser, names, defaults and results are as in `torch.optim`, but for the
+Where PyTorch has the optimizer, names, defaults and results are as in `torch.optim`, but for the
 learning rate, which has no default.
 """
 
@@ -364,10 +364,10 @@ class Muon(Adam):
             return self.others * super().direction(update)
         buffer = update.average("momentum", update.g, self.momentum)
         g = self.momentum * buffer + (1.0 - self.momentum) * update.g if self.nesterov else buffer
-        x = self._orthogonalised(g, is_wide=output <= inputs)
+        x = self._orthogonalized(g, is_wide=output <= inputs)
         return max(1.0, output / inputs) ** 0.5 * x
 
-    def _orthogonalised(self, g: Any, *, is_wide: bool) -> Any:
+    def _orthogonalized(self, g: Any, *, is_wide: bool) -> Any:
         a, b, c = self.ns_coefficients
         x = g / maximum(sqrt(einsum(SUM, g * g)), 1e-7)
         for _ in range(self.ns_steps):

@@ -81,7 +81,7 @@ class Schedule(ABC):
                 "The value of a schedule for a number of updates is a number.",
                 found=f"{found!r} of {type(self).__name__}.value({float(step)})",
                 fix="compute with Python's functions, such as min and math.cos, where step is no "
-                "oc.Tensor; an optimiser needs the tensor alone",
+                "oc.Tensor; an optimizer needs the tensor alone",
             )
         return float(found)
 

@@ -114,7 +114,7 @@ class Checkpoint:
 
     Attributes:
         subject: The tensors, as for `oc.save`.
-        optimizer: The optimiser, or None.
+        optimizer: The optimizer, or None.
         every: The number of steps between two saves.
     """
 
@@ -199,7 +199,7 @@ class Run:
         error = DivergenceError.at_caller(
             "The loss of each step is finite.",
             found=f"{found[wrong[0]]} at step {first + int(wrong[0]) + 1:,}",
-            fix="a smaller learning rate, clip_norm=1.0, or skip_nonfinite=True in the optimiser; "
+            fix="a smaller learning rate, clip_norm=1.0, or skip_nonfinite=True in the optimizer; "
             'nonfinite="stop" ends the loop without an error',
         )
         raise error.on_all_processes() if self._is_parallel else error

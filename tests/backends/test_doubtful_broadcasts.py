@@ -169,7 +169,7 @@ STATED: dict[str, Build] = {
     "sizes": lambda: oc.param("s", init=1.0, output=[3]) * data(8, 3, batch=1),
     "numbers": lambda: oc.param("s", init=[1.0, 2.0, 3.0]) * data(8, 3, batch=1),
     "a bias": lambda: oc.param("w", output=[3]) @ data(8, 4, batch=1) + oc.param("b", init=0.0),
-    "a normalisation": lambda: oc.nn.layer_norm(data(8, 4, batch=1)),
+    "a normalization": lambda: oc.nn.layer_norm(data(8, 4, batch=1)),
     "an operand of one number": lambda: oc.param("s", init=1.0) * data(8, 1, batch=1),
 }
 
@@ -197,7 +197,7 @@ def test_a_parameter_of_stated_shape_gives_none(case: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [oc.train.SGD, oc.train.Adam, oc.train.Lion])
-def test_a_step_of_an_optimiser_gives_none_for_a_bias(
+def test_a_step_of_an_optimizer_gives_none_for_a_bias(
     optimizer: Callable[..., oc.train.Optimizer],
 ) -> None:
     with warnings.catch_warnings(record=True) as found, oc.Session():

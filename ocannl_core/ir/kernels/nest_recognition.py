@@ -44,7 +44,7 @@ def kernel_nest(
 
     Args:
         nodes: Extents of its nodes, by which reductions behind conditions on positions are proven
-            to be defined for all cells; None to recognise none of them.
+            to be defined for all cells; None to recognize none of them.
     """
     loops, inner = perfect_loops(body)
     if len(loops) > len(AXIS_LETTERS):

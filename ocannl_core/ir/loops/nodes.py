@@ -374,7 +374,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class SubgroupReduce:
-    """A reduction of a value across neighbouring BLOCK iterations, which all get a result.
+    """A reduction of a value across neighboring BLOCK iterations, which all get a result.
 
     The BLOCK iterations of a GRID iteration are numbered, the innermost loop fastest. For `apart`
     equal to `lanes / 2`, `lanes / 4`, ..., 1, each combines its value with the value of the
@@ -384,7 +384,7 @@ class SubgroupReduce:
     Attributes:
         local: The variable that is set to the result.
         value: The value of an iteration.
-        lanes: The number of neighbours, a power of two that divides the number of iterations.
+        lanes: The number of neighbors, a power of two that divides the number of iterations.
     """
 
     local: Local
@@ -442,7 +442,7 @@ class Repeat:
 
     The iterations run one after the other, each on the memory that its predecessor left. A static
     index of the body has the number of the iteration. To the statements around, a repetition is one
-    access of its inputs and outputs, as an external call is; passes optimise its body as a program.
+    access of its inputs and outputs, as an external call is; passes optimize its body as a program.
 
     Attributes:
         index: The number of the iteration, in `range(count)`.

@@ -6,7 +6,7 @@
 
 This is the mapping of statements that no schedule applies to. Every loop whose iterations are
 proven to be independent is run by the device, also one inside of a loop whose iterations are not;
-the innermost ones by the threads of a block, so that neighbouring threads access neighbouring
+the innermost ones by the threads of a block, so that neighboring threads access neighboring
 cells. The other loops are serial in each thread. A kernel becomes several where parts of it depend
 on each other: one kernel ends before the next one starts. Statements whose accesses are unknown are
 run by a single thread.

@@ -15,7 +15,7 @@ between have the format in which they were computed, so all bits stay the same. 
 them out of memory where the kernels run over the same rows.
 
 Loops around several nests are distributed among them, if any of these computes more than a few
-cheap operations. C compilers vectorise the others, in one pass over the rows.
+cheap operations. C compilers vectorize the others, in one pass over the rows.
 
     for i:
       for j in range(3): y[i, j] = 0.0

@@ -1,4 +1,4 @@
-"""The pipeline of kernel passes, from an optimised loop program to a plan of scheduled kernels.
+"""The pipeline of kernel passes, from an optimized loop program to a plan of scheduled kernels.
 
     LoopProgram -- split_kernels, plan_passes() --> Plan
     Plan -- nest_passes(), of which recognize_nests is the first --> NestPlan

@@ -1,4 +1,4 @@
-"""Recognise kernels whose cells are independent.
+"""Recognize kernels whose cells are independent.
 
 for i: for j: c[i, j] = a[i, j] + b[j]  -->  a nest with axes i and j, and one store
 """

@@ -88,7 +88,7 @@ _results = _Results()
 
 
 def is_loop_free(stmt: ir.Stmt) -> bool:
-    """Return True if a statement has no loops, and so shares a kernel with its neighbours."""
+    """Return True if a statement has no loops, and so shares a kernel with its neighbors."""
     if isinstance(stmt, ir.Block):
         return all(map(is_loop_free, stmt.stmts))
     return isinstance(stmt, _LOOP_FREE) and not contains(stmt, ir.For)

@@ -4,7 +4,7 @@ Six rules, from the strides and extents of a nest and the numbers of `ThreadBloc
 
 - cells without a reduction, some of whose loads are contiguous along another axis than the stores:
   a tile of these loads is transposed in shared memory;
-- other cells without a reduction: neighbouring threads store neighbouring cells, in vectors where
+- other cells without a reduction: neighboring threads store neighboring cells, in vectors where
   memory is aligned;
 - a product that matrix instructions compute: tensor cores (`tensor_core_schedules`), or
   WGMMA, by a setting (`wgmma_schedules`);
@@ -227,7 +227,7 @@ class _CyclicDistribution:
 
     def distribute(self, axis: LoopAxis, *, is_rounded: bool = False) -> None:
         """Distribute an axis: the threads that are left take as many iterations as there are; axes
-        distributed first are neighbours.
+        distributed first are neighbors.
 
         Args:
             is_rounded: True for a power of two, some threads of which may have no iteration.
@@ -254,7 +254,7 @@ class _CyclicDistribution:
         self.threads = 1
 
     def distribute_vectors(self, axis: LoopAxis, lanes: int, count: int = 1) -> None:
-        """Distribute an axis in vectors: neighbouring threads have neighbouring ones, and each
+        """Distribute an axis in vectors: neighboring threads have neighboring ones, and each
         thread so many, a block's width apart.
         """
         name = axis.name
@@ -329,7 +329,7 @@ def _schedule_reduction(
     cells = _coalesced_order(nest.cells, [*accesses, *_accesses(nest.epilogue)], nodes)
     terms = prod(axis.extent for axis in reduced)
     distribution = _CyclicDistribution(blocks.threads)
-    # the threads that share a result read neighbouring cells
+    # the threads that share a result read neighboring cells
     is_across = any(
         step[axis.name] == 1
         for axis in reduced[:1]
@@ -364,7 +364,7 @@ def _schedule_reduction(
 def _shuffles(
     block: Sequence[str], leaves: Sequence[str], shared: int, blocks: ThreadBlocks
 ) -> list[Transform]:
-    """Return the exchange of results between threads that share them, if they are neighbours."""
+    """Return the exchange of results between threads that share them, if they are neighbors."""
     if not blocks.has_shuffles or not leaves or list(block[-len(leaves) :]) != list(leaves):
         return []
     lanes = min(power_below(shared), blocks.subgroup)
@@ -378,7 +378,7 @@ def _distribute_reduced(
     leaves that these run along.
 
     Args:
-        lanes: The neighbouring terms of the first axis that a thread may load at once.
+        lanes: The neighboring terms of the first axis that a thread may load at once.
     """
     leaves: list[str] = []
     for axis in axes:

@@ -1,4 +1,4 @@
-"""Candidates of the search for a reduction's schedule: neighbours in the space of tiling
+"""Candidates of the search for a reduction's schedule: neighbors in the space of tiling
 parameters.
 
 A search starts from the parameters that the cost model chooses, times all that differ in one of

@@ -118,7 +118,7 @@ def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:
 
 def _is_update(tensor: Tensor) -> bool:
     """Return True if a tensor depends on gradients or memory, as the change of a parameter by an
-    optimiser does, which has the parameter's shape.
+    optimizer does, which has the parameter's shape.
     """
     return any(isinstance(each.definition, Declared | GradientOf) for each in ancestors([tensor]))
 

@@ -588,7 +588,7 @@ class Tensor(TensorMethods, Assignable):
         return definition.scopes if isinstance(definition, Declared | Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters it depends on, also through initialisers, oldest first."""
+        """Return the parameters it depends on, also through initializers, oldest first."""
 
         def needed(tensor: Tensor) -> tuple[Tensor, ...]:
             definition = tensor.definition

@@ -42,7 +42,7 @@ class StatedShape:
 def initial_value(
     session: Session, init: Any, stated: StatedShape, dtype: DType
 ) -> tuple[Tensor, Shape]:
-    """Return the tensor that initialises a parameter, and the parameter's shape."""
+    """Return the tensor that initializes a parameter, and the parameter's shape."""
     if _is_function(init):
         init = _call_initializer(init, stated)
     if init is None:
@@ -64,7 +64,7 @@ def _is_function(init: object) -> bool:
 
 
 def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
-    """Return the value of an initialiser function of nothing or of the parameter's shape."""
+    """Return the value of an initializer function of nothing or of the parameter's shape."""
     try:
         positional = [
             each
@@ -77,7 +77,7 @@ def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
     value = function(stated.shape) if positional else function()
     if value is None or _is_function(value):
         raise UsageError(
-            "An initialiser function returns a tensor, a number or an array.",
+            "An initializer function returns a tensor, a number or an array.",
             found=f"{getattr(function, '__name__', function)!s} returned {value!r}",
             where=str(stated.origin),
         )

@@ -493,7 +493,7 @@ _is_evaluating: ContextVar[bool] = ContextVar("ocannl_evaluation", default=False
 
 @contextmanager
 def evaluation() -> Iterator[None]:
-    """Build expressions for evaluation: dropout is the identity, and normalisation reads running
+    """Build expressions for evaluation: dropout is the identity, and normalization reads running
     statistics.
 
         with oc.evaluation():

@@ -1,7 +1,7 @@
 """Operations that move cells: axes exchanged, inserted, removed, split and joined.
 
 Axes are counted in buffer order (batch, output, input). A rearrangement copies cells; where its
-result is only read, the optimiser reads the operand instead.
+result is only read, the optimizer reads the operand instead.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ def _step(
 def _groups(
     sizes: Sequence[int], wanted: Sequence[int]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield the shortest runs of neighbouring axes of equal cell counts; no size is 1."""
+    """Yield the shortest runs of neighboring axes of equal cell counts; no size is 1."""
     begin = made = 0
     while begin < len(sizes):
         end, made_end = begin + 1, made + 1

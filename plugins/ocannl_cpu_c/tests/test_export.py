@@ -299,7 +299,7 @@ def test_wrong_arguments_of_c_have_results(tmp_path: Path) -> None:
         return text
 
     at, size = weights.ctypes.data, files.weights_bytes
-    assert b"not initialised" in call(state, ids, 2)
+    assert b"not initialized" in call(state, ids, 2)
     assert b"too small" in init(state, files.state_bytes - 1, at, size)
     assert b"aligned" in init(state + 8, files.state_bytes, at, size)
     assert b"weights" in init(state, files.state_bytes, None, size)
@@ -743,7 +743,7 @@ def test_the_command_prints_sizes_of_files_and_of_code(
         assert "48" in Path(file).with_suffix(".h").read_text()
         assert "_threads(" in Path(file).read_text()
         if find_spec("ziglang") is not None:
-            assert 0 < sizes["of code for cortex-m4, optimised for size"] < 2000
+            assert 0 < sizes["of code for cortex-m4, optimized for size"] < 2000
             assert any(name.startswith("of constants") for name in sizes)
 
 

@@ -180,7 +180,7 @@ def schedules(text: str) -> list[str]:
     return [schedule_text(step.schedule) for step in plan.steps if isinstance(step, Kernel)]
 
 
-def test_neighbouring_threads_store_neighbouring_cells() -> None:
+def test_neighboring_threads_store_neighboring_cells() -> None:
     text = """\
 routine transpose(a: float32[600, 10], c: float32[10, 600]):
     for i in range(600):
@@ -260,7 +260,7 @@ routine total(a: float32[1000000], c: float32[1]):
     )
 
 
-def test_threads_of_a_block_normalise_a_row_together() -> None:
+def test_threads_of_a_block_normalize_a_row_together() -> None:
     text = """\
 routine rows(a: float32[100, 500], s: float32[100, 1], c: float32[100, 500]):
     for i in range(100):

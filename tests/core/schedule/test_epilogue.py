@@ -33,7 +33,7 @@ def product(draft: Draft, terms: int, *, turned: bool = False) -> KernelNest:
 
 
 def with_update(draft: Draft, nest: KernelNest) -> KernelNest:
-    """Return a nest that also moves a state along its result, as an optimiser does."""
+    """Return a nest that also moves a state along its result, as an optimizer does."""
     (store,) = nest.epilogue
     state = draft.node("state", float32, 48, 32)
     place = Load(state, store.indices, float32)

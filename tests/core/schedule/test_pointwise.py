@@ -62,7 +62,7 @@ def test_short_rows_are_left_to_compilers(columns: int) -> None:
     assert schedule(1000, columns) == "plain loops"
 
 
-def test_short_rows_that_compilers_do_not_vectorise_are_partial_registers() -> None:
+def test_short_rows_that_compilers_do_not_vectorize_are_partial_registers() -> None:
     assert schedule(1000, 10, UnaryOp.EXP) == "order i j; vectorize j"
     assert schedule(1000, 10, dtype=bfloat16) == "order i j; vectorize j"
 

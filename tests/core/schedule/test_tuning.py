@@ -132,7 +132,7 @@ def test_groups_of_blocks_agree_with_the_plain_loops() -> None:
     np.testing.assert_array_equal(found[c], arrays[c] + arrays[a] @ arrays[b])
 
 
-def test_neighbours_differ_in_one_respect_and_all_are_distinct() -> None:
+def test_neighbors_differ_in_one_respect_and_all_are_distinct() -> None:
     nest, nodes = product()
     default, plain = first_candidates(nest, nodes, WIDE)
     assert default.schedule == contraction_schedule(nest, nodes, WIDE)

@@ -79,7 +79,7 @@ def test_metadata_step_and_seed_come_back(tmp_path: Path) -> None:
     assert '"mlp.dense.weight": "5->3"' in found.metadata["ocannl.shapes"]
 
 
-def test_a_checkpoint_of_training_loads_without_its_optimiser(tmp_path: Path) -> None:
+def test_a_checkpoint_of_training_loads_without_its_optimizer(tmp_path: Path) -> None:
     _, loss = model()
     ctx = context(loss)
     opt = oc.train.Adam(learning_rate=0.1)
@@ -227,7 +227,7 @@ def test_a_block_is_saved_with_blocks_from_outside_that_its_body_uses(tmp_path: 
     assert set(oc.load(path, ctx, y).loaded) == set(y.params.keys())
 
 
-def test_reserved_names_and_optimisers_without_code_are_errors(tmp_path: Path) -> None:
+def test_reserved_names_and_optimizers_without_code_are_errors(tmp_path: Path) -> None:
     path, ctx = tmp_path / "m.safetensors", oc.Context("interp")
     w = oc.declare("w", output=[1])
     for name in ("__metadata__", "optimizer/w", ""):

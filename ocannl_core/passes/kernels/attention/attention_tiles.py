@@ -29,7 +29,7 @@ _TILE_ROWS, _TILE_COLUMNS = (2, 1), (8, 4, 2)
 """The same in tiles of an instruction."""
 _VECTOR = 16
 """The bytes that shared memory serves for a thread at once; rows in it are odd numbers of them
-apart, so that neighbouring rows begin in different banks.
+apart, so that neighboring rows begin in different banks.
 """
 
 
@@ -37,12 +37,12 @@ apart, so that neighbouring rows begin in different banks.
 class AttentionTile:
     """The tile of scores that a thread block has at a time.
 
-    The threads with the same rows are neighbours; neighbouring threads have neighbouring columns.
+    The threads with the same rows are neighbors; neighboring threads have neighboring columns.
 
     Attributes:
         threads: The threads along rows and columns, powers of two.
         row_step: The rows from one row of a thread to the next.
-        column_lanes: The neighbouring columns of a thread.
+        column_lanes: The neighboring columns of a thread.
         cells: Its cells of each row of the second product.
         vector_bytes: The bytes that a thread loads at once, at most.
         is_fused: True if products are added without rounding them first.
@@ -261,7 +261,7 @@ def _held_registers(attention: FusedAttention, rows: int, columns: int, cells: i
 
 
 def _lanes(attention: FusedAttention, nodes: NodeInfos, blocks: ThreadBlocks, cells: int) -> int:
-    """Return the neighbouring cells of a row that a thread stores at once."""
+    """Return the neighboring cells of a row that a thread stores at once."""
     sizes = [nodes[store.node].dtype.nbytes for store in attention.epilogue]
     sizes += [
         nodes[each.node].dtype.nbytes

@@ -132,7 +132,7 @@ class TileCopies:
         )
 
     def _lanes(self, factor: ir.Expr, rows: Side, columns: Side) -> int:
-        """Return the neighbouring cells that a thread loads at once."""
+        """Return the neighboring cells that a thread loads at once."""
         loads = [each for each in walk(factor) if isinstance(each, ir.Load)]
         if not loads or not self.vector_bytes:
             return 1
