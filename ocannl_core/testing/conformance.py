@@ -15,7 +15,7 @@ A device declares its capabilities and number formats in its `Target`. Declared 
 tests of others are expected failures: a capability must be refused with a `CodegenError`, and one
 that works is reported as an unexpected pass. Tests of primitives that a device lacks are left out.
 
-An entry of `expected_failures` names a test or its parametrised id; a test that passes although it
+An entry of `expected_failures` names a test or its parametrized id; a test that passes although it
 has an entry fails, so the list cannot go stale. A backend that is not installed takes part after
 `ocannl_core.backend.manager.register(name, plugin)`.
 """
