@@ -136,9 +136,7 @@ _LEAST = {
 
 
 def _wrong_field(value: Any) -> str:
-    """Return the first field whose value has another type than its default, or a number below the
-    least one.
-    """
+    """Return the first field of another type than its default, or below the least number."""
     for field in fields(value):
         default, given = field.default, getattr(value, field.name)
         if default is MISSING:
@@ -220,8 +218,13 @@ def violation_of_buffer(buffer: Buffer, info: NodeInfo, target: Target) -> str:
         found = getattr(buffer, name, _ABSENT)
         if found is _ABSENT:
             return f"it must return a Buffer, with a target and an info, not {shown(buffer)}"
-        if type(found) is not type(wanted) or found != wanted:
+        if type(found) is not type(wanted):
             return f"the {name} of the buffer must be {shown(wanted)}, and is {shown(found)}"
+        for field in fields(wanted):
+            ours, theirs = (getattr(each, field.name) for each in (wanted, found))
+            if field.compare and theirs != ours:
+                part = f"{name}.{field.name} of the buffer"
+                return f"{part} must be {shown(ours)}, and is {shown(theirs)}"
     return ""
 
 

@@ -42,7 +42,7 @@ from ocannl_core.tensor.messages.foreign_names import CONTEXT_ATTRIBUTES
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
-    from ocannl_core.runtime.export_routines import ExportedFiles
+    from ocannl_core.runtime.export.export_routines import ExportedFiles
     from ocannl_core.tensor.computations.computation import Computation
     from ocannl_core.tensor.graph.tensor import Tensor
 
@@ -167,8 +167,7 @@ class Context:
                 extents of axes in the code are arguments of calls without being listed.
             keep: The tensors to store instead of the results; `()` stores no result.
             name: A name for files and messages, an identifier; by default the computation's.
-            inline: Tensors to compute wherever they are read, although that repeats work; they take
-                no memory.
+            inline: Tensors to compute wherever they are read, repeatedly, without memory.
 
         Raises:
             ShapeError: if shapes contradict each other or leave a size open.
@@ -271,7 +270,7 @@ class Context:
                 routines of another context, static indices without a range, or files that cannot
                 be written.
         """
-        from ocannl_core.runtime.export_routines import export
+        from ocannl_core.runtime.export.export_routines import export
 
         named = {routines.name: routines} if isinstance(routines, Routine) else dict(routines)
         file = Path(path)
@@ -403,9 +402,7 @@ class Context:
 
     @property
     def memory(self) -> MemoryReport:
-        """The memory that this context, those of its lineage and their routines hold, by label;
-        printable.
-        """
+        """The memory of this context, its lineage and their routines, by label; printable."""
         return self._store.report()
 
     def release(self) -> None:
@@ -422,8 +419,7 @@ class Context:
         libraries access it.
 
         Raises:
-            LinkError: if the tensor is not stored here, or has no value yet; the message has the
-                reason.
+            LinkError: if the tensor is not stored here, or has no value yet, with the reason.
         """
         stored = self._readable(tensor)
         self._store.wait_to_read(stored)

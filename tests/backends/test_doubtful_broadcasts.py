@@ -58,6 +58,23 @@ def test_all_pairs_of_a_prediction_and_a_target_give_a_warning(case: str) -> Non
     assert "batch_axes=1" in text
 
 
+PAIRS_OF_THE_BATCH: dict[str, Build] = {
+    "a norm": lambda: data(8, 3, batch=1) / oc.norm(data(8, 3, batch=1), axis=-1)[..., None],
+    "a mask": lambda: data(8, batch=1)[:, None] * data(8, 3, batch=1),
+    "a condition": lambda: oc.where(data(8, batch=1)[:, None], data(8, 3, batch=1), 0.0),
+    "a target with a new axis": lambda: prediction() - data(8, batch=1)[:, None],
+    "of two axes": lambda: data(8, 8, batch=2)[..., None] * data(8, 8, 3, batch=2),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS_OF_THE_BATCH)
+def test_all_pairs_of_the_batch_by_an_axis_at_the_end_give_a_warning(case: str) -> None:
+    (text,) = warnings_of(PAIRS_OF_THE_BATCH[case])
+    assert "8,8|" in text
+    assert "all pairs of positions of the batch" in text
+    assert "without the new axis" in text
+
+
 MEANT: dict[str, Build] = {
     "a target along the batch": lambda: loss_of(prediction() - data(8, 1, batch=1)),
     "a target of the batch without axes": lambda: loss_of(prediction() - data(8, batch=1)),
@@ -69,6 +86,13 @@ MEANT: dict[str, Build] = {
         oc.param("w", output=[8]) @ data(8, 3, batch=1) + oc.param("b")
     ),
     "data of two kinds": lambda: loss_of(data(8, 1, batch=1) * data(8) * oc.param("s", output=[])),
+    "a norm": lambda: data(8, 3, batch=1) / oc.norm(data(8, 3, batch=1), axis=-1),
+    "a norm that keeps its axis": lambda: (
+        data(8, 3, batch=1) / oc.norm(data(8, 3, batch=1), axis=-1, keepdims=True)
+    ),
+    "a mask of lengths": lambda: data(8, batch=1) < data(8, batch=1)[:, None],
+    "all pairs of examples": lambda: data(8, batch=1)[:, None] * data(8, 3, batch=1)[None],
+    "numbers of another axis": lambda: data(4, batch=1)[:, None] * data(8, 3, batch=1),
     "weights of cells": lambda: loss_of(prediction() * oc.param("v", output=[8])),
 }
 
@@ -169,7 +193,7 @@ STATED: dict[str, Build] = {
     "sizes": lambda: oc.param("s", init=1.0, output=[3]) * data(8, 3, batch=1),
     "numbers": lambda: oc.param("s", init=[1.0, 2.0, 3.0]) * data(8, 3, batch=1),
     "a bias": lambda: oc.param("w", output=[3]) @ data(8, 4, batch=1) + oc.param("b", init=0.0),
-    "a normalisation": lambda: oc.nn.layer_norm(data(8, 4, batch=1)),
+    "a normalization": lambda: oc.nn.layer_norm(data(8, 4, batch=1)),
     "an operand of one number": lambda: oc.param("s", init=1.0) * data(8, 1, batch=1),
 }
 
@@ -197,7 +221,7 @@ def test_a_parameter_of_stated_shape_gives_none(case: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [oc.train.SGD, oc.train.Adam, oc.train.Lion])
-def test_a_step_of_an_optimiser_gives_none_for_a_bias(
+def test_a_step_of_an_optimizer_gives_none_for_a_bias(
     optimizer: Callable[..., oc.train.Optimizer],
 ) -> None:
     with warnings.catch_warnings(record=True) as found, oc.Session():

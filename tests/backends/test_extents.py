@@ -112,7 +112,7 @@ def test_products_are_exact_with_the_extent_in_every_place(target: str, size: in
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_softmax_and_normalisation_run_along_an_extent(target: str, size: int) -> None:
+def test_softmax_and_normalization_run_along_an_extent(target: str, size: int) -> None:
     oc.reset()
     n, ctx = oc.static_extent("n", max=6), oc.Context(target)
     x = oc.placeholder("x", batch=[3], output=[n])

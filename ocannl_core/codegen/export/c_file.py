@@ -336,11 +336,12 @@ class _File:
 _OPENING = """\
 #include "{prefix}.h"
 
-/* Products and sums are fused where this text says so, and nowhere else. */
+/* Products and sums are fused where this text says so, and nowhere else. GCC 12 drops conversions
+   of pairs of numbers. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #elif defined(__GNUC__)
-#pragma GCC optimize("fp-contract=off")
+#pragma GCC optimize("fp-contract=off", "no-tree-slp-vectorize")
 #endif
 #if defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wpsabi"

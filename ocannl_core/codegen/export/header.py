@@ -10,7 +10,7 @@ from ocannl_core.codegen.export.model import ABI, ALIGNMENT, ExportedFunction, F
 
 STATUS = (
     ("OK", "no error"),
-    ("BAD_STATE", "the state is null, too small, not aligned, or not initialised by this model"),
+    ("BAD_STATE", "the state is null, too small, not aligned, or not initialized by this model"),
     ("BAD_WEIGHTS", "the weights are null, too small, not aligned, or not of this model"),
     ("NULL_ARGUMENT", "an input is null"),
     ("BAD_INDEX", "an integer argument is out of its range"),
@@ -59,7 +59,7 @@ def header(model: FileContent, dialect: Dialect) -> str:
     )
     init = _block_comment(
         [
-            f"Initialise a state: {upper}_STATE_BYTES bytes of the caller, aligned to "
+            f"Initialize a state: {upper}_STATE_BYTES bytes of the caller, aligned to "
             f"{upper}_ALIGNMENT. {source}"
         ]
     )
@@ -111,7 +111,7 @@ enum {{
 }};
 extern const struct {prefix}_tensor {prefix}_tensors[];
 
-/* Return the first cell of a tensor in an initialised state; null for another number. Cells of
+/* Return the first cell of a tensor in an initialized state; null for another number. Cells of
    constants must not be written. */
 void *{prefix}_cells(void *state, int tensor);
 
@@ -156,7 +156,7 @@ def _threads(model: FileContent) -> str:
         [
             "Let functions divide their work into parts, as many as threads, which parallel_for "
             f"runs. The state has {upper}_STATE_BYTES + (threads - 1) * {upper}_THREAD_BYTES "
-            "bytes. With a null parallel_for, and after initialisation, the caller's thread does "
+            "bytes. With a null parallel_for, and after initialization, the caller's thread does "
             "all. The number of threads and the order of the parts change no bit of a result."
         ]
     )

@@ -51,8 +51,7 @@ class Size:
         n: The number of positions; the greatest number for an extent at run time.
         basis: The meaning of the positions, such as `rgb`; None unifies with any basis.
         axis_id: Identifies the axis during projection inference; not part of equality.
-        extent: The number of positions at run time. It is rigid: it equals only itself, and no
-            number.
+        extent: The positions at run time. It is rigid: it equals itself, and no number.
     """
 
     n: int
@@ -72,8 +71,7 @@ class Window:
     Attributes:
         kernel: The window's size.
         dilation: Distance between the window's positions.
-        padded: True if the window may reach into margins, so that only the stride relates the
-            sizes.
+        padded: True if the window may reach into margins, so that only the stride counts.
     """
 
     kernel: Dim

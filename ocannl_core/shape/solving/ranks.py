@@ -59,9 +59,7 @@ def check_growth(state: SolverState, var: RowVar, cause: Constraint) -> None:
 
 
 def _positive_cycle(state: SolverState, var: RowVar) -> list[Constraint]:
-    """Return the causes of a reachable cycle of rank edges with a positive sum (Bellman-Ford);
-    empty if there is none.
-    """
+    """Return the causes of a cycle of rank edges with positive sum (Bellman-Ford), or none."""
     start, _ = state.root(var)
     best = {start: 0}
     length = {start: 0}

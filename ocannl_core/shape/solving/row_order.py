@@ -284,7 +284,6 @@ def _wait_for_names(state: SolverState, res: Row, opnd: Row, constraint: RowBelo
 
 
 def _left_axes(row: Row) -> tuple[Dim, ...]:
-    """Return the axes at the left end of a row."""
     return row.leading if row.tail is not None else row.trailing
 
 

@@ -1,6 +1,4 @@
-"""The tensor: an identity, a shape to be inferred, a number format (see `precision`), and a
-definition.
-"""
+"""The tensor: an identity, a shape, a number format (see `precision`), and a definition."""
 
 from __future__ import annotations
 
@@ -82,13 +80,11 @@ class Tensor(TensorMethods, Assignable):
         label: Name parts, most significant first.
         origin: The operation and the user's line that created it.
         definition: The source of its cells.
-        grad: The gradient of the backpropagated loss with respect to this tensor; None when it
-            needs none.
+        grad: The gradient of the backpropagated loss in this tensor; None when it needs none.
         recording: The recorded code that it belongs to, or None.
         loop: The loop to whose step it belongs, or None.
         made_in: The application of a block whose body made it, or None.
-        fixed_by: The operation that relies on the cells of a literal, which the host must not
-            overwrite then.
+        fixed_by: The operation that relies on a literal's cells, which the host must keep.
         is_overwritten: True once the host has overwritten a literal.
         effects: The code that follows each backpropagation through the tensor.
     """
@@ -152,6 +148,8 @@ class Tensor(TensorMethods, Assignable):
         self._layout: MarginLayout | None = None
         self.recording: Recording | None = None
         self.made_in: BlockApplication | None = session.block
+        if session.block is not None and isinstance(definition, Applied):
+            session.block.reads(session, definition.operands)
         is_computed = isinstance(definition, (Applied, Filled, ResultOf, ResultOfLoop))
         self.loop: Loop | None = session.loop if is_computed else None
         self.fixed_by: Origin | None = None
@@ -540,9 +538,7 @@ class Tensor(TensorMethods, Assignable):
         return transposed
 
     def note_memory(self) -> None:
-        """Make the changes of the session so far final: a failure that follows must not separate
-        the tensor from its memory.
-        """
+        """Make the session's changes final: a later failure must not lose the tensor's memory."""
         with self.session.undo_log.lock:
             self.session.undo_log.commit()
 
@@ -610,7 +606,7 @@ class Tensor(TensorMethods, Assignable):
         return definition.scopes if isinstance(definition, Declared | Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters it depends on, also through initialisers, oldest first."""
+        """Return the parameters it depends on, also through initializers, oldest first."""
 
         def needed(tensor: Tensor) -> tuple[Tensor, ...]:
             definition = tensor.definition

@@ -45,9 +45,9 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.ir.serialization.safetensors import StoredArray, header_bytes, layout
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime import values
+from ocannl_core.runtime.export.webassembly import compile_wasm
 from ocannl_core.runtime.store import BufferStore
 from ocannl_core.runtime.target_code import described_target
-from ocannl_core.runtime.webassembly import compile_wasm
 
 if TYPE_CHECKING:
     from ocannl_core.codegen.dialect import Dialect
@@ -335,7 +335,6 @@ class _Exporter:
     def _roles(
         self, given: Mapping[TensorNode, None], computed: Mapping[TensorNode, None]
     ) -> dict[TensorNode, Role]:
-        """Return the use of each tensor."""
         steps = (step for plan in self._plans.values() for step in plan.steps)
         written = {node for step in steps for node in nodes_written(step)}
 
@@ -382,7 +381,6 @@ class _Exporter:
         return bytes(self._infos[node].nbytes)
 
     def _plan(self, routine: ExportedRoutine) -> Plan:
-        """Return the plan of a routine for the target."""
         built = routine.linkable.built
         name = built.plan.name
         if built.usage.merged:
@@ -465,9 +463,7 @@ class _Exporter:
         }
 
     def _outputs(self) -> dict[TensorNode, None]:
-        """Return the nodes that are computed anew by each call, gradients left out, in the order of
-        their creation.
-        """
+        """Return the nodes that each call computes anew, without gradients, oldest first."""
         usages = [each.linkable.usage for each in self._functions.values()]
         writes = set().union(*(each.writes for each in usages))
         kept = set().union(*(each.reads_first for each in usages))
@@ -562,7 +558,6 @@ def _without_tiles(target: Target) -> Target:
 
 
 def _check_step(step: LeafStep, name: str, code: ResolvedCode) -> None:
-    """Check that a step has code in C."""
     if not isinstance(step, HostCall):
         return
     op = step.call.op

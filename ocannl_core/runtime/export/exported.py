@@ -229,8 +229,7 @@ def load_exported(
         threads: The threads that share a call, if the file was exported for them.
 
     Raises:
-        ExportedError: if the file is no shared library, none of an exported file, or one for a
-            single thread.
+        ExportedError: if the file is no shared library of an export, or for a single thread.
         OSError: if there is no such file.
     """
     file = Path(path).resolve()
