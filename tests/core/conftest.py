@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ocannl_core as oc
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.passes.kernels.split_kernels import split_kernels
+
+BOUNDED = oc.Context, oc.Routine
+"""Classes whose messages get the user's line once their public names have been read."""
 
 Arrays = Mapping[TensorNode, Any]
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]

@@ -116,7 +116,7 @@ def test_a_virtual_node_has_no_value_before_its_routine_runs(
     assert message(caught) == snapshot("""\
 A tensor that a routine computes without storing it can be read later while its operands are unchanged.
   found  t: it is virtual in first, which has not run
-  where  running second, at test_rematerialisation.py:115: second()
+  where  running second, at test_rematerialization.py:115: second()
   try    run first first\
 """)
 
@@ -133,7 +133,7 @@ def test_new_host_data_makes_a_virtual_node_stale(context: Context, model: Virtu
     assert message(caught) == snapshot("""\
 A tensor that a routine computes without storing it can be read later while its operands are unchanged.
   found  t: it is virtual in first, and x, from which it is computed, has been written since that ran
-  where  running second, at test_rematerialisation.py:132: second()
+  where  running second, at test_rematerialization.py:132: second()
   try    run first again first, or compile it with keep=[t, ...], which replaces its results\
 """)
     first()
@@ -163,7 +163,7 @@ def test_a_definition_does_not_move_past_a_write_in_its_own_routine(
     assert message(caught) == snapshot("""\
 A tensor that a routine computes without storing it can be read later while its operands are unchanged.
   found  t: it is virtual in first, and something that it is computed from is written between its definition and a read of it: first writes w afterwards
-  where  compiling second, at test_rematerialisation.py:162: context.compile(model.second())
+  where  compiling second, at test_rematerialization.py:162: context.compile(model.second())
   try    compile first with keep=[t, ...], which replaces its results, and run it\
 """)
 

@@ -53,13 +53,13 @@ def test_calls_give_exactly_the_bound_indices(context: Context, toy: Toy) -> Non
     assert refusal(pick) == snapshot("""\
 A call gives a value to every static index that the routine was compiled with.
   found  missing: i
-  where  running pick
+  where  running pick, at test_routine.py:36: routine(**indices)
   try    pick(i=...)\
 """)
     assert refusal(pick, i=1, j=2) == snapshot("""\
 A call gives a value to every static index that the routine was compiled with.
   found  unknown: j
-  where  running pick
+  where  running pick, at test_routine.py:36: routine(**indices)
   try    pick(i=...); ctx[x] = array gives data\
 """)
 
@@ -70,7 +70,7 @@ def test_a_routine_without_bindings_takes_no_index(context: Context, toy: Toy) -
     assert refusal(routine, i=1) == snapshot("""\
 A call gives a value to every static index that the routine was compiled with.
   found  unknown: i
-  where  running routine
+  where  running routine, at test_routine.py:36: routine(**indices)
   try    routine(); ctx[x] = array gives data; indices are bound with ctx.compile(..., bindings=[i])\
 """)
     routine()
@@ -92,13 +92,13 @@ def test_the_refusal_names_the_range(context: Context, toy: Toy) -> None:
     assert refusal(pick, i=3) == snapshot("""\
 A static index stays in its range: i in range(3).
   found  i = 3
-  where  running pick; its range is declared so
+  where  running pick; its range is declared so, at test_routine.py:36: routine(**indices)
   try    give i from 0 to 2\
 """)
     assert refusal(pick, i=1.5) == snapshot("""\
 The value of a static index is an integer.
   found  i = 1.5
-  where  running pick\
+  where  running pick, at test_routine.py:36: routine(**indices)\
 """)
 
 
@@ -113,7 +113,7 @@ def test_an_index_without_a_declared_range_is_bounded_by_its_uses(
     assert refusal(pick, i=4) == snapshot("""\
 A static index stays in its range: i in range(4).
   found  i = 4
-  where  running pick; other values leave axis 0 of table
+  where  running pick; other values leave axis 0 of table, at test_routine.py:36: routine(**indices)
   try    give i from 0 to 3\
 """)
 
@@ -134,7 +134,7 @@ def test_indices_that_code_uses_are_bound(context: Context, toy: Toy) -> None:
     assert str(caught.value) == snapshot("""\
 Every static index that code uses is bound when it is compiled.
   found  unbound: i
-  where  compiling pick
+  where  compiling pick, at test_routine.py:133: context.compile(row_of(toy, StaticIndex("i", 4))[0])
   try    ctx.compile(..., bindings=[i])\
 """)
 
@@ -146,7 +146,7 @@ def test_bindings_have_different_names(context: Context, toy: Toy) -> None:
     assert str(caught.value) == snapshot("""\
 The static indices of a routine have different names: they are its keyword arguments.
   found  several named i
-  where  compiling pick
+  where  compiling pick, at test_routine.py:145: context.compile(row_of(toy, index)[0], [index, StaticIndex("i", 2)])
   try    give each its own name: oc.static_index("row"), oc.static_index("column")\
 """)
 
@@ -182,7 +182,7 @@ def test_indices_that_address_one_axis_together_are_checked_together(
     assert refusal(pick, first=1, second=2) == snapshot("""\
 Static indices that address an axis together stay inside it: 2*first + second in range(0, 4).
   found  first = 1, second = 2
-  where  running routine; other values leave axis 0 of table\
+  where  running routine; other values leave axis 0 of table, at test_routine.py:36: routine(**indices)\
 """)
 
 
