@@ -134,9 +134,7 @@ class Backend:
 
     @property
     def is_synchronous(self) -> bool:
-        """True if work is finished when the call that submits it returns: the plugin has no
-        `ocannl_synchronize`.
-        """
+        """True if submitted work is finished at once: the plugin has no `ocannl_synchronize`."""
         plugin = self.manager.get_plugin(self.name)
         return not callable(getattr(plugin, "ocannl_synchronize", None))
 
@@ -376,9 +374,7 @@ class Backend:
         return self._checked(hook, buffer, violation_of_buffer(buffer, info, target))
 
     def import_array(self, array: object, target: Target) -> Buffer | None:
-        """Return the memory of an object of another library on a device as a buffer; None if the
-        backend has no access to it.
-        """
+        """Return memory of another library on a device as a buffer; None if it has no access."""
         if not self.manager.hook.ocannl_import.get_hookimpls():
             return None
         hook = "ocannl_import"
@@ -388,9 +384,7 @@ class Backend:
         return self._checked(hook, buffer, violation_of_import(buffer, target))
 
     def share(self, buffer: Buffer, target: Target) -> Buffer | None:
-        """Return the memory of another backend's buffer as memory of a device; None if it cannot
-        address it.
-        """
+        """Return another backend's buffer as memory of a device; None if not addressable."""
         if not self.manager.hook.ocannl_share.get_hookimpls():
             return None
         hook = "ocannl_share"
@@ -403,8 +397,7 @@ class Backend:
         """Copy cells to or from a device of this backend, or between two of them.
 
         Raises:
-            TransferError: if the buffers differ in format or extents, or the backend does not serve
-                them.
+            TransferError: if the buffers differ in format or extents, or are not served.
         """
         return transfer(self, self, destination, source)
 
@@ -433,9 +426,7 @@ class Backend:
             raise self.fault(hook, f"it must return True, and returned {shown(answer)}")
 
     def record_event(self, target: Target) -> Event | None:
-        """Return the event after all work submitted to the device so far; None if the backend
-        records no events.
-        """
+        """Return the event after all work submitted so far; None if the backend has no events."""
         hook = "ocannl_record_event"
         event: Event | None = self._call(hook, target=target)
         return None if event is None else self.checked_event(hook, event, target)

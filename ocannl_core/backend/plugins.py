@@ -176,8 +176,7 @@ def check_wrapper(name: str, plugin: object) -> None:
     """Check a plugin that wraps the hooks of every backend.
 
     Raises:
-        PluginError: if it does not follow the hook specifications or could replace a backend's
-            result.
+        PluginError: if it breaks the hook specifications or could replace a backend's result.
     """
     check_api(plugin)
     manager = _manager_with(name, plugin)

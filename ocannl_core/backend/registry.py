@@ -141,9 +141,7 @@ def get_registry() -> Registry:
 
 
 def _scan(*groups: str) -> list[_Plugins]:
-    """Return the plugins of some groups that installed distributions declare, without importing
-    any of them.
-    """
+    """Return the plugins of some groups that installed distributions declare; import none."""
     # Imported here because it replaces the standard finder, and to keep importing the core cheap.
     from importlib_metadata import entry_points
 
@@ -243,9 +241,7 @@ def commands() -> dict[str, tuple[PluginEntry, Callable[[], object]]]:
 
 
 def corpora() -> dict[str, tuple[PluginEntry, Callable[[], object]]]:
-    """Return the corpora of cases that other distributions add to `ocannl check-backend`, by name,
-    with their loaders.
-    """
+    """Return the corpora that other distributions add to `ocannl check-backend`, by name."""
     return _with_loaders(CORPORA_GROUP)
 
 
@@ -311,8 +307,7 @@ def load_all() -> tuple[Backend, ...]:
     """Return every backend that loads, by name; `backend_entries` marks the others as broken.
 
     Raises:
-        BackendNotFoundError: for the first that does not load, if the setting `strict_plugins` is
-            on.
+        BackendNotFoundError: for the first that does not load, if `strict_plugins` is on.
     """
     return tuple(load_each())
 

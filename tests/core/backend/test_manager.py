@@ -354,3 +354,4 @@ def test_an_empty_list_of_plugins_loads_none(install: Install, only: Only) -> No
     with pytest.raises(BackendNotFoundError) as caught:
         manager.select()
     assert "slow: disabled by the settings" in caught.value.found.splitlines()
+    assert caught.value.fix.startswith("change the settings load_plugins and disable_plugins, or ")

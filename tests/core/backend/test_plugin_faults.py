@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import TargetReport
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, HookError, OcannlError
+from ocannl_core.base.files.directory import warn_once
 from ocannl_core.ir.kernels.nodes import FinishedStep, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.target import Target, ThreadBlocks
@@ -99,6 +101,28 @@ def test_an_interruption_by_the_user_is_no_fault_of_a_plugin(hook: str) -> None:
     faulty(**{hook: fail})
     with pytest.raises(KeyboardInterrupt):
         run("faulty")
+
+
+@pytest.mark.parametrize("hook", ["ocannl_generate", "ocannl_synchronize", "ocannl_targets"])
+def test_a_warning_of_the_core_in_a_hook_is_no_fault_of_a_plugin(hook: str) -> None:
+    def fail() -> None:
+        warn_once("Compiled code is not kept", Path(hook), OSError("no luck"))
+
+    faulty(**{hook: fail})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="Compiled code is not kept: ocannl_"):
+            run("faulty")
+
+
+def test_a_warning_of_a_plugin_in_a_hook_names_it() -> None:
+    def fail() -> None:
+        warnings.warn("something is old", DeprecationWarning, stacklevel=1)
+
+    faulty(ocannl_generate=fail)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "ocannl_generate: it raised DeprecationWarning: something is old" in fails()
 
 
 def test_the_error_of_a_hook_has_the_distribution_and_the_line(install: Install) -> None:
