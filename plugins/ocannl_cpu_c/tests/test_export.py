@@ -6,9 +6,7 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from functools import reduce
 from importlib.util import find_spec
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -429,56 +427,15 @@ int main(void) {
 }
 """
     )
-    check_sanitized(tmp_path, "address,undefined")
-
-
-def check_sanitized(folder: Path, sanitizers: str) -> None:
-    """Check that `main.c` and `model.c` run without a report of the sanitizers."""
-    command = [compilers()[0], "-w", "-O1", f"-fsanitize={sanitizers}", "-static-libasan"]
-    sources = [str(folder / "main.c"), str(folder / "model.c")]
+    command = [compilers()[0], "-w", "-O1", "-fsanitize=address,undefined", "-static-libasan"]
+    sources = [str(tmp_path / "main.c"), str(tmp_path / "model.c")]
     linked = subprocess.run(
-        [*command, *sources, "-lm", "-o", str(folder / "main")], capture_output=True, check=False
+        [*command, *sources, "-lm", "-o", str(tmp_path / "main")], capture_output=True, check=False
     )
     if linked.returncode:
         pytest.skip("no sanitizers on this machine")
-    ran = subprocess.run([str(folder / "main")], capture_output=True, text=True, check=False)
+    ran = subprocess.run([str(tmp_path / "main")], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("target", ["portable", "x86-64"])
-def test_nothing_undefined_happens_at_the_edges_of_functions(tmp_path: Path, target: str) -> None:
-    """Numbers that are negative, far from 0, or none."""
-    x = oc.placeholder("x", output=[24])
-    results = {
-        "a": oc.log(x),
-        "b": oc.log2(x),
-        "c": oc.log1p(x),
-        "d": oc.cast(x, "int32"),
-        "e": oc.cast(x, "int8"),
-        "f": oc.sort(x),
-        "g": oc.argsort(x, descending=True),
-        "h": oc.exp(x) + oc.expm1(x) + oc.tanh(x) + oc.sin(x) + oc.erf(x),
-    }
-    ctx = oc.Context("cpu_c")
-    code = reduce(add, map(oc.train.forward, results.values()))
-    routine = ctx.compile(code, keep=list(results.values()))
-    ctx.export({"run": routine}, tmp_path / "model.c", outputs=results, target=target)
-    outputs = ", ".join("0" for _ in results)
-    (tmp_path / "main.c").write_text(
-        f"""\
-#include "model.h"
-#include <math.h>
-static _Alignas(64) char state[MODEL_STATE_BYTES];
-int main(void) {{
-  float x[24] = {{
-    0, -0.0f, 1, -1, NAN, -NAN, INFINITY, -INFINITY, 0x1p-149f, -0x1p-149f, 0x1p-126f, -0x1p-127f,
-    0x1p31f, -0x1p31f, 0x1p54f, -0x1p54f, 3e38f, -3e38f, -0.5f, -2, 128, -129, 4e9f, -4e9f,
-  }};
-  return model_init(state, sizeof state) || model_run(state, x, {outputs});
-}}
-"""
-    )
-    check_sanitized(tmp_path, "undefined,float-cast-overflow")
 
 
 def test_calls_of_python_are_checked(tmp_path: Path) -> None:
