@@ -79,8 +79,7 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
             one name, `NAME@DISTRIBUTION` is the one of a distribution.
 
     Raises:
-        BackendNotFoundError: if the requested backend or device cannot be used, or there is
-            none at all.
+        BackendNotFoundError: if the requested backend or device cannot be used, or is missing.
         UsageError: if the device is no number.
     """
     by = ""

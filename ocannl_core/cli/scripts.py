@@ -92,8 +92,7 @@ def returned_by(command: str, program: str, arguments: Sequence[str], file: str)
         The name of the function, and its result; a routine or other value under the name, as it is.
 
     Raises:
-        UsageError: if there is no such file, no function is named, or the program has none of the
-            name.
+        UsageError: if there is no such file, or no function of the name, or none is named.
     """
     script, _, name = program.rpartition(":")
     wrong = program

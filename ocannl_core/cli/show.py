@@ -54,7 +54,6 @@ class _Shown(RunObserver):
         self._pattern = pattern
 
     def linked(self, routine: LinkedRoutine) -> None:
-        """Print a routine."""
         if fnmatch.fnmatch(routine.name, self._pattern):
             self.count += 1
             print("\n".join(_lines(routine.build, self._stages)), flush=True)

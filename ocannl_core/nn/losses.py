@@ -51,7 +51,7 @@ def cross_entropy(
     `...|classes`, probabilities. An example whose probabilities are 0 has the loss 0.
 
     Args:
-        scores: Unnormalised logarithms of probabilities.
+        scores: Unnormalized logarithms of probabilities.
         targets: The true classes.
         smoothing: The probability that is spread evenly over all classes.
         ignore: A target whose examples do not count, such as -100; only beside integers.
@@ -103,7 +103,7 @@ def binary_cross_entropy(
     Shapes: both equal, of any kind of axes. A mean is over all cells.
 
     Args:
-        scores: Unnormalised logarithms of odds.
+        scores: Unnormalized logarithms of odds.
         targets: Probabilities.
         reduction: As for `cross_entropy`; `"none"` is one number for each cell.
 
@@ -196,8 +196,7 @@ def accuracy(
         reduction: As for `cross_entropy`; `"none"` is 1 for each example that is right.
 
     Raises:
-        UsageError: if the targets are no integers; and when the routine runs, if one is the number
-            of no class.
+        UsageError: if targets are no integers; when the routine runs, if one is no class.
     """
     _check_classes(scores, targets, "accuracy", reduction)
     # the cell of the true class is not exceeded by any

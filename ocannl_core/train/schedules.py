@@ -75,7 +75,15 @@ class Schedule(ABC):
                 found=f"step={step!r}",
                 fix="schedule(0) is the value for the first update",
             )
-        return float(self.value(float(step)))
+        found = self.value(float(step))
+        if isinstance(found, Tensor):
+            raise UsageError.at_caller(
+                "The value of a schedule for a number of updates is a number.",
+                found=f"{found!r} of {type(self).__name__}.value({float(step)})",
+                fix="compute with Python's functions, such as min and math.cos, where step is no "
+                "oc.Tensor; an optimizer needs the tensor alone",
+            )
+        return float(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ocannl_core.ir.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps
 from ocannl_core.ir.loops.nodes import AxisKind, Expr, Local, LoopBound, Scope, Stmt
 from ocannl_core.ir.node import Margin, NodeInfo
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.passes.kernels.pipeline import nest_passes
+from ocannl_core.passes.kernels.pipeline import nest_passes, plan_passes
 from ocannl_core.passes.loops.decisions import Decisions
 from ocannl_core.passes.loops.pipeline import core_passes
 from ocannl_core.testing.conformance import BackendConformance
@@ -200,8 +200,9 @@ def test_the_passes_are_those_of_the_pipelines_in_their_order() -> None:
     _, loops, kernels = re.split(r"^## Passes over \w+$", text, flags=re.MULTILINE)
     listed = re.findall(r"^\| ([\w -]+) \| `", loops, re.MULTILINE)
     assert listed == [each.name for each in core_passes(Decisions({}))]
-    table = kernels[: kernels.index("**Why nests are recognised")]
+    table = kernels[: kernels.index("**Why nests are recognized")]
     listed = re.findall(r"^\| ([\w -]+) \| `", table, re.MULTILINE)
     for target in TARGETS:
-        names = [name for name, _ in nest_passes(target, lambda _: None)]
+        passes = (*plan_passes(target), *nest_passes(target, lambda _: None))
+        names = [name for name, _ in passes]
         assert [name for name in listed if name in names] == names

@@ -75,11 +75,9 @@ class _Results:
         self._tokens = 0
 
     def find(self, settings: Hashable, form: Key) -> _Known | None:
-        """Return a known result."""
         return self._known.get((settings, form))
 
     def add(self, settings: Hashable, form: Key, result: _Known) -> None:
-        """Add a result."""
         if self._tokens + len(form) > _MOST_TOKENS:
             self._known, self._tokens = {}, 0
         self._tokens += len(form)
@@ -90,7 +88,7 @@ _results = _Results()
 
 
 def is_loop_free(stmt: ir.Stmt) -> bool:
-    """Return True if a statement has no loops, and so shares a kernel with its neighbours."""
+    """Return True if a statement has no loops, and so shares a kernel with its neighbors."""
     if isinstance(stmt, ir.Block):
         return all(map(is_loop_free, stmt.stmts))
     return isinstance(stmt, _LOOP_FREE) and not contains(stmt, ir.For)

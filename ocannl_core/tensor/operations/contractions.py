@@ -233,14 +233,11 @@ def einsum(
         values: Numbers for names in the specification: for coefficients, and sizes of axes.
         capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
         label: A name for the result.
-        dtype: The number format of the result and of its sums; it follows from the operands when
-            not given.
-        requires_grad: True for a result with a gradient; by default it has one where an operand
-            has.
+        dtype: The number format of the result and its sums; by default that of the operands.
+        requires_grad: True for a result with a gradient; by default if an operand has one.
 
     Raises:
-        SpecError: if the specification does not follow the notation or has another number of
-            operands.
+        SpecError: if the specification is malformed or has another number of operands.
         ShapeError: if the operands' shapes do not fit it.
     """
     if not 1 <= len(operands) <= len(_EINSUMS):

@@ -187,8 +187,7 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
     Args:
         axis: The axes; all when not given.
         keepdims: True to leave axes of size 1.
-        ddof: The number by which the divisor is less than the number of cells: 1 for an unbiased
-            estimate.
+        ddof: The number subtracted from the count in the divisor: 1 for an unbiased estimate.
     """
     reduction = _reduction("var", x, axis, keepdims)
     given = as_float(reduction.x)
@@ -201,9 +200,7 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
 
 
 def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
-    """Return the square root of the variance, whose gradient is 0 where it is 0; arguments are as
-    for `var`.
-    """
+    """Return the square root of the variance, with gradient 0 at 0; arguments as for `var`."""
     cells = operand(x, "std")
     variance = var(in_wide_range(cells), axis, keepdims=keepdims, ddof=ddof)
     return in_format_of(cells, _root(variance, 0.5))

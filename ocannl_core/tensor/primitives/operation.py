@@ -88,15 +88,12 @@ class Operation:
         logic: The correspondence of axes: `"."`, `"@"`, `"T"`, or an einsum specification; None
             where it follows from the assignments of `forward`.
         forward: The assignments of the result slot `v` from the operand slots `v1`, `v2`, `v3`.
-        gradient: The accumulations into the gradient slots `g1`, `g2`, `g3`; None when no gradient
-            flows.
-        primitive: The scalar primitive it lifts, or None; used bare inside the code of other
-            operations.
+        gradient: The accumulations into the gradient slots `g1`, `g2`, `g3`, if any.
+        primitive: The scalar primitive it lifts, or None; bare in the code of other operations.
         combine: The accumulation with which `forward` writes the result; None for plain assignment.
         positions: The number of operands, the last ones, whose cells are positions and not values;
             their formats do not influence the result's format.
-        moves_cells: True if the result consists of cells of operands, though no primitive states
-            it.
+        moves_cells: True if the result is cells of operands, though no primitive states it.
         gradient_expression: Returns the terms of the operands' gradients for the operands and the
             gradient of the result, as expressions, where the assignments of `gradient` have no
             derivative; else None.
@@ -134,8 +131,7 @@ class Operation:
                 assignment, `"2*o + k; k => o over o<3, k<2"`.
             padded: True to pad the windows of a specification that are marked neither `=` nor `<`.
             values: Numbers for names in a specification: for coefficients, and sizes of axes.
-            capture: Dimensions made by `oc.dim`, to stand for the sizes of names in a
-                specification.
+            capture: Dimensions made by `oc.dim`, to stand for sizes in a specification.
             label: A name for the result.
             dtype: The number format of the result; it follows from the operands when not given.
             requires_grad: False to stop gradients, True for a gradient even if no operand has one;
@@ -414,7 +410,6 @@ class Operation:
         values: Mapping[str, int] | None,
         capture: Capture,
     ) -> Logic:
-        """Return the logic of a call."""
         parts = None if self.logic is not None else self._logic_of_parts()
         if parts is not None:
             if text is not None or padded is not None or values or capture:
@@ -539,16 +534,14 @@ def define_operation(
     Args:
         name: The name in printed code, labels and messages.
         forward: A function that assigns the result slot `v` from the operand slots.
-        gradient: A function that accumulates into the gradient slots; left out when no gradient
-            flows.
+        gradient: A function that accumulates into the gradient slots, if a gradient flows.
         logic: The correspondence of axes: `"."` pointwise, `"@"` compose, `"T"` transpose, or an
             einsum specification. When not given, each assignment may state its own, `v.assign(v1,
             logic="i => 2*i")`, or `v[oc.neutral] += oc.multiply(v1, v2, logic="i; j => ij")`, and
             is pointwise otherwise.
         primitive: The primitive that `forward` applies once, or None: recorded assignments compute
             such an operation in place.
-        combine: The accumulation with which `forward` writes the result, or None; only beside
-            `primitive`.
+        combine: The accumulation with which `forward` writes, or None; beside `primitive` only.
         operands: The number of operands, where the slots `vs` and `gs` stand for all of them.
 
     Raises:

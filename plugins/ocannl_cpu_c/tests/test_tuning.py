@@ -20,7 +20,7 @@ from ocannl_core.compile.placements.placement_cache import placement_cache
 from ocannl_core.compile.trial_memory import index_values
 from ocannl_core.compile.tuned_placements import Flip, PlacementResult
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import TuningResult
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.loops.usage import IndexBound

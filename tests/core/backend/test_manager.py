@@ -8,6 +8,7 @@ import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -184,6 +185,13 @@ A backend must have a name of its own.
   found  'taken' is taken by plugin dist-taken 1.0 (entry point taken = plugin_taken)
   try    register it under another name\
 """)
+
+
+@pytest.mark.parametrize("name", [3, "", "chip:0", "chip@mine"])
+def test_a_backend_is_registered_under_a_name_that_contexts_take(name: Any) -> None:
+    with pytest.raises(UsageError, match="a text without : and @"):
+        manager.register(name, types.ModuleType("mine"))
+    assert manager.select("interp")[0].name == "interp"
 
 
 def test_without_a_request_the_device_of_highest_priority_is_chosen(

@@ -190,7 +190,7 @@ def message_of(project: Path, text: str) -> str:
 
 
 def test_an_unknown_key_without_close_ones_is_answered_with_all(project: Path) -> None:
-    message = message_of(project, "colour = 'red'\n")
+    message = message_of(project, "color = 'red'\n")
     assert "try    the settings are accumulation, allow_nan, asynchronous," in message
 
 

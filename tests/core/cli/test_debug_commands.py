@@ -232,14 +232,14 @@ def test_verify_names_the_assignment_that_differs(capsys: pytest.CaptureFixture[
     assert lines[-1].endswith("1 runs, 3 assignments, 1 differences")
 
 
-def test_verify_tells_optimised_code_from_single_assignments(
+def test_verify_tells_optimized_code_from_single_assignments(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     faulty(ocannl_passes=lambda: [NamedPass("spoil", spoil)])
     assert main(["verify", "--backends", "faulty,interp", "program.py"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == snapshot(
-        "step, run 1: add differs by 3.47, although every assignment alone agrees: the optimised code differs"
+        "step, run 1: add differs by 3.47, although every assignment alone agrees: the optimized code differs"
     )
 
 

@@ -135,7 +135,7 @@ def test_models_with_recomputed_matrices_have_the_gradients_of_plain_loops(name:
 def before_groups(program: LoopProgram) -> NestPlan:
     """Return the plan of a program before its rows are grouped."""
     plans = dict(nest_plans(split_kernels(program), CACHES))
-    return plans["rematerialise"]
+    return plans["rematerialize"]
 
 
 def change(plan: NestPlan, node: TensorNode, since: str) -> NestPlan:
