@@ -1,6 +1,6 @@
 """Rendering of statements other than loops, stores and assignments.
 
-Reductions across neighbouring threads:
+Reductions across neighboring threads:
 
     v0 = subgroup 4 add(v0)      -->      const float v1 = __shfl_xor_sync(0xfu, v0, 2);
                                           v0 += v1;
@@ -147,8 +147,7 @@ def render_subgroup_reduce(stmt: ir.SubgroupReduce, threads: int, expressions: E
     """Write a reduction across threads.
 
     Raises:
-        CodegenError: if the number of threads of a block is no multiple of the lanes, or for
-            128-bit words.
+        CodegenError: if the threads of a block are no multiple of the lanes, or for words.
     """
     local, dtype, state = stmt.local, stmt.local.dtype, expressions.state
     dialect, names, writer = state.dialect, state.names, state.writer
@@ -215,7 +214,7 @@ def render_scatter(stmt: ir.Scatter, expressions: Expressions) -> None:
 def render_check(check: ir.CheckPositions, counts: tuple[int, int], state: RenderState) -> None:
     """Write a check, which sets a flag if a position is out of bounds.
 
-    The loop has no exit, so that compilers vectorise it. Threads of a device share the positions
+    The loop has no exit, so that compilers vectorize it. Threads of a device share the positions
     along the longest axis; all that find a failure store the same number.
 
     Args:

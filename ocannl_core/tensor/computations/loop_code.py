@@ -265,9 +265,7 @@ class LoopCode:
         operations: Mapping[TensorNode, float],
         forward: _ForwardLoop,
     ) -> set[TensorNode]:
-        """Return the nodes to keep for all steps in a number of bytes: the nodes with the most
-        operations for each byte.
-        """
+        """Return the nodes to keep within some bytes: those with the most operations per byte."""
         infos = self._emitter.nodes
         found: set[TensorNode] = set()
         for node in sorted(nodes, key=lambda n: (-operations.get(n, 0), n.id)):
@@ -384,8 +382,6 @@ class _Step:
                     self._emitter.passed.discard(inner)
                 case ResultOf(application):
                     self._emitter.calls.forget(application)
-                case _:
-                    pass
 
 
 def steps_of(loop: Loop) -> int:
