@@ -256,7 +256,8 @@ class Optimizer(ABC):
         steps nor decay move them, and they have no state.
 
         Args:
-            params: The parameters to update instead; frozen ones among them decay.
+            params: The parameters to update instead, such as `net.params`; frozen ones among them
+                decay.
             shard: The rows of each parameter to update, with state for them alone; None for all.
 
         Raises:
