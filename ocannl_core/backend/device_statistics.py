@@ -10,9 +10,7 @@ from ocannl_core.backend.protocols import MemoryStatistics
 
 
 def host_memory_statistics() -> MemoryStatistics | None:
-    """Return the memory of this machine and the part that this process holds; None on systems that
-    do not state it.
-    """
+    """Return the memory of this machine and the part of this process; None if unknown."""
     try:
         page = os.sysconf("SC_PAGE_SIZE")
         total, free = (page * os.sysconf(f"SC_{each}PHYS_PAGES") for each in ("", "AV"))

@@ -31,8 +31,7 @@ def linked_buffer(
             it accesses all memory of its backend.
 
     Raises:
-        LinkError: if there is none, if it belongs to another backend or device, or if it does not
-            fit the node.
+        LinkError: if there is none, if it belongs to another device, or does not fit the node.
     """
     buffer = buffers.get(node)
     if not isinstance(buffer, kind) or (is_reached is not None and not is_reached(buffer)):

@@ -116,6 +116,7 @@ class Backend:
         key: The key in the registry: its name, followed by `@` and its distribution if another
             plugin of that name comes first.
         failures: Its devices that are unusable.
+        hung: The report on a search for devices that hung, by its time limit.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Backend:
     manager: pluggy.PluginManager = field(repr=False)
     key: str
     failures: DeviceFailures = field(default_factory=DeviceFailures, repr=False)
+    hung: dict[float, TargetReport] = field(default_factory=dict, repr=False)
 
     @property
     def plugin(self) -> str:
@@ -132,9 +134,7 @@ class Backend:
 
     @property
     def is_synchronous(self) -> bool:
-        """True if work is finished when the call that submits it returns: the plugin has no
-        `ocannl_synchronize`.
-        """
+        """True if submitted work is finished at once: the plugin has no `ocannl_synchronize`."""
         plugin = self.manager.get_plugin(self.name)
         return not callable(getattr(plugin, "ocannl_synchronize", None))
 
@@ -164,13 +164,18 @@ class Backend:
         )
 
     def targets(self) -> TargetReport:
-        """Return the usable devices; an exception of the hook becomes the reason of the report."""
+        """Return the usable devices; an exception of the hook becomes the reason of the report. A
+        search that hung is not repeated with the same time limit.
+        """
         limit = settings.current().plugin_timeout
+        if limit in self.hung:
+            return self.hung[limit]
         try:
             report: object = call_within(limit, self.manager.hook.ocannl_targets)
             violation = violation_of_report(report, self.name)
         except TimeoutError as error:
-            return self._defect(f"looking for devices hangs: {describe_hang(error)}", _PATIENCE)
+            reason = f"looking for devices hangs: {describe_hang(error)}"
+            return self.hung.setdefault(limit, self._defect(reason, _PATIENCE))
         except HookError as error:
             return self._defect(f"looking for devices failed: {error.found}", error.fix)
         except BaseException as error:
@@ -369,9 +374,7 @@ class Backend:
         return self._checked(hook, buffer, violation_of_buffer(buffer, info, target))
 
     def import_array(self, array: object, target: Target) -> Buffer | None:
-        """Return the memory of an object of another library on a device as a buffer; None if the
-        backend has no access to it.
-        """
+        """Return memory of another library on a device as a buffer; None if it has no access."""
         if not self.manager.hook.ocannl_import.get_hookimpls():
             return None
         hook = "ocannl_import"
@@ -381,9 +384,7 @@ class Backend:
         return self._checked(hook, buffer, violation_of_import(buffer, target))
 
     def share(self, buffer: Buffer, target: Target) -> Buffer | None:
-        """Return the memory of another backend's buffer as memory of a device; None if it cannot
-        address it.
-        """
+        """Return another backend's buffer as memory of a device; None if not addressable."""
         if not self.manager.hook.ocannl_share.get_hookimpls():
             return None
         hook = "ocannl_share"
@@ -396,8 +397,7 @@ class Backend:
         """Copy cells to or from a device of this backend, or between two of them.
 
         Raises:
-            TransferError: if the buffers differ in format or extents, or the backend does not serve
-                them.
+            TransferError: if the buffers differ in format or extents, or are not served.
         """
         return transfer(self, self, destination, source)
 
@@ -426,9 +426,7 @@ class Backend:
             raise self.fault(hook, f"it must return True, and returned {shown(answer)}")
 
     def record_event(self, target: Target) -> Event | None:
-        """Return the event after all work submitted to the device so far; None if the backend
-        records no events.
-        """
+        """Return the event after all work submitted so far; None if the backend has no events."""
         hook = "ocannl_record_event"
         event: Event | None = self._call(hook, target=target)
         return None if event is None else self.checked_event(hook, event, target)

@@ -176,8 +176,7 @@ def check_wrapper(name: str, plugin: object) -> None:
     """Check a plugin that wraps the hooks of every backend.
 
     Raises:
-        PluginError: if it does not follow the hook specifications or could replace a backend's
-            result.
+        PluginError: if it breaks the hook specifications or could replace a backend's result.
     """
     check_api(plugin)
     manager = _manager_with(name, plugin)
@@ -207,7 +206,8 @@ def check_api(plugin: object) -> None:
         raise PluginError(
             f"it states no OCANNL_API; a plugin for this version states OCANNL_API = {ours}"
         )
-    if type(stated) is not tuple or [type(part) for part in stated] != [int, int]:
+    is_pair = type(stated) is tuple and [type(part) for part in stated] == [int, int]
+    if not is_pair or min(stated) < 0:
         raise PluginError(
             f"its OCANNL_API must be two integers such as {ours}, and is {shown(stated)}"
         )

@@ -27,46 +27,21 @@ new primitives and features. A plugin states the version that it needs as `OCANN
 and the period for which each is accepted are in `docs/reference/backend_versions.md`.
 """
 
+# fmt: off
 NAMES_SINCE = {
-    (1, 1): frozenset(
-        {
-            "DeviceError",
-            "DeviceFailure",
-            "MemoryStatistics",
-            "OCANNL_SETTINGS",
-            "Target.has_device",
-            "Target.primitives",
-            "UnsupportedError",
-            "allocate_pieces",
-            "arithmetic.EVERY_PRIMITIVE",
-            "arithmetic.Primitives",
-            "arithmetic.primitives_of",
-            "files.PackagedCompiler",
-            "files.cache_variables",
-            "files.packaged_compiler",
-            "files.replacement",
-            "host_memory_statistics",
-            "instructions",
-            "launches.CompilerVectorization",
-            "libraries",
-            "linked_buffer",
-            "loops.AxisKind.DOT",
-            "loops.raise_failed_check",
-            "memory",
-            "ocannl_described",
-            "ocannl_device_error",
-            "ocannl_library",
-            "ocannl_memory_statistics",
-            "ocannl_refuse",
-            "ocannl_share",
-            "ocannl_time_launch",
-            "queues.process_lock",
-            "rendering.NotVectorizedError",
-            "settings.of_plugin",
-            "settings.setting",
-        }
-    )
+    (1, 1): frozenset((
+        "DeviceError", "DeviceFailure", "MemoryStatistics", "OCANNL_SETTINGS", "Target.has_device",
+        "Target.primitives", "UnsupportedError", "allocate_pieces", "arithmetic.EVERY_PRIMITIVE",
+        "arithmetic.Primitives", "arithmetic.primitives_of", "files.PackagedCompiler",
+        "files.cache_variables", "files.packaged_compiler", "files.replacement",
+        "host_memory_statistics", "instructions", "launches.CompilerVectorization", "libraries",
+        "linked_buffer", "loops.AxisKind.DOT", "loops.raise_failed_check", "memory",
+        "ocannl_described", "ocannl_device_error", "ocannl_library", "ocannl_memory_statistics",
+        "ocannl_refuse", "ocannl_share", "ocannl_time_launch", "queues.process_lock",
+        "rendering.NotVectorizedError", "settings.of_plugin", "settings.setting",
+    ))
 }
+# fmt: on
 """The names that each version after 1.0 has added: of `backend_api` and, with a point, of its
 modules, fields of `Target`, hooks, and constants of plugins. The name of a module stands for all of
 it.
@@ -249,6 +224,8 @@ class Check:
     fix: str = ""
 
     def __str__(self) -> str:
-        lines = [f"{self.outcome.value:<5} {self.what}" + (f": {self.found}" if self.found else "")]
+        first, *details = self.found.splitlines() or [""]
+        lines = [f"{self.outcome.value:<5} {self.what}" + (f": {first}" if first else "")]
+        lines += [f"      {line}" for line in details]
         lines += [f"      try  {line}" for line in self.fix.splitlines()]
         return printable("\n".join(lines))

@@ -44,8 +44,7 @@ class QueueEvent:
         """Return when the work is done.
 
         Raises:
-            Exception: the error of the work, or of the earlier work because of which it was left
-                out.
+            Exception: the error of the work, or of earlier work, for which it was left out.
         """
         self.join()
         if self.error is not None:

@@ -29,7 +29,7 @@ from ocannl_core.backend.plugins import (
     load,
 )
 from ocannl_core.backend.protocols import Check, CheckOutcome
-from ocannl_core.backend.results import reraise_interruption
+from ocannl_core.backend.results import reraise_interruption, shown
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError, printable
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -141,9 +141,7 @@ def get_registry() -> Registry:
 
 
 def _scan(*groups: str) -> list[_Plugins]:
-    """Return the plugins of some groups that installed distributions declare, without importing
-    any of them.
-    """
+    """Return the plugins of some groups that installed distributions declare; import none."""
     # Imported here because it replaces the standard finder, and to keep importing the core cheap.
     from importlib_metadata import entry_points
 
@@ -243,9 +241,7 @@ def commands() -> dict[str, tuple[PluginEntry, Callable[[], object]]]:
 
 
 def corpora() -> dict[str, tuple[PluginEntry, Callable[[], object]]]:
-    """Return the corpora of cases that other distributions add to `ocannl check-backend`, by name,
-    with their loaders.
-    """
+    """Return the corpora that other distributions add to `ocannl check-backend`, by name."""
     return _with_loaders(CORPORA_GROUP)
 
 
@@ -311,8 +307,7 @@ def load_all() -> tuple[Backend, ...]:
     """Return every backend that loads, by name; `backend_entries` marks the others as broken.
 
     Raises:
-        BackendNotFoundError: for the first that does not load, if the setting `strict_plugins` is
-            on.
+        BackendNotFoundError: for the first that does not load, if `strict_plugins` is on.
     """
     return tuple(load_each())
 
@@ -449,8 +444,15 @@ def register(name: str, plugin: object) -> None:
     It lasts until `refresh`.
 
     Raises:
-        UsageError: if the name is taken.
+        UsageError: if the name is taken, or is none that `oc.Context` takes.
     """
+    if not isinstance(name, str) or not name or any(each in ":@" for each in name):
+        raise UsageError(
+            "The name of a backend is a text without : and @, behind which devices and "
+            "distributions stand.",
+            found=shown(name),
+            fix="a name like that of an entry point",
+        )
     registry = get_registry()
     with _lock:
         if name in registry.backends.entries:

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pluggy
 
-from ocannl_core.backend.protocols import (
-    Buffer,
-    Event,
-    Executable,
-    Launcher,
-    MemoryStatistics,
-    Source,
-    TargetReport,
-)
+from ocannl_core.backend import protocols
 from ocannl_core.base.errors import DeviceError
 from ocannl_core.ir.kernels.library_product import LibraryCall, LibraryProduct
 from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos
@@ -42,7 +34,7 @@ class DeviceHooks(Protocol):
     """Hooks that list the devices of this machine."""
 
     @hookspec(firstresult=True)
-    def ocannl_targets(self) -> TargetReport:
+    def ocannl_targets(self) -> protocols.TargetReport:
         """Return the devices that can be used now, or the reason why there are none.
 
         Called without any driver loaded; must not raise for a missing driver, compiler or device,
@@ -60,13 +52,13 @@ class DeviceHooks(Protocol):
         ...
 
     @hookspec(firstresult=True)
-    def ocannl_memory_statistics(self, target: Target) -> MemoryStatistics | None:
+    def ocannl_memory_statistics(self, target: Target) -> protocols.MemoryStatistics | None:
         """Return the memory of a device as its driver counts it; None if it states nothing."""
         ...
 
     @hookspec(firstresult=True)
     def ocannl_time_launch(
-        self, launcher: Launcher, values: Sequence[int], target: Target
+        self, launcher: protocols.Launcher, values: Sequence[int], target: Target
     ) -> float | None:
         """Call a launcher once, wait for its work, and return the seconds that the device took by
         its own clock. Without this hook, the time on the host is measured, that of the call
@@ -111,7 +103,7 @@ class CodegenHooks(Protocol):
         ...
 
     @hookspec(firstresult=True)
-    def ocannl_generate(self, kernels: KernelStream, target: Target) -> Source:
+    def ocannl_generate(self, kernels: KernelStream, target: Target) -> protocols.Source:
         """Return the code of a routine. Needs no device.
 
         `kernels.plan()` is the whole routine. Iterating over `kernels` yields its steps in order,
@@ -125,7 +117,7 @@ class CodegenHooks(Protocol):
         ...
 
     @hookspec(firstresult=True)
-    def ocannl_compile(self, source: Source, target: Target) -> Executable:
+    def ocannl_compile(self, source: protocols.Source, target: Target) -> protocols.Executable:
         """Return the compiled form of a source that `ocannl_generate` of the same backend returned.
 
         Raises:
@@ -151,10 +143,8 @@ class MemoryHooks(Protocol):
         ...
 
     @hookspec(firstresult=True)
-    def ocannl_allocate(self, info: NodeInfo, target: Target) -> Buffer:
-        """Return new memory of `info.nbytes` bytes, all zero, released when the buffer is
-        garbage-collected.
-        """
+    def ocannl_allocate(self, info: NodeInfo, target: Target) -> protocols.Buffer:
+        """Return new memory of `info.nbytes` zero bytes, released with the buffer."""
         ...
 
 
@@ -162,7 +152,7 @@ class TransferHooks(Protocol):
     """Hooks that copy cells."""
 
     @hookspec(firstresult=True)
-    def ocannl_import(self, array: object, target: Target) -> Buffer | None:
+    def ocannl_import(self, array: object, target: Target) -> protocols.Buffer | None:
         """Return memory of the device that an object of another library describes, without a copy;
         None if it describes no memory of such devices.
 
@@ -176,7 +166,7 @@ class TransferHooks(Protocol):
         ...
 
     @hookspec(firstresult=True)
-    def ocannl_share(self, buffer: Buffer, target: Target) -> Buffer | None:
+    def ocannl_share(self, buffer: protocols.Buffer, target: Target) -> protocols.Buffer | None:
         """Return memory of the device that is the memory of another backend's buffer, with its
         info; None if the device cannot address it.
 
@@ -186,7 +176,9 @@ class TransferHooks(Protocol):
         ...
 
     @hookspec(firstresult=True)
-    def ocannl_transfer(self, destination: Buffer, source: Buffer) -> Event | None:
+    def ocannl_transfer(
+        self, destination: protocols.Buffer, source: protocols.Buffer
+    ) -> protocols.Event | None:
         """Copy cells between buffers of equal format and extents.
 
         Return None for a pair that the backend does not serve. A backend must serve host to device
@@ -203,7 +195,7 @@ class TransferHooks(Protocol):
         ...
 
     @hookspec(firstresult=True)
-    def ocannl_record_event(self, target: Target) -> Event | None:
+    def ocannl_record_event(self, target: Target) -> protocols.Event | None:
         """Return the event after all work submitted to the device so far, without waiting for it.
 
         Another device, or the host, waits for it before it uses the results. Without this hook, or
@@ -212,7 +204,7 @@ class TransferHooks(Protocol):
         ...
 
     @hookspec(firstresult=True)
-    def ocannl_wait_event(self, event: Event, target: Target) -> bool | None:
+    def ocannl_wait_event(self, event: protocols.Event, target: Target) -> bool | None:
         """Let the work submitted to the device from now on begin after an event, without waiting
         for it; return True.
 

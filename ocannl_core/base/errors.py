@@ -57,9 +57,7 @@ class OcannlError(Exception):
         return cls(rule, found=found, where=str(caller_location() or ""), fix=fix)
 
     def on_all_processes(self) -> Self:
-        """Mark the error as one that all processes of a group raise, so that one of them prints it;
-        return it.
-        """
+        """Mark and return an error that all processes raise, so that one of them prints it."""
         self.is_common = True
         return self
 
@@ -223,9 +221,7 @@ class DeviceError(OcannlError):
 
 
 class HookError(OcannlError):
-    """A plugin's hook failed, or returned a result that its specification excludes: a defect of
-    the plugin.
-    """
+    """A plugin's hook failed, or returned an excluded result: a defect of the plugin."""
 
 
 class LinkError(OcannlError):
@@ -237,9 +233,7 @@ class TransferError(OcannlError):
 
 
 class CheckpointError(OcannlError):
-    """A checkpoint cannot be written, is damaged, or does not fit the tensors that it is loaded
-    into.
-    """
+    """A checkpoint cannot be written, is damaged, or does not fit the tensors it is loaded into."""
 
 
 class DataError(OcannlError):

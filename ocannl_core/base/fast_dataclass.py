@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 else:
 
     def replace(value, /, **changes):
-        """Return a value with some fields changed, as `dataclasses.replace` does, but twice as
-        fast.
-        """
+        """Return a value with other fields, as `dataclasses.replace`, but twice as fast."""
         cls = value.__class__
         for name in _init_fields(cls):
             if name not in changes:
@@ -80,9 +78,7 @@ def _is_plain(cls: type) -> bool:
 def _plain_class(
     cls: type, *, frozen: bool, slots: bool, eq: bool, repr: bool, kw_only: bool
 ) -> type:
-    """Return `cls`, or a class like it with slots for its fields, with the methods of a
-    dataclass.
-    """
+    """Return `cls`, or a class like it with slots, with the methods of a dataclass."""
     fields = _fields_of(cls, kw_only)
     model = _model(frozen, eq, repr)
     content: dict[str, Any] = {"__dataclass_params__": vars(model)["__dataclass_params__"]}
@@ -174,9 +170,7 @@ _is_compared: Callable[[Field[Any]], bool] = attrgetter("compare")
 
 @cache
 def _model(frozen: bool, eq: bool, shown: bool) -> type[Any]:
-    """Return a dataclass of the standard library, the source of all that does not depend on
-    fields.
-    """
+    """Return a dataclass of the standard library: the source of all that depends on no field."""
 
     return dataclasses.make_dataclass(
         "Model", [("field", "None", None)], frozen=frozen, eq=eq, repr=shown, slots=True

@@ -68,9 +68,7 @@ def note_memory(owner: Any, nbytes: int) -> None:
 
 
 def collect_if_due() -> None:
-    """Run the cyclic collector if much memory may be garbage, unless the program has disabled
-    it.
-    """
+    """Run the cyclic collector if much memory may be garbage and the program enables it."""
     if _counts.made > max(_LEAST, _counts.kept) and gc.isenabled():
         gc.collect()
         with _counts.lock:

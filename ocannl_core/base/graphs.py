@@ -11,9 +11,7 @@ _Node = TypeVar("_Node")
 def reachable(
     start: Iterable[_Node], successors: Callable[[_Node], Iterable[_Node]]
 ) -> dict[_Node, None]:
-    """Return the nodes of a start and all that follow them, in the order in which they are found,
-    depth first.
-    """
+    """Return the nodes of a start and all that follow them, depth first."""
     found: dict[_Node, None] = {}
     pending = list(start)
     while pending:

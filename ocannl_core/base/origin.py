@@ -63,8 +63,7 @@ class Origin:
     """The operation and the user's line that an object or a constraint comes from.
 
     Attributes:
-        operation: The operation as a reader would name it: `matmul`, `einsum "ij;jk=>ik"`,
-            `parameter w`.
+        operation: The operation for readers: `matmul`, `einsum "ij;jk=>ik"`, `parameter w`.
         location: The user's line, where there is one.
         detail: The part of the operation: `output axis -1 of the first operand`.
         use: The use of the block in whose body the operation is.
@@ -81,9 +80,7 @@ class Origin:
 
     @property
     def place(self) -> str:
-        """The text, then the line of each block use around it; errors add the uses that are still
-        running themselves.
-        """
+        """The text, and the line of each block use around it that is not still running."""
         return ", in ".join([str(self), *self._uses()])
 
     def _uses(self) -> Iterator[str]:
@@ -109,9 +106,7 @@ def _around(use: BlockUse | None) -> Iterator[BlockUse]:
 
 
 def caller_depth() -> int:
-    """Return the `stacklevel` at which a warning of the calling function names the innermost line
-    outside this package.
-    """
+    """Return the `stacklevel` of a warning that names the innermost line outside this package."""
     depth = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and is_inside(frame.f_code):
@@ -136,9 +131,7 @@ def skip_lines_of(file: str) -> None:
 
 
 def is_inside(code: CodeType) -> bool:
-    """True of this package and those of `skip_lines_of`, of imports, and of the functions that
-    `dataclasses` compiles.
-    """
+    """True of the core, of `skip_lines_of`, imports, and functions that `dataclasses` compiles."""
     return code.co_filename.startswith(_skipped) or (
         code.co_filename == "<string>" and code.co_qualname.startswith("__create_fn__.")
     )

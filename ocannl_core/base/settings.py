@@ -354,8 +354,7 @@ class SettingReport:
     Attributes:
         name: The name in `overrides` and in configuration files.
         value: The value in force.
-        source: `overrides(...)`, the name of an option or of a variable, the path of a file, or
-            `default`.
+        source: `overrides(...)`, an option, a variable, the path of a file, or `default`.
         doc: The documentation of the setting.
     """
 
@@ -392,8 +391,7 @@ def current() -> Settings:
     """Return the settings in force here and now.
 
     Raises:
-        SettingsError: if a configuration file or a variable contains an unknown or malformed
-            setting.
+        SettingsError: if a file or a variable contains an unknown or malformed setting.
     """
     return _snapshot().core
 
@@ -403,8 +401,7 @@ def of_plugin(plugin: str, declared: type[S]) -> S:
 
     Args:
         plugin: The name of its entry point.
-        declared: The dataclass that declares them, and that the plugin states as
-            `OCANNL_SETTINGS`.
+        declared: The dataclass that declares them, which the plugin states as `OCANNL_SETTINGS`.
 
     Raises:
         SettingsError: if a file or `overrides` has an unknown setting of the plugin, or any source

@@ -146,9 +146,7 @@ class UndoLog:
         return position
 
     def end(self, depth: int) -> None:
-        """Close the transaction with `depth` others around it, and all inside of it: an interrupt
-        may have left some open.
-        """
+        """Close the transaction with `depth` others around it, and any left open inside of it."""
         if depth < self.depth:
             self.depth = depth
             if not depth:

@@ -85,9 +85,7 @@ class _BrokenCommand:
 
 
 def commands(arguments: Sequence[str]) -> dict[str, Command]:
-    """Return the commands by name: those of the core, and of plugins as far as arguments may mean
-    them.
-    """
+    """Return the core's commands by name, and those of plugins that arguments may mean."""
     found = {each.__name__.rpartition(".")[2].replace("_", "-"): each for each in COMMANDS}
     result = cast(dict[str, Command], found)
     first = next((each for each in arguments if not each.startswith("-")), None)

@@ -152,7 +152,6 @@ class _Outcomes:
             self.deprecations[f"{place}: {warning_message.message}"] = None
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Add an outcome."""
         if report.when != "call" and report.outcome == "passed":
             return
         outcome, text = _OUTCOMES[report.outcome], ""

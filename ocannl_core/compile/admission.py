@@ -12,14 +12,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from ocannl_core.base.errors import UnsupportedError
-from ocannl_core.ir.kernels.nodes import (
-    FinishedStep,
-    Kernel,
-    LeafStep,
-    NodeInfos,
-    Plan,
-    nodes_written,
-)
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.requirements import Lack, Requirements, walk_iterations
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import LoopProgram, Remark
@@ -55,7 +48,7 @@ def admitted(
     return KernelStream(_refused(check.error(lack, "", optimized.name, lowered)))
 
 
-def _refused(error: UnsupportedError) -> Generator[FinishedStep, None, Plan]:
+def _refused(error: UnsupportedError) -> Generator[kernel_ir.FinishedStep, None, kernel_ir.Plan]:
     raise error
     yield  # a generator
 
@@ -69,11 +62,13 @@ def admitted_steps(
         UnsupportedError: from the stream.
     """
 
-    def checked() -> Generator[FinishedStep, None, Plan]:
+    def checked() -> Generator[kernel_ir.FinishedStep, None, kernel_ir.Plan]:
         for step, nodes in kernels:
             found = None if check.is_known(step) else check.refusal(step, nodes)
             if found is not None:
-                raise check.error(found, step.title, routine, lowered, nodes_written(step))
+                raise check.error(
+                    found, step.title, routine, lowered, kernel_ir.nodes_written(step)
+                )
             yield step, nodes
         return kernels.plan()
 
@@ -93,12 +88,12 @@ class Admission:
         """True if every step is supported."""
         return self.requirements.are_met and not self._backend.may_refuse
 
-    def is_known(self, step: LeafStep) -> bool:
+    def is_known(self, step: kernel_ir.LeafStep) -> bool:
         """Return True for a copy of an admitted kernel, unless the backend may refuse its names."""
-        is_copy = isinstance(step, Kernel) and step.like is not None
+        is_copy = isinstance(step, kernel_ir.Kernel) and step.like is not None
         return is_copy and not self._backend.may_refuse
 
-    def refusal(self, step: LeafStep, nodes: NodeInfos) -> Lack | str | None:
+    def refusal(self, step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos) -> Lack | str | None:
         """Return the part that a step needs and the device lacks, or the reason of the backend;
         None for a step that is supported.
         """

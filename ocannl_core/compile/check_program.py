@@ -34,10 +34,8 @@ def check_program(
         context: What the context holds.
 
     Raises:
-        UsageError: if an index is not bound, or an option names a tensor that the code does not
-            mention.
-        LinkError: if the code reads a node that nothing gives a value, or a merge buffer that holds
-            another node.
+        UsageError: if an index is not bound, or an option names a tensor outside of the code.
+        LinkError: if a node that is read has no value, or the merge buffer holds another node.
     """
     name, keep, bindings = code.program.name, options.keep, options.bindings
     if options.are_shared:
@@ -186,8 +184,7 @@ def stored_nodes(
         read_again: Operands from which the code recomputes virtual tensors of earlier routines.
 
     Raises:
-        UsageError: if `keep` names a tensor that the code does not mention and the context does not
-            store.
+        UsageError: if `keep` names a tensor that is neither mentioned nor stored.
     """
     program = code.program
     kept = program.results if keep is None else {tensor.node for tensor in keep}

@@ -33,8 +33,7 @@ class Bench:
     """A kernel, to be run with different schedules.
 
     Attributes:
-        memory: Its memory; None if no values of its static indices keep every access inside its
-            buffer.
+        memory: Its memory; None if no values of its indices keep accesses inside of buffers.
     """
 
     def __init__(

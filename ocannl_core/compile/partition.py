@@ -32,17 +32,7 @@ from ocannl_core.compile.parts import (
 )
 from ocannl_core.compile.profile import CountedStep, counted_steps, isolate_step
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.kernels.nodes import (
-    LeafStep,
-    Plan,
-    RepeatedSteps,
-    Step,
-    leaf_steps,
-    nodes_of_step,
-    nodes_written,
-    private_nodes,
-    unchanged,
-)
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.requirements import Lack
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import TensorNode
@@ -91,9 +81,9 @@ class _Partitioner:
         self._lowered = lowered
         self._devices = tuple(devices)
         self._admissions = [Admission(backend, target) for backend, target in devices]
-        self._rules = [with_decomposition(unchanged, target) for _, target in devices]
-        self._excluded: IdentityMap[LeafStep, set[int]] = IdentityMap()
-        self._assigned: IdentityMap[LeafStep, int] = IdentityMap()
+        self._rules = [with_decomposition(kernel_ir.unchanged, target) for _, target in devices]
+        self._excluded: IdentityMap[kernel_ir.LeafStep, set[int]] = IdentityMap()
+        self._assigned: IdentityMap[kernel_ir.LeafStep, int] = IdentityMap()
         self._users: Counter[TensorNode] = Counter()
 
     def made(self) -> PartitionedSource:
@@ -123,7 +113,7 @@ class _Partitioner:
             if found is None and number not in excluded:
                 return number
             refusals.append(found or "its kernel, as it is scheduled, is refused")
-        name, written = self._optimized.name, nodes_written(step)
+        name, written = self._optimized.name, kernel_ir.nodes_written(step)
         error = self._admissions[0].error(refusals[0], step.title, name, self._lowered, written)
         others = zip(self._devices[1:], refusals[1:], strict=True)
         raise UnsupportedError(
@@ -142,13 +132,13 @@ class _Partitioner:
             return error.found or error.rule
         return None
 
-    def _levels(self, steps: Sequence[Step]) -> list[_Group | _Open]:
+    def _levels(self, steps: Sequence[kernel_ir.Step]) -> list[_Group | _Open]:
         """Return the steps of one level as groups for one device, and opened repetitions."""
         found: list[_Group | _Open] = []
         for step in steps:
             device = self._common_device(step)
             if device is None:
-                assert isinstance(step, RepeatedSteps)
+                assert isinstance(step, kernel_ir.RepeatedSteps)
                 found.append(_Open(step, tuple(self._levels(step.steps))))
                 continue
             last = found[-1] if found else None
@@ -158,9 +148,9 @@ class _Partitioner:
                 found.append(_Group(device, (step,)))
         return found
 
-    def _common_device(self, step: Step) -> int | None:
+    def _common_device(self, step: kernel_ir.Step) -> int | None:
         """Return the device of all that a step consists of; None for a repetition to open."""
-        if not isinstance(step, RepeatedSteps):
+        if not isinstance(step, kernel_ir.RepeatedSteps):
             return self._assigned[step]
         devices = {self._assigned[each] for each in _leaves(step.steps)}
         if len(devices) > 1:
@@ -199,11 +189,13 @@ class _Partitioner:
     ) -> Part:
         mentioned = _mentioned(group)
         scratch = tuple(node for node in own if node in mentioned and self._users[node] == 1)
-        inside = {*scratch, *private_nodes(group.steps)}
+        inside = {*scratch, *kernel_ir.private_nodes(group.steps)}
         nodes = {node: info for node, info in self._plan.nodes.items() if node in mentioned}
         params = tuple(node for node in nodes if node not in inside)
         every = (*self._plan.indices, *indices)
-        plan: Plan = Plan(self._plan.name, group.steps, params, scratch, every, nodes)
+        plan: kernel_ir.Plan = kernel_ir.Plan(
+            self._plan.name, group.steps, params, scratch, every, nodes
+        )
         backend, target = self._devices[group.device]
         stream = schedule_for(plan, target, finish_for(target), offer=backend.library(target))
         check = self._admissions[group.device]
@@ -214,19 +206,19 @@ class _Partitioner:
             raise _PartRefusedError(group.steps, group.device) from error
         return Part(group.device, stream.plan(), source)
 
-    def _joined(self, items: Sequence[Item]) -> Plan:
+    def _joined(self, items: Sequence[Item]) -> kernel_ir.Plan:
         """Return the plan of all parts together."""
         nodes = dict(self._plan.nodes)
         for part in parts_of(items):
             nodes.update(part.plan.nodes)
         steps = tuple(_steps_of(items))
-        left = {node for step in _leaves(steps) for node in nodes_of_step(step)}
-        inside = {*self._plan.params, *private_nodes(steps)}
+        left = {node for step in _leaves(steps) for node in kernel_ir.nodes_of_step(step)}
+        inside = {*self._plan.params, *kernel_ir.private_nodes(steps)}
         scratch = tuple(node for node in nodes if node in left and node not in inside)
         return replace(self._plan, steps=steps, scratch=scratch, nodes=nodes)
 
 
-def _steps_of(items: Sequence[Item]) -> Iterator[Step]:
+def _steps_of(items: Sequence[Item]) -> Iterator[kernel_ir.Step]:
     for item in items:
         if isinstance(item, Part):
             yield from item.plan.steps
@@ -240,21 +232,21 @@ class _Group:
     """Consecutive steps of one level for one device."""
 
     device: int
-    steps: tuple[Step, ...]
+    steps: tuple[kernel_ir.Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
     """A repetition whose steps are for several devices."""
 
-    repeated: RepeatedSteps
+    repeated: kernel_ir.RepeatedSteps
     inside: tuple[_Group | _Open, ...]
 
 
 class _PartRefusedError(Exception):
     """A backend does not support a kernel of a part as it is scheduled for its device."""
 
-    def __init__(self, steps: tuple[Step, ...], device: int) -> None:
+    def __init__(self, steps: tuple[kernel_ir.Step, ...], device: int) -> None:
         super().__init__()
         self.steps = steps
         self.device = device
@@ -268,11 +260,13 @@ def _groups(levels: Sequence[_Group | _Open]) -> Iterator[_Group]:
             yield from _groups(each.inside)
 
 
-def _leaves(steps: Iterable[Step]) -> Iterator[LeafStep]:
-    found: Iterator[LeafStep] = leaf_steps(steps)
+def _leaves(steps: Iterable[kernel_ir.Step]) -> Iterator[kernel_ir.LeafStep]:
+    found: Iterator[kernel_ir.LeafStep] = kernel_ir.leaf_steps(steps)
     return found
 
 
 def _mentioned(group: _Group) -> frozenset[TensorNode]:
     """Return the nodes that the steps of a group mention."""
-    return frozenset(node for step in _leaves(group.steps) for node in nodes_of_step(step))
+    return frozenset(
+        node for step in _leaves(group.steps) for node in kernel_ir.nodes_of_step(step)
+    )

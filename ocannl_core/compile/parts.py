@@ -23,8 +23,7 @@ class Part:
 
     Attributes:
         device: The number of the device; 0 is the context's own.
-        plan: The steps, scheduled; its parameters are nodes of the context and nodes that other
-            parts mention.
+        plan: The steps, scheduled; its parameters are nodes of the context and of other parts.
     """
 
     device: int

@@ -17,28 +17,14 @@ _WITHOUT_EFFECT = frozenset(
         "trusted_directories",
     }
 )
-_OF_THE_FRONT_END = frozenset(
-    {
-        "allow_nan",
-        "backend",
-        "default_dtype",
-        "disable_plugins",
-        "fallback",
-        "fill_limit",
-        "half_constant_cutoff",
-        "host_devices",
-        "load_plugins",
-        "missing_axes",
-        "param_dtype",
-        "print_decimals",
-        "print_edge",
-        "python_ops",
-        "seed",
-        "strict_plugins",
-        "threefry_rounds",
-        "warn_summed_once",
-    }
-)
+# fmt: off
+_OF_THE_FRONT_END = frozenset((
+    "allow_nan", "backend", "default_dtype", "disable_plugins", "fallback", "fill_limit",
+    "half_constant_cutoff", "host_devices", "load_plugins", "missing_axes", "param_dtype",
+    "print_decimals", "print_edge", "python_ops", "seed", "strict_plugins", "threefry_rounds",
+    "warn_summed_once",
+))
+# fmt: on
 """Settings whose effect shows in the lowered program, or in the choice of the device."""
 _OF_TUNING = frozenset({"tune", "tune_budget", "tune_placements"})
 

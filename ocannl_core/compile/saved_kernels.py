@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import add_digest, strip_digest
 from ocannl_core.base.files.directory import PrivateDirectory
 from ocannl_core.base.identity import IdentityMap
@@ -34,20 +33,6 @@ _MOST_ENTRIES = 4000
 _FORM = form_of(tuple[StepReplacement, tuple[KernelText | None, ...]])
 
 
-@dataclass(frozen=True, slots=True)
-class _New:
-    """Scheduled steps that are not on disk.
-
-    Attributes:
-        file: The name of their entry.
-    """
-
-    file: str
-    names: Sequence[object]
-    titles: Sequence[str]
-    made: StepReplacement
-
-
 class SavedKernels:
     """The kernels on disk for one target.
 
@@ -63,7 +48,7 @@ class SavedKernels:
         self.texts: IdentityMap[LeafStep, KernelText | None] = IdentityMap()
         self._directory = directory
         self._circumstances = circumstances
-        self._new: list[_New] = []
+        self._new: list[tuple[str, Sequence[object], Sequence[str], StepReplacement]] = []
 
     def find(
         self, key: Key, names: Sequence[object], titles: Sequence[str]
@@ -90,7 +75,7 @@ class SavedKernels:
         self, key: Key, names: Sequence[object], titles: Sequence[str], made: StepReplacement
     ) -> None:
         """As `KernelStore.keep`; `used` writes them at its end."""
-        self._new.append(_New(self._file(key), names, titles, made))
+        self._new.append((self._file(key), names, titles, made))
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -100,20 +85,21 @@ class SavedKernels:
         self._save()
 
     def _save(self) -> None:
-        """Write the kernels that are new, as far as they hold no more than data; drop old ones when
-        there are many.
-        """
-        for each in self._new:
+        """Write new kernels that hold no more than data; drop old ones when there are many."""
+        for file, names, titles, made in self._new:
             with suppress(NotDataError, OSError):
-                self._directory.write(each.file, add_digest(each.file, self._entry(each)))
+                entry = self._entry(names, titles, made)
+                self._directory.write(file, add_digest(file, entry))
         if self._new:
             self._directory.drop_old(_MOST_ENTRIES)
 
-    def _entry(self, new: _New) -> bytes:
-        texts = tuple(map(self.texts.find, new.made.steps))
-        value = encode((new.made, texts), _FORM, Numbering.of(new.names))
-        labels: list[Label] = labels_of(new.names)
-        return json.dumps([list(new.titles), labels]).encode() + b"\n" + value
+    def _entry(
+        self, names: Sequence[object], titles: Sequence[str], made: StepReplacement
+    ) -> bytes:
+        texts = tuple(map(self.texts.find, made.steps))
+        value = encode((made, texts), _FORM, Numbering.of(names))
+        labels: list[Label] = labels_of(names)
+        return json.dumps([list(titles), labels]).encode() + b"\n" + value
 
     def _file(self, key: Key) -> str:
         return hashlib.sha256(f"{self._circumstances}\n{key!r}".encode()).hexdigest()

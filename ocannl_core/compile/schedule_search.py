@@ -1,7 +1,7 @@
 """Search for the schedules that are fastest on this machine, within a budget of seconds.
 
 The kernels of a routine share the budget in proportion to their time. Each search starts from the
-default's schedule and goes from the fastest schedule found so far to its neighbours
+default's schedule and goes from the fastest schedule found so far to its neighbors
 (`schedule.tuning.schedule_candidates`), a batch at a time: compiled together, compared with the
 default's result, sampled in turn with the fastest. A schedule that beats the default by more than
 `MARGIN` in a last comparison enters the tuning cache; otherwise the default does.
@@ -17,7 +17,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.kernel_benchmark import Bench
 from ocannl_core.compile.placements.report import PlacementTuning, report
 from ocannl_core.compile.profile import duration
-from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP, Trial
+from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP
 from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, nest_kernels
@@ -128,7 +128,7 @@ def search_schedules(
     start = time.perf_counter()
     if not has_schedules(target):
         return Tuning(program.name, (), 0, 0, 0.0)
-    plan = nest_plan(split_kernels(program), target)
+    plan = nest_plan(split_kernels(program), target, offer=backend.library(target))
     nodes = plan.nodes
     memory = tuning_cache(target)
     found = _subjects(plan, target)
@@ -257,7 +257,7 @@ class _Search:
         right = [
             (each, trial)
             for each, trial in zip(batch, trials, strict=True)
-            if self._is_right(trial)
+            if self._memory.agree(self._expected, self._memory.results(trial))
         ]
         if not right:
             return False
@@ -269,6 +269,3 @@ class _Search:
             return False
         self._best, self._trial = candidate, trial
         return True
-
-    def _is_right(self, trial: Trial) -> bool:
-        return self._memory.agree(self._expected, self._memory.results(trial))

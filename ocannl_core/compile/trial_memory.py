@@ -45,8 +45,7 @@ class Contents:
 
     Attributes:
         written: The nodes that it writes, in a fixed order.
-        carried: Those that a run leaves changed for the next one; each sample starts with their
-            initial cells.
+        carried: Those that a run leaves changed for the next; each sample resets them.
         merged: The nodes whose merge buffers it reads.
         terms: The number of terms that a reordered sum of a cell may have.
     """

@@ -35,8 +35,7 @@ class PlacementResult:
     """The result of a search for the placements of a routine.
 
     Attributes:
-        flips: The differences of the fastest placements from the default; empty if the default is
-            fastest.
+        flips: The differences of the fastest placements from the default, if any.
         seconds: The least time of a run with them.
         tried: The number of arms, the default among them.
         candidates: The number of nodes that might have been flipped.

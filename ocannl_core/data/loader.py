@@ -38,8 +38,7 @@ class Batch(tuple[Array, ...]):
     """The arrays of a batch, one for each input.
 
     Attributes:
-        valid: The number of leading rows that are examples of this batch; the others fill up a last
-            batch.
+        valid: The number of leading rows that are examples; the others fill up a last batch.
     """
 
     valid: int
@@ -331,8 +330,7 @@ def examples_of(value: object, number: int) -> Examples:
     """Return the examples of an input of a loader.
 
     Args:
-        value: An array, a sequence of arrays or numbers, or any object with `shape`, `dtype` and
-            `__getitem__`.
+        value: An array, a sequence, or any object with `shape`, `dtype` and `__getitem__`.
 
     Raises:
         DataError: if there are none, or shapes differ.

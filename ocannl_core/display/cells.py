@@ -131,9 +131,7 @@ def _recompute(ctx: Context, root: Tensor, indices: Mapping[StaticIndex, int]) -
 
 @contextmanager
 def compile_aside(session: Session) -> Iterator[None]:
-    """Compile code that is no part of the program: recordings do not contain it and must not depend
-    on it.
-    """
+    """Compile code apart from the program: recordings neither contain it nor depend on it."""
     recorder, consumed = session.recorder, session.consumed.copy()
     session.recorder = None
     try:

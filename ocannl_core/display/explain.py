@@ -89,8 +89,7 @@ class KernelExplanation:
         is_external: True for a call out of the loop language.
         parallel: The axes that are parallel, each with its number of iterations or blocks; empty if
             the kernel runs on one thread.
-        schedule: Its schedule, in the notation of schedules; empty if the loops run as they were
-            lowered.
+        schedule: Its schedule, in the notation of schedules; empty for plain loops.
         measured: The result of tuning on this machine, with times; None without one.
         products: The products that it computes, with the units that compute them and the reasons
             why no faster ones do.
@@ -122,8 +121,7 @@ class RoutineExplanation:
         nodes: All nodes of the routine, oldest first.
         kernels: Its steps in the order of execution.
         memory: The memory plan of its scratch nodes, on backends that keep them in one arena.
-        measured: The result of a search over placements on this machine, with times; None without
-            one.
+        measured: The result of a search over placements here, with times; None without one.
         unused: The placements of that result that are not in force, with the reasons.
         devices: The devices of its kernels and the transfers between them, as lines in the order of
             execution; empty if all run on the context's own device.
@@ -207,8 +205,7 @@ def explain(subject: object) -> Explanation:
     size of every node, and the kernels. Explaining never influences inference.
 
     Raises:
-        UsageError: if the subject is none of these, or a block whose body needs to know more of its
-            arguments.
+        UsageError: if it is none of these, or a block whose body must know more of arguments.
     """
     match subject:
         case Tensor():

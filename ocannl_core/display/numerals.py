@@ -68,9 +68,7 @@ def _float_text(number: float, digits: int, decimals: int) -> str:
 
 
 def summary(cells: Array, decimals: int, most: int = 8) -> str:
-    """Return a few cells in brackets, with `;` between the rows of the last axis; for more cells,
-    their range and mean.
-    """
+    """Return a few cells in brackets, rows separated by `;`, or the range and mean of many."""
     if cells.ndim == 0:
         return numeral(cells, decimals)
     if cells.size == 0:

@@ -68,8 +68,7 @@ class Summary:
         trained: The number of cells of parameters that training changes.
         nbytes: The bytes of all parameters and statistics.
         operations: The number of operations of the forward code.
-        external: The number of calls of user-written operations, the operations in which are not
-            counted.
+        external: The number of calls of user-written operations, whose work is not counted.
     """
 
     rows: tuple[SummaryRow, ...]
@@ -213,16 +212,13 @@ class _Section:
         self.inner: dict[ById, _Section] = {}
 
     def every(self) -> Iterator[Tensor]:
-        """Yield the tensors of the section and of the sections in it."""
         yield from self.tensors
         for section in self.inner.values():
             yield from section.every()
 
 
 def _sections(graph: Sequence[Tensor]) -> _Section:
-    """Return the tensors of a graph by the blocks that made them; several applications of a block
-    are one section.
-    """
+    """Return the tensors of a graph by the blocks that made them, one section for each block."""
     root = _Section("")
     for tensor in graph:
         section = root

@@ -121,8 +121,7 @@ def table(
     Args:
         ctx: The context that stores it; literals need none.
         decimals: The largest number of decimals; by default the setting `print_decimals`.
-        edge: The number of positions shown at each end of a long axis; by default the setting
-            `print_edge`.
+        edge: The positions shown at each end of a long axis; by default `print_edge`.
         recompute: True to recompute the tensor in a new context from the parameters and the
             placeholders of `ctx`. This makes shapes and margins final.
         indices: The values of static indices that recomputation needs.

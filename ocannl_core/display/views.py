@@ -107,8 +107,7 @@ def show(
         subject: A tensor, several by name, a routine, a computation, an array, a series of
             numbers, several series by name, or the result of `oc.train.fit`.
         ctx: The context that holds the cells of a tensor.
-        view: The name of another view: explain, tree, table, summary, graph, curves, heatmap or
-            precision_report.
+        view: Another view: explain, tree, table, summary, graph, curves, heatmap, precision_report.
         options: Arguments of the function of that name.
     """
     tensors = _tensors_of(subject)

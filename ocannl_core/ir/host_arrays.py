@@ -198,9 +198,7 @@ def plain_number(value: Real, where: object) -> int | float:
 
 
 def check_number(value: float, dtype: DType, name: object) -> None:
-    """Raise TransferError unless a number fits an integer format; float formats round any
-    number.
-    """
+    """Raise TransferError unless a number fits an integer format; float formats round."""
     if not dtype.holds_integers:
         return
     if not (isinstance(value, Integral) or float(value).is_integer()):

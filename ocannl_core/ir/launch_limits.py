@@ -144,8 +144,7 @@ def check_launch(
         device: The device for messages.
         where: The kernel for messages.
         title: The title of the kernel in its plan.
-        is_stated: True if an operation of the user states the launch, which schedules choose
-            otherwise.
+        is_stated: True if an operation of the user, and no schedule, states the launch.
 
     Raises:
         LaunchLimitError: if it exceeds some limit; it names all of them.

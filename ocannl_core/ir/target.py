@@ -20,12 +20,11 @@ class ThreadBlocks:
 
     Attributes:
         max_threads: The most threads of a block, along its first axis.
-        threads: The threads of a block that hide the latency of memory: schedules choose about as
-            many.
+        threads: The threads of a block that hide the latency of memory; schedules choose so many.
         local_bytes: The memory that the threads of a block share.
         registers: The number of 32-bit registers of a thread.
         subgroup: Threads that execute one instruction together: at least so many run a row, or
-            neighbouring cells; 1 if each thread has an instruction of its own.
+            neighboring cells; 1 if each thread has an instruction of its own.
         processors: The blocks that run at the same time, at least.
         vector_bytes: The bytes that a thread loads or stores in one access, at most; memory of the
             device begins at multiples of it. 0 if all accesses are of one cell.
@@ -95,8 +94,7 @@ class Target:
         cache_bytes: Sizes of the data caches of one processor, nearest first; empty if unknown.
         thread_blocks: The blocks of threads that run a kernel; None if one thread runs it, or parts
             of its parallel loops.
-        compiler: A key of the compiler and its flags: measurements with another compiler are not
-            comparable.
+        compiler: A key of the compiler and its flags, without which measurements do not compare.
         capabilities: The optional parts of the language that it has.
         formats: The number formats that it has, in memory and in expressions; None for all.
         primitives: The primitives that it has; None for all that the version of the interface has

@@ -221,8 +221,7 @@ class Template:
     Args:
         value: Records of plain data.
         names: The names to replace.
-        shares_loops: True for copies with the loop variables of the value, where these are not
-            replaced.
+        shares_loops: True for copies with the value's loop variables, where not replaced.
     """
 
     __slots__ = ("_calls", "_constants", "_ids", "_names", "_result")
@@ -320,7 +319,6 @@ class _Writer:
             self.written[name] = _REPLACED, at
 
     def write(self, value: object) -> _Reference:
-        """Return the register of a value."""
         find = self.written.find
         pending = [value]
         while pending:

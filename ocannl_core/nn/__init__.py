@@ -1,6 +1,4 @@
-"""Network blocks with the textbook definitions; sizes that follow from data or hidden widths are
-inferred.
-"""
+"""Network blocks with the textbook definitions; sizes that follow from data are inferred."""
 
 from typing import TYPE_CHECKING
 

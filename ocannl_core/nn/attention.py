@@ -27,15 +27,7 @@ from ocannl_core.tensor.operations.contractions import einsum
 from ocannl_core.tensor.operations.literals import number, offsets, tensor
 from ocannl_core.tensor.operations.positions import take
 from ocannl_core.tensor.operations.required_shapes import require_shape
-from ocannl_core.tensor.primitives.pointwise_operations import (
-    equal,
-    less,
-    less_equal,
-    logical_and,
-    maximum,
-    minimum,
-    where,
-)
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 SCORES = "... s | h d; ... t | h d => ... s | t -> h"
 OVER_KEYS = "... s | t -> ... => ... s | 0 -> ..."
@@ -95,15 +87,15 @@ def attention(
     scores = einsum(GROUPED_SCORES if grouped else SCORES, queries, keys)
     if causal:
         key_positions = require_shape(offsets(dtype=int32, label="key_positions"), "|_->")
-        allowed = less_equal(key_positions, positions_of(position))
+        allowed = pointwise.less_equal(key_positions, positions_of(position))
         has_infinity = math.isinf(saturate(-math.inf, scores.dtype))
         if mask is None and position is None and has_infinity:
             # every query has a key at its position or before, whose score is a number
-            scores = where(allowed, scores, -math.inf)
+            scores = pointwise.where(allowed, scores, -math.inf)
         else:
-            mask = allowed if mask is None else where(mask, allowed, 0.0)
+            mask = allowed if mask is None else pointwise.where(mask, allowed, 0.0)
     if mask is not None:
-        scores = where(mask, scores, _masked_score(scores.dtype))
+        scores = pointwise.where(mask, scores, _masked_score(scores.dtype))
     weights = softmax(OVER_KEYS, scores)
     note_weights(weights, grouped=grouped)
     if dropout:
@@ -183,8 +175,7 @@ def multi_head_attention(
         kv_heads: The number of heads of the keys and values, which divides `heads`.
         bias: True to add a bias to each of the four products.
         causal: True to allow keys only up to the position of the query.
-        rotary_base: The base of rotations of queries and keys by their positions, as for `rotary`;
-            None for none.
+        rotary_base: The base of rotations of queries and keys, as for `rotary`; None for none.
         interleaved: The convention of the rotations, as for `rotary`.
         dropout: The rate at which weights are dropped in training.
     """
@@ -267,11 +258,11 @@ def _with_rows(cached: Tensor, rows: Tensor, position: Positions) -> Tensor:
     count = _count(rows)
     first = position if isinstance(position, Tensor) else number(position, dtype=int32)
     if count == 1:
-        return where(equal(places, first), rows, cached)
+        return pointwise.where(pointwise.equal(places, first), rows, cached)
     own = places - first
-    chosen = take(rows, minimum(maximum(own, 0), count - 1), axis=_SEQUENCE)
-    is_own = logical_and(less_equal(0, own), less(own, count))
-    return where(is_own, chosen, cached)
+    chosen = take(rows, pointwise.minimum(pointwise.maximum(own, 0), count - 1), axis=_SEQUENCE)
+    is_own = pointwise.logical_and(pointwise.less_equal(0, own), pointwise.less(own, count))
+    return pointwise.where(is_own, chosen, cached)
 
 
 def _count(rows: Tensor) -> int:
@@ -304,7 +295,7 @@ class KeyValueCache:
         """Record the assignment of keys and values of all layers to their positions.
 
         Args:
-            rows: Keys and values of neighbouring positions.
+            rows: Keys and values of neighboring positions.
             position: The first of them; None for the beginning of the sequence.
 
         Raises:
@@ -366,8 +357,7 @@ def key_value_cache(
         batch: The batch axes of the sequences.
         memory: The number of positions of the memory, whose keys and values are kept, too; None for
             a decoder without one.
-        memory_heads: The number of heads of the memory's keys and values, if it differs from
-            `heads`.
+        memory_heads: The number of heads of the memory's keys and values, if it differs.
         dtype: The number format.
     """
     axes = [batch] if isinstance(batch, int) else list(batch)  # type: ignore[arg-type]

@@ -130,8 +130,7 @@ class Generator:
             prompt: The first tokens of a sequence; or of several ones of the same length, along the
                 first axis.
             count: The number of tokens to add; by default as many as there is room for.
-            temperature: The divisor of the scores, as in `oc.categorical`; at 0 the likeliest token
-                follows.
+            temperature: The divisor of scores, as in `oc.categorical`; at 0 the likeliest follows.
             seed: A number that selects the random numbers.
             top_k: The number of tokens, the likeliest ones, from which each is drawn.
             top_p: A probability: each token is drawn from the smallest set of the likeliest ones

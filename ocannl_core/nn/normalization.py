@@ -1,4 +1,4 @@
-"""Normalisation by mean and variance, or by the mean square."""
+"""Normalization by mean and variance, or by the mean square."""
 
 from __future__ import annotations
 
@@ -18,21 +18,12 @@ from ocannl_core.tensor.operations.contractions import where
 from ocannl_core.tensor.operations.reductions import in_format_of, in_wide_range
 from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.operations.required_shapes import require_shapes
-from ocannl_core.tensor.primitives.pointwise_operations import (
-    add,
-    cast,
-    equal,
-    identity,
-    logical_and,
-    mul,
-    recip_sqrt,
-    sub,
-)
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 
 @op
 def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    """Normalise every position of the batch by itself, then scale and shift it.
+    """Normalize every position of the batch by itself, then scale and shift it.
 
     Shapes: `b|n` to `b|n`, with parameters `gamma` and `beta` of shape `n`, 1 and 0 at first. `n`
     may be any number of axes; mean and variance are over all of them.
@@ -58,7 +49,7 @@ def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
         epsilon: Added to the mean square.
     """
     gamma, wide = param("gamma", init=1.0), in_wide_range(x)
-    normal = wide * recip_sqrt(mean(OVER_OUTPUTS, wide * wide) + epsilon)
+    normal = wide * pointwise.recip_sqrt(mean(OVER_OUTPUTS, wide * wide) + epsilon)
     result: Tensor = gamma * in_format_of(x, normal)
     require_shapes("...|..n..; ...|..n..; ..n..", x, result, gamma)
     return result
@@ -66,7 +57,7 @@ def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
 
 @op
 def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
-    """Normalise every group of channels of every example by itself, then scale and shift channels.
+    """Normalize every group of channels of every example by itself, then scale and shift channels.
 
     Shapes: `b|l..., c` to `b|l..., c`, with parameters `gamma` and `beta` of shape `c`, 1 and 0 at
     first. The number of channels must be known.
@@ -86,9 +77,9 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
     places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))
     width = channels // groups
     joined, split = f"...|{places}{width}*g<+c", f"...|{places}g, c"
-    parts = identity(x, logic=f"{joined} => {split}", values={"c": width})
+    parts = pointwise.identity(x, logic=f"{joined} => {split}", values={"c": width})
     over = f"{split} => ...|{'0, ' * axes}g, 0"
-    normal = identity(
+    normal = pointwise.identity(
         _normalized(parts, over, epsilon), logic=f"{split} => {joined}", values={"c": width}
     )
     return _scaled_channels(normal, places)
@@ -96,14 +87,13 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
 
 @op
 def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
-    """Normalise every channel of every example by itself, then scale and shift it.
+    """Normalize every channel of every example by itself, then scale and shift it.
 
     Shapes: `b|l..., c` to `b|l..., c`, with parameters `gamma` and `beta` of shape `c`, 1 and 0 at
     first.
 
     Args:
-        axes: The number of axes `l...` between the batch and the channels; mean and variance are
-            over them.
+        axes: The number of axes `l...` over which mean and variance are, as well as the batch.
         epsilon: Added to the variance.
     """
     places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))
@@ -115,7 +105,7 @@ def _normalized(x: Tensor, over: str, epsilon: float) -> Tensor:
     """Return cells minus their mean along a specification, divided by their standard deviation."""
     wide = in_wide_range(x)
     difference = wide - mean(over, wide)
-    scale = recip_sqrt(mean(over, difference * difference) + epsilon)
+    scale = pointwise.recip_sqrt(mean(over, difference * difference) + epsilon)
     return in_format_of(x, difference * scale)
 
 
@@ -134,7 +124,7 @@ def batch_norm(
     epsilon: float = 1e-5,
     momentum: float = 0.1,
 ) -> Tensor:
-    """Normalise every feature by its mean and variance, then scale and shift it.
+    """Normalize every feature by its mean and variance, then scale and shift it.
 
     In training, mean and variance are computed over the batch, and `oc.train.grad_update` moves
     running statistics towards them: `running_mean`, 0 at first, and `running_variance`, 1 at first,
@@ -158,7 +148,7 @@ def batch_norm(
     """
     if not isinstance(momentum, Real) or isinstance(momentum, bool) or not 0 <= momentum <= 1:
         raise UsageError.at_caller(
-            "The momentum of batch normalisation is the part by which running statistics move.",
+            "The momentum of batch normalization is the part by which running statistics move.",
             found=f"momentum={momentum!r}",
             fix="momentum=0.1",
         )
@@ -172,17 +162,17 @@ def batch_norm(
     )
     stored = x.session.param_dtype
     if is_evaluating():
-        difference = sub(x, running_mean, logic=feature_wise)
-        scale = recip_sqrt(running_variance + epsilon)
-        scale = scale if stored is None else cast(scale, x.dtype)
+        difference = pointwise.sub(x, running_mean, logic=feature_wise)
+        scale = pointwise.recip_sqrt(running_variance + epsilon)
+        scale = scale if stored is None else pointwise.cast(scale, x.dtype)
     else:
         statistics, wide = f"{shape} => {features}", in_wide_range(x)
         center = mean(statistics, wide)
-        difference = sub(wide, center, logic=feature_wise)
+        difference = pointwise.sub(wide, center, logic=feature_wise)
         squares = difference * difference
         batch_variance, correction = mean_and_correction(statistics, squares)
         difference = in_format_of(x, difference)
-        scale = in_format_of(x, recip_sqrt(batch_variance + epsilon))
+        scale = in_format_of(x, pointwise.recip_sqrt(batch_variance + epsilon))
         count = statistic("batches", dtype=int32, is_scalar=True)
         if x.session.loop is not None:
             raise UsageError.at_caller(
@@ -193,13 +183,13 @@ def batch_norm(
             )
         if x.session.recorder is None:
             found = (
-                in_format_of(x, each) if stored is None else cast(each, stored)
+                in_format_of(x, each) if stored is None else pointwise.cast(each, stored)
                 for each in (center, batch_variance * correction)
             )
             follow = _follow(running_mean, running_variance, count, *found, momentum)
             center.add_effect(Effect(follow.steps, (running_mean, running_variance, count)))
-    scaled = mul(difference, scale * gamma, logic=feature_wise)
-    return add(scaled, beta, logic=feature_wise)
+    scaled = pointwise.mul(difference, scale * gamma, logic=feature_wise)
+    return pointwise.add(scaled, beta, logic=feature_wise)
 
 
 @cd
@@ -215,7 +205,9 @@ def _follow(
     kept = 1.0 - momentum
     running_mean[:] = kept * running_mean + momentum * center
     # 0 without init_params and without a value of the user
-    is_unset = logical_and(equal(count, 0), equal(running_variance, 0.0))
+    is_unset = pointwise.logical_and(
+        pointwise.equal(count, 0), pointwise.equal(running_variance, 0.0)
+    )
     before = where(is_unset, 1.0, running_variance)
     running_variance[:] = kept * before + momentum * variance
     count += 1

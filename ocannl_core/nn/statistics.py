@@ -52,9 +52,7 @@ def softmax(
 
 
 def mean_and_correction(spec: str, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `mean(spec, x)`, and `n / (n - 1)` for the number n of averaged cells, a constant once
-    shapes are closed.
-    """
+    """Return `mean(spec, x)`, and `n / (n - 1)` of n averaged cells."""
     total = as_tensor(einsum(spec, x), sessions.current())
 
     def factor(count: int) -> float:

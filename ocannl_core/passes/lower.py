@@ -29,26 +29,8 @@ from ocannl_core.base.errors import LoweringError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
 from ocannl_core.base.setting_formats import MOST_FILL_VALUES
+from ocannl_core.ir.assignments import nodes as assign
 from ocannl_core.ir.assignments import traverse
-from ocannl_core.ir.assignments.nodes import (
-    Accumulate,
-    AssignProgram,
-    AssignSequence,
-    Constant,
-    ConstantBits,
-    ConstantFill,
-    EmbedIndex,
-    ExternalCall,
-    Fetch,
-    Merge,
-    NodeOperand,
-    Operand,
-    RangeOverOffsets,
-    RepeatedAssignments,
-    Scalar,
-    Section,
-    SetVector,
-)
 from ocannl_core.ir.assignments.printer import assignment_text
 from ocannl_core.ir.indexing import (
     AxisIndex,
@@ -97,11 +79,11 @@ from ocannl_core.ir.text import PrintedNames
 
 _MOST_UNROLLED_STORES = 64
 
-Operands = tuple[Operand, ...]
+Operands = tuple[assign.Operand, ...]
 """The operands of an assignment."""
 
 
-def lower(program: AssignProgram) -> ir.LoopProgram:
+def lower(program: assign.AssignProgram) -> ir.LoopProgram:
     """Lower a program to loops.
 
     Raises:
@@ -156,35 +138,41 @@ class _Lowering:
         while pending:
             each = pending.pop()
             match each:
-                case AssignSequence(inner):
+                case assign.AssignSequence(inner):
                     pending += reversed(inner)
-                case Section(title, inner):
+                case assign.Section(title, inner):
                     self.stmts.append(ir.Remark(title))
                     pending += reversed(inner)
-                case Accumulate() | SetVector() | Fetch() | ExternalCall() | RepeatedAssignments():
+                case (
+                    assign.Accumulate()
+                    | assign.SetVector()
+                    | assign.Fetch()
+                    | assign.ExternalCall()
+                    | assign.RepeatedAssignments()
+                ):
                     self.assignment(each)
 
     def assignment(self, assignment: traverse.Leaf) -> None:
         self.origin = assignment.origin
         match assignment:
-            case Accumulate():
+            case assign.Accumulate():
                 self.accumulate(assignment)
-            case SetVector():
+            case assign.SetVector():
                 self.set_vector(assignment)
-            case Fetch():
+            case assign.Fetch():
                 self.remark(assignment)
                 self.fetch(assignment)
-            case ExternalCall(op, inputs, targets):
+            case assign.ExternalCall(op, inputs, targets):
                 self.check_sizes(assignment)
                 self.remark(assignment)
                 self.stmts.append(ir.CallExternal(op, inputs, targets))
-            case RepeatedAssignments():
+            case assign.RepeatedAssignments():
                 self.remark(assignment)
                 self.stmts.append(self.repetition(assignment))
             case _:
                 assert_never(assignment)
 
-    def repetition(self, repeat: RepeatedAssignments) -> ir.Repeat:
+    def repetition(self, repeat: assign.RepeatedAssignments) -> ir.Repeat:
         """Return the statement of a repetition. What margins hold at the start of an iteration
         follows from none of the assignments alone.
         """
@@ -202,7 +190,7 @@ class _Lowering:
         return ir.Repeat(*order, body, *accessed, private)
 
     def without_outer_checks(
-        self, repeat: RepeatedAssignments, stmts: tuple[ir.Stmt, ...]
+        self, repeat: assign.RepeatedAssignments, stmts: tuple[ir.Stmt, ...]
     ) -> tuple[ir.Stmt, ...]:
         """Return the statements of an iteration after emitting those of its checks that are the
         same in all iterations; one that reads what iterations write remains in place.
@@ -216,7 +204,7 @@ class _Lowering:
                 self.stmts.append(stmt)
         return tuple(inner)
 
-    def check_sizes(self, call: ExternalCall) -> None:
+    def check_sizes(self, call: assign.ExternalCall) -> None:
         """Refuse nodes with extents at run time, which an external operation could not find, unless
         it computes the lines along an axis each by itself, and that axis has none.
         """
@@ -247,12 +235,14 @@ class _Lowering:
             text = assignment_text(assignment, self.names)
         self.stmts.append(ir.Remark(text, assignment.origin))
 
-    def accumulate(self, assignment: Accumulate) -> None:
+    def accumulate(self, assignment: assign.Accumulate) -> None:
         target, combine, projections = assignment.target, assignment.combine, assignment.projections
         dtype = self.info(target).dtype
         self.check(assignment)
         resets = assignment.reset and combine is not BinaryOp.SECOND
-        reads_target = any(isinstance(a, NodeOperand) and a.node is target for a in assignment.args)
+        reads_target = any(
+            isinstance(a, assign.NodeOperand) and a.node is target for a in assignment.args
+        )
         starts_neutral = resets and is_injective(projections)
         if resets and (reads_target or not (starts_neutral and is_surjective(projections))):
             self.fill(target, saturate(neutral(combine), dtype))
@@ -270,7 +260,7 @@ class _Lowering:
             self.stmts.append(nest.around(replace(store, value=value)))
             self.forget_margins(target, nest)
 
-    def check(self, assignment: Accumulate) -> None:
+    def check(self, assignment: assign.Accumulate) -> None:
         op, combine = assignment.op, assignment.combine
         if len(assignment.args) != arity(op) or len(assignment.projections.rhs) != arity(op):
             raise self.error(
@@ -293,7 +283,7 @@ class _Lowering:
         if self.info(assignment.target).dtype is uint4x32 and combine is not BinaryOp.SECOND:
             raise self.error("Random words can be assigned, not accumulated.", combine.value.name)
 
-    def set_vector(self, assignment: SetVector) -> None:
+    def set_vector(self, assignment: assign.SetVector) -> None:
         target = assignment.target
         length = 16 // self.info(target).dtype.nbytes
         if self.info(target).buffer_dims != self.info(target).dims:
@@ -311,9 +301,7 @@ class _Lowering:
             self.forget_margins(target, nest)
 
     def nests(self, projections: Projections) -> Iterator[LoopNest]:
-        """Yield the nests of an assignment: one, or one for each choice of a part of every
-        concatenated axis.
-        """
+        """Yield the nests of an assignment: one for each choice of parts of concatenated axes."""
         found = False
         for domain, maps in traversals(projections):
             found = True
@@ -324,23 +312,23 @@ class _Lowering:
             )
 
     def operands(
-        self, op: Op, args: tuple[Operand, ...], maps: tuple[IndexMap, ...], dtype: DType
+        self, op: Op, args: tuple[assign.Operand, ...], maps: tuple[IndexMap, ...], dtype: DType
     ) -> list[ir.Expr]:
         """Return the operands as expressions, constants in the working format of the operation."""
         stated = args[op is TernaryOp.WHERE :]  # a condition has no influence on other formats
-        found = [self.info(a.node).dtype for a in stated if not isinstance(a, Scalar)]
-        numbers = [arg.value for arg in args if isinstance(arg, Scalar)]
+        found = [self.info(a.node).dtype for a in stated if not isinstance(a, assign.Scalar)]
+        numbers = [arg.value for arg in args if isinstance(arg, assign.Scalar)]
         working = working_format(op, found, numbers, dtype)
         exprs: list[ir.Expr] = []
         for arg, index_map in zip(args, maps, strict=True):
             match arg:
-                case Scalar(value):
+                case assign.Scalar(value):
                     self.formats.check_magnitude(value, working)
                     fits = not working.is_integer or round_to(value, working) == value
                     exprs.append(constant(value, working if fits or op not in LOGICAL else float64))
-                case NodeOperand(node):
+                case assign.NodeOperand(node):
                     exprs.append(self.load(node, index_map, args, maps))
-                case Merge(node):
+                case assign.Merge(node):
                     self.note_merge(node)
                     indices = self.shifted(node, index_map)
                     exprs.append(ir.LoadMerge(node, indices, self.info(node).dtype))
@@ -394,7 +382,7 @@ class _Lowering:
         """Return a computed position, after emitting its check."""
         assert isinstance(index, ComputedIndex)
         holder = args[index.operand] if index.operand < len(args) else None
-        if not isinstance(holder, NodeOperand):
+        if not isinstance(holder, assign.NodeOperand):
             raise self.error(
                 "A computed position is a cell of another operand.", f"operand {index.operand}"
             )
@@ -424,36 +412,36 @@ class _Lowering:
             )
         self.merged = node
 
-    def fetch(self, fetch: Fetch) -> None:
+    def fetch(self, fetch: assign.Fetch) -> None:
         target, source = fetch.target, fetch.source
         dtype = self.info(target).dtype
         match source:
-            case Constant(value) if dtype is not uint4x32:
+            case assign.Constant(value) if dtype is not uint4x32:
                 self.formats.check_magnitude(value, dtype)
                 self.fill(target, round_to(value, dtype))
-            case Constant(value):
+            case assign.Constant(value):
                 if value != int(value) or not 0 <= value < 2**64:
                     raise self.error("A random word is made of a natural number.", f"{value}")
                 self.everywhere(target, lambda _: ir.ConstBits(int(value), dtype))
-            case ConstantBits(bits):
+            case assign.ConstantBits(bits):
                 if dtype.is_float:
                     raise self.error(
                         "A bit pattern fills integers or random words.", f"{target.name}: {dtype}"
                     )
                 self.everywhere(target, lambda _: ir.ConstBits(bits, dtype))
-            case ConstantFill(values):
+            case assign.ConstantFill(values):
                 self.check_offsets(target)
                 self.formats.must_be_number(dtype, UnaryOp.IDENTITY)
                 for value in values:
                     self.formats.check_magnitude(value, dtype)
                 self.constant_fill(target, values)
-            case RangeOverOffsets():
+            case assign.RangeOverOffsets():
                 self.check_offsets(target)
                 dims = self.info(target).dims
                 self.everywhere(target, lambda cell: index_value(row_major(cell, dims), dtype))
-            case EmbedIndex(index, ()):
+            case assign.EmbedIndex(index, ()):
                 self.everywhere(target, lambda _: index_value(index, dtype))
-            case EmbedIndex(index, factors):
+            case assign.EmbedIndex(index, factors):
                 self.formats.must_be_number(dtype, BinaryOp.MUL)
                 product = index_product((index, *factors))
                 self.everywhere(target, lambda _: self.formats.convert(product, dtype))
@@ -521,19 +509,23 @@ class _Lowering:
                 return True
         return False
 
-    def prepare_margins(self, assignment: Accumulate | SetVector, nest: LoopNest) -> None:
+    def prepare_margins(
+        self, assignment: assign.Accumulate | assign.SetVector, nest: LoopNest
+    ) -> None:
         """Append fills of the margins that a nest reads, unless they hold the value already."""
         match assignment:
-            case Accumulate(combine=combine, beyond=beyond, args=args, op=op):
+            case assign.Accumulate(combine=combine, beyond=beyond, args=args, op=op):
                 needed = _margin_value(combine) if beyond is None else beyond
-            case SetVector(arg=arg):
+            case assign.SetVector(arg=arg):
                 args, op, needed = (arg,), UnaryOp.IDENTITY, 0.0
             case _:
                 assert_never(assignment)
         for arg, index_map in zip(args, nest.rhs, strict=True):
-            if isinstance(arg, Scalar) or not self.reaches_margins(arg.node, index_map, nest):
+            if isinstance(arg, assign.Scalar) or not self.reaches_margins(
+                arg.node, index_map, nest
+            ):
                 continue
-            if isinstance(arg, Merge):
+            if isinstance(arg, assign.Merge):
                 raise self.error(
                     "A merge buffer is read inside the axes of its node: margins are not "
                     "transferred.",

@@ -86,9 +86,7 @@ def check_values(needed: Sequence[NodeMemory], routine: str, store: BufferStore)
 
 
 def _scope_with_values(missing: Sequence[NodeMemory], store: BufferStore) -> str:
-    """Return the block of parameters without values, if parameters of the same names and sizes
-    have values in the context.
-    """
+    """Return the block of parameters without values that has values under the same names."""
     known = {_path(each) for each in store.memories() if each.has_value}
     for stored in missing:
         if (path := _path(stored)) is not None and path in known and stored.tensor is not None:

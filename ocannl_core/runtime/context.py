@@ -39,7 +39,7 @@ from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
-    from ocannl_core.runtime.export_routines import ExportedFiles
+    from ocannl_core.runtime.export.export_routines import ExportedFiles
     from ocannl_core.tensor.computations.computation import Computation
     from ocannl_core.tensor.graph.tensor import Tensor
 
@@ -145,8 +145,7 @@ class Context:
                 extents of axes in the code are arguments of calls without being listed.
             keep: The tensors to store instead of the results; `()` stores no result.
             name: A name for files and messages, an identifier; by default the computation's.
-            inline: Tensors to compute wherever they are read, although that repeats work; they take
-                no memory.
+            inline: Tensors to compute wherever they are read, repeatedly, without memory.
 
         Raises:
             ShapeError: if shapes contradict each other or leave a size open.
@@ -247,7 +246,7 @@ class Context:
                 routines of another context, static indices without a range, or files that cannot
                 be written.
         """
-        from ocannl_core.runtime.export_routines import export
+        from ocannl_core.runtime.export.export_routines import export
 
         named = {routines.name: routines} if isinstance(routines, Routine) else dict(routines)
         file = Path(path)
@@ -323,7 +322,7 @@ class Context:
         launch = link.launcher_of(built, memory, self._store, run, spaces)
         recomputed = recompute_nodes.locate(linkable.recipes, memory, self._store)
         link.record(built, linkable.nodes, usage, memory, run, self._store)
-        link.bind_untouched(code, linkable.kept, built.plan, self._store)
+        link.bind_untouched(code, linkable.kept, built.plan, self._store, run)
         node = merged[0] if merged else None
         made = Routine(linkable, memory, launch, run, self._store, recomputed, node)
         made.context = self
@@ -379,9 +378,7 @@ class Context:
 
     @property
     def memory(self) -> MemoryReport:
-        """The memory that this context, those of its lineage and their routines hold, by label;
-        printable.
-        """
+        """The memory of this context, its lineage and their routines, by label; printable."""
         return self._store.report()
 
     def release(self) -> None:
@@ -398,8 +395,7 @@ class Context:
         libraries access it.
 
         Raises:
-            LinkError: if the tensor is not stored here, or has no value yet; the message has the
-                reason.
+            LinkError: if the tensor is not stored here, or has no value yet, with the reason.
         """
         stored = self._readable(tensor)
         self._store.wait_to_read(stored)

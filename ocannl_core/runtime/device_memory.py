@@ -62,9 +62,7 @@ class AddressableMemory(Protocol):
         ...
 
     def write(self, address: int, data: Bytes) -> None:
-        """Store bytes at an address. The data are not used after the return: work that is finished
-        later has a copy.
-        """
+        """Store bytes at an address; work that is finished later has a copy of them."""
         ...
 
 
@@ -76,7 +74,7 @@ class Allocator(Protocol):
         ...
 
     def free(self, address: int) -> None:
-        """Make the memory of a block available again; finalisers call it."""
+        """Make the memory of a block available again; finalizers call it."""
         ...
 
 

@@ -48,9 +48,7 @@ def launcher_with_pauses(
     merge_buffers: Mapping[TensorNode, Buffer] | None,
     pauses: Pauses,
 ) -> Launcher | None:
-    """Return a launcher of a routine that pauses between steps; None where the backend launches
-    routines as a whole.
-    """
+    """Return a launcher that pauses between steps; None where routines launch as a whole."""
     executable, count = built.executable, len(built.plan.steps)
     if not isinstance(executable, DivisibleExecutable) or count == 0:
         return None

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ocannl_core.compile.profile import Profile
     from ocannl_core.compile.schedule_search import Tuning
     from ocannl_core.compile.tuned_placements import TunedPlacements
-    from ocannl_core.runtime.export_routines import ExportedRoutine
+    from ocannl_core.runtime.export.export_routines import ExportedRoutine
 
 
 class Routine:
@@ -60,38 +60,14 @@ class Routine:
     )
     """Members that other modules of the core use; `dir` and the public surface leave them out."""
 
+    # fmt: off
     __slots__ = (
-        "__weakref__",
-        "_accepted",
-        "_build",
-        "_carried",
-        "_extents",
-        "_history",
-        "_is_ready",
-        "_is_repeatable",
-        "_launch",
-        "_limits",
-        "_linkable",
-        "_memory",
-        "_merge_buffer",
-        "_needed",
-        "_order",
-        "_pauses",
-        "_recomputed",
-        "_run",
-        "_sized",
-        "_store",
-        "_used",
-        "_written",
-        "bindings",
-        "context",
-        "merged",
-        "name",
-        "ordinal",
-        "placements",
-        "reads",
-        "writes",
+        "__weakref__", "_accepted", "_build", "_carried", "_extents", "_history", "_is_ready",
+        "_is_repeatable", "_launch", "_limits", "_linkable", "_memory", "_merge_buffer", "_needed",
+        "_order", "_pauses", "_recomputed", "_run", "_sized", "_store", "_used", "_written",
+        "bindings", "context", "merged", "name", "ordinal", "placements", "reads", "writes",
     )
+    # fmt: on
 
     def __init__(
         self,
@@ -165,8 +141,7 @@ class Routine:
         Returns when the work is submitted; reading results through the context waits for it.
 
         Raises:
-            LinkError: if a node that it reads has no value yet; the message gives the call that
-                provides one.
+            LinkError: if a node that it reads has no value yet, with the call that provides one.
             UsageError: if an index is missing, unknown or out of range, or an argument positional;
                 if more cells of a tensor would be read than were written, or a gradient would be
                 passed on to operands again together with a part passed on before.
@@ -244,8 +219,7 @@ class Routine:
                 from 1; an empty text stands for plain loops.
 
         Raises:
-            UsageError: for a kernel that does not exist or that has no schedule, or a schedule that
-                does not fit.
+            UsageError: for a kernel that is missing or has no schedule, or a schedule that fails.
         """
         self._build = compile_again(self._build, schedules)
         self._launch = self._linked()
@@ -283,7 +257,7 @@ class Routine:
     @property
     def exported(self) -> ExportedRoutine:
         """The code with the facts about calls that exported code checks."""
-        from ocannl_core.runtime.export_routines import ExportedRoutine
+        from ocannl_core.runtime.export.export_routines import ExportedRoutine
 
         needed = frozenset(stored.node for stored in self._needed)
         joint = tuple(limit for limit in self._limits if len(limit.terms) > 1)
@@ -351,7 +325,7 @@ class Routine:
 
     @property
     def nodes(self) -> Mapping[TensorNode, NodeInfo]:
-        """The infos of all compiled nodes, including those that were optimised away."""
+        """The infos of all compiled nodes, including those that were optimized away."""
         return {**self._build.assignments.nodes, **self._build.optimized.nodes}
 
     @property
@@ -361,7 +335,7 @@ class Routine:
 
     @property
     def loop_ir(self) -> str:
-        """The optimised loop program as text."""
+        """The optimized loop program as text."""
         from ocannl_core.ir.loops.printer import to_text
 
         return to_text(self._build.optimized)
@@ -449,9 +423,7 @@ class Routine:
             self._is_ready = True  # for good: a node that has a value never loses it
 
     def _wait_for_transfers(self) -> None:
-        """Let the next launch follow the copies to nodes that it uses, and the copies from those
-        that it writes.
-        """
+        """Let the next launch follow copies to the nodes it uses, and from those it writes."""
         for stored in self._used:
             if stored.copied is not None:  # kept: a read by the host waits for it, too
                 self._store.follow(stored.copied)
@@ -534,7 +506,11 @@ class Routine:
             try:
                 number = operator.index(indices[name])
             except TypeError:
-                raise self._not_an_integer(name, indices[name]) from None
+                raise UsageError(
+                    "The value of a static index is an integer.",
+                    found=f"{name} = {indices[name]!r}",
+                    where=f"running {self.name}",
+                ) from None
             if accepted is not None and number not in accepted:
                 raise self._out_of_range(name, number, accepted)
             numbers[name] = number
@@ -556,13 +532,6 @@ class Routine:
             where=f"running {self.name}",
             fix=f"{self.name}({call})"
             + ("" if self._accepted else "; indices are bound with ctx.compile(..., bindings=[i])"),
-        )
-
-    def _not_an_integer(self, name: str, value: object) -> UsageError:
-        return UsageError(
-            "The value of a static index is an integer.",
-            found=f"{name} = {value!r}",
-            where=f"running {self.name}",
         )
 
     def _out_of_range(self, name: str, number: int, accepted: range) -> UsageError:

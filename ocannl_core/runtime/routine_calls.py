@@ -1,4 +1,4 @@
-"""Calls of routines, specialised to their static indices: most cost a few comparisons."""
+"""Calls of routines, specialized to their static indices: most cost a few comparisons."""
 
 from __future__ import annotations
 
@@ -100,9 +100,7 @@ def _prefix(names: Sequence[str]) -> str:
 
 
 def _signature(names: Sequence[str], defaults: Mapping[str, int]) -> inspect.Signature:
-    """Return the signature for `help`: every index is a required keyword, unless it is an
-    extent.
-    """
+    """Return the signature for `help`: indices are required keywords, extents are not."""
     name = "self" if "self" not in names else f"{_prefix(names)}self"
     receiver = inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY)
     indices = [

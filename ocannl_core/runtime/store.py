@@ -189,22 +189,12 @@ class NodeMemory:
             memory is the context's own.
     """
 
+    # fmt: off
     __slots__ = (
-        "__weakref__",
-        "_tensor",
-        "buffer",
-        "copied",
-        "has_value",
-        "host_sizes",
-        "host_wrote_at",
-        "is_linked",
-        "node",
-        "readers",
-        "reads",
-        "runs",
-        "shared",
-        "writers",
+        "__weakref__", "_tensor", "buffer", "copied", "has_value", "host_sizes", "host_wrote_at",
+        "is_linked", "node", "readers", "reads", "runs", "shared", "writers",
     )
+    # fmt: on
 
     def __init__(self, node: TensorNode, buffer: Buffer, tensor: Tensor | None = None) -> None:
         self.node = node
@@ -265,9 +255,7 @@ class NodeMemory:
         return last if last is not None and self.node in last.passed_on else None
 
     def sizes(self) -> Mapping[StaticExtent, int]:
-        """Return the extents at run time with which the node was written last; an extent that is
-        missing has its maximum.
-        """
+        """Return the extents of the last write; a missing one has its maximum."""
         last = self.last_run()
         return self.host_sizes if last is None else last.sizes
 
@@ -511,9 +499,7 @@ class BufferStore:
             raise
 
     def find_unstored(self, node: TensorNode) -> tuple[Unstored, RunRecord] | None:
-        """Return the record of a node that some routine computes without storing it, and the
-        record of that routine.
-        """
+        """Return the records of a node that a routine computes unstored, and of the routine."""
         for store in self._lineage():
             found = store._unstored.get(node)
             if found is not None:

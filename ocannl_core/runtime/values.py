@@ -142,9 +142,7 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> host_array
 
 
 def unconverted(value: object, info: NodeInfo) -> host_arrays.Array | None:
-    """Return host data that already are the cells of a node; None if they need checks or
-    conversion.
-    """
+    """Return host data that are the cells of a node as they stand, or None."""
     if type(value) is not np.ndarray or value.shape != info.dims or not value.flags.c_contiguous:
         return None
     if info.extents or value.dtype != info.dtype.numpy or info.dtype.is_packed:

@@ -32,14 +32,7 @@ from ocannl_core.ir.loops.ranges import Range, include_loop
 from ocannl_core.ir.loops.traverse import Access, Node, accesses_at, children, contains, fold, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import COMPARISONS
-from ocannl_core.schedule.machine_model import (
-    AUTOVECTORIZED_LANES,
-    MAX_RECOMPUTED_OPERATIONS,
-    MEMORY_BYTES_PER_CYCLE,
-    NOMINAL_LANES,
-    OPERATION_COSTS,
-    OPERATIONS_PER_CYCLE,
-)
+from ocannl_core.schedule import machine_model
 
 
 def own_cost(node: Node, inside: Sequence[int]) -> int:
@@ -52,7 +45,7 @@ def own_cost(node: Node, inside: Sequence[int]) -> int:
         case ir.For(_, start, stop):
             return max(0, stop - start) * sum(inside)
         case ir.Unary(op) | ir.Binary(op):
-            return OPERATION_COSTS[op] + sum(inside)
+            return machine_model.OPERATION_COSTS[op] + sum(inside)
         case _:
             return 1 + sum(inside)
 
@@ -75,7 +68,7 @@ def is_cheap(expr: ir.Expr) -> bool:
                 operations += 1
             case _:
                 return False
-    return operations <= MAX_RECOMPUTED_OPERATIONS
+    return operations <= machine_model.MAX_RECOMPUTED_OPERATIONS
 
 
 def repeated_cost(values: Iterable[ir.Expr], times: int) -> int:
@@ -176,7 +169,7 @@ def estimated_cycles(stmt: ir.Stmt, nodes: Mapping[TensorNode, NodeInfo]) -> int
             count = _cells(access, nodes[access.node], counter.ranges)
             cells[access.node] = max(cells.get(access.node, 0), count)
     nbytes = sum(count * nodes[node].dtype.nbytes for node, count in cells.items())
-    return max(counted // OPERATIONS_PER_CYCLE, transfer_cycles(nbytes))
+    return max(counted // machine_model.OPERATIONS_PER_CYCLE, transfer_cycles(nbytes))
 
 
 def program_cycles(body: ir.Block, nodes: Mapping[TensorNode, NodeInfo]) -> int:
@@ -189,7 +182,7 @@ def program_cycles(body: ir.Block, nodes: Mapping[TensorNode, NodeInfo]) -> int:
 
 def transfer_cycles(nbytes: int) -> int:
     """Return the cycles in which one thread transfers bytes between memory and a processor."""
-    return nbytes // MEMORY_BYTES_PER_CYCLE
+    return nbytes // machine_model.MEMORY_BYTES_PER_CYCLE
 
 
 class _Counter:
@@ -244,7 +237,7 @@ class _Counter:
                 case ir.Store() | ir.StoreVector() | ir.Scatter():
                     total += 1
                 case ir.Fill(target):
-                    total += -(-self._nodes[target].size // NOMINAL_LANES)
+                    total += -(-self._nodes[target].size // machine_model.NOMINAL_LANES)
                 case _:
                     total += own_cost(node, ())
             self.touched += accesses_at(node)
@@ -256,7 +249,7 @@ def _times(loop: ir.For, has_loops: bool) -> int:
     """Return the factor by which the body of a loop counts."""
     extent = max(0, loop.stop - loop.start)
     if loop.kind is ir.AxisKind.VECTOR:
-        return -(-extent // NOMINAL_LANES)
+        return -(-extent // machine_model.NOMINAL_LANES)
     if (
         loop.kind is ir.AxisKind.TILE
     ):  # one instruction takes as long as the innermost of these loops
@@ -265,7 +258,7 @@ def _times(loop: ir.For, has_loops: bool) -> int:
     return (
         extent
         if has_loops or loop.kind is ir.AxisKind.UNROLLED
-        else -(-extent // AUTOVECTORIZED_LANES)
+        else -(-extent // machine_model.AUTOVECTORIZED_LANES)
     )
 
 

@@ -1,3 +1,1 @@
-"""Shape inference: terms, constraints, the solver, and the index maps that follow from solved
-shapes.
-"""
+"""Shape inference: terms, constraints, the solver, and index maps of solved shapes."""

@@ -370,8 +370,7 @@ class Environment:
             subject: The name of the computation in errors.
 
         Raises:
-            ShapeError: if that is impossible, or requires a guess on a parameter; then nothing is
-                decided.
+            ShapeError: if impossible, or a parameter must be guessed; then nothing is decided.
         """
         with self.undo_log.lock, self.atomic():
             captured = [_shape_of(ref.captured) for ref in refs]
@@ -489,9 +488,7 @@ class Environment:
         return narrow_origin(known.cause) if known else None
 
     def explain(self, shape: Shape) -> ShapeReport:
-        """Return the derivation of a shape, and the bounds of its open parts, without any effect on
-        inference.
-        """
+        """Return a shape's derivation, and the bounds of its open parts; infer nothing."""
         return explain(self._state, shape)
 
     def report(self, remark: DoubtfulBroadcast) -> None:

@@ -15,7 +15,7 @@ A device declares its capabilities and number formats in its `Target`. Declared 
 tests of others are expected failures: a capability must be refused with a `CodegenError`, and one
 that works is reported as an unexpected pass. Tests of primitives that a device lacks are left out.
 
-An entry of `expected_failures` names a test or its parametrised id; a test that passes although it
+An entry of `expected_failures` names a test or its parametrized id; a test that passes although it
 has an entry fails, so the list cannot go stale. A backend that is not installed takes part after
 `ocannl_core.backend.manager.register(name, plugin)`.
 """
@@ -38,17 +38,6 @@ from ocannl_core.ir.kernels.requirements import walk_iterations
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import Margin, NodeInfo, TensorNode
 from ocannl_core.ir.numbers import dtypes
-from ocannl_core.ir.numbers.dtypes import (
-    DType,
-    Kind,
-    bool_,
-    float32,
-    float64,
-    int8,
-    int32,
-    uint4x32,
-    uint32,
-)
 from ocannl_core.ir.numbers.expansions import TWICE_ROUNDED, decomposable
 from ocannl_core.ir.numbers.primitives import (
     EVERY_PRIMITIVE,
@@ -87,7 +76,7 @@ _OVERLAP = (
     "a call ran during another call of the same routine; a launcher refuses it: "
     "backend_api.make_exclusive"
 )
-_TRIED: set[DType] = set()
+_TRIED: set[dtypes.DType] = set()
 """Formats that the running test tries, declared or not."""
 
 
@@ -101,7 +90,7 @@ def needs(capability: Capability) -> Callable[[Function], Function]:
     return mark
 
 
-def has_format(subject: Subject, dtype: DType) -> bool:
+def has_format(subject: Subject, dtype: dtypes.DType) -> bool:
     """Return True if a device declares a number format, or the test is about it."""
     formats = subject.target.formats
     return formats is None or dtype in formats or dtype in _TRIED
@@ -114,9 +103,7 @@ def has_primitive(subject: Subject, op: Op | VectorOp) -> bool:
 
 
 def missing_primitives(subject: Subject, program: ir.LoopProgram) -> list[str]:
-    """Return the primitives of a program that a device lacks, and that no decomposition replaces
-    with the same bits.
-    """
+    """Return the primitives that a device lacks, if no decomposition has the same bits."""
     if subject.target.primitives is None:
         return []
     missing = frozenset(op for op in EVERY_PRIMITIVE if not has_primitive(subject, op))
@@ -130,15 +117,11 @@ def missing_primitives(subject: Subject, program: ir.LoopProgram) -> list[str]:
                 found[op.value.name] = None
             case ir.StoreVector() if VectorOp.UNIFORM in absent:
                 found[VectorOp.UNIFORM.value.name] = None
-            case _:
-                pass
     return list(found)
 
 
 def require_formats(subject: Subject, program: ir.LoopProgram) -> None:
-    """Skip the rest of a test if a program has nodes in formats that the device does not have, or
-    primitives that it lacks.
-    """
+    """Skip a test of a program with formats or primitives that the device does not have."""
     absent = missing_primitives(subject, program)
     if absent:
         pytest.skip(f"{subject} does not declare {', '.join(absent)}")
@@ -177,16 +160,16 @@ class BackendConformance:
 
     oracle_name: ClassVar[str]
     expected_failures: ClassVar[Mapping[str, str]] = {}
-    random_programs_dtypes: ClassVar[tuple[DType, ...]] = (
-        float32,
-        float64,
-        int8,
-        int32,
-        uint32,
-        bool_,
+    random_programs_dtypes: ClassVar[tuple[dtypes.DType, ...]] = (
+        dtypes.float32,
+        dtypes.float64,
+        dtypes.int8,
+        dtypes.int32,
+        dtypes.uint32,
+        dtypes.bool_,
     )
 
-    def tolerance_of(self, op: Op, dtype: DType) -> Tolerance:
+    def tolerance_of(self, op: Op, dtype: dtypes.DType) -> Tolerance:
         """Return the accepted error of one application of a primitive."""
         return tolerance(op, dtype)
 
@@ -228,7 +211,7 @@ class BackendConformance:
             _TRIED.add(part)
 
     @EVERY_MEMORY
-    def test_new_memory_is_all_zero(self, subject: Subject, dtype: DType) -> None:
+    def test_new_memory_is_all_zero(self, subject: Subject, dtype: dtypes.DType) -> None:
         info = NodeInfo(dtype, (3, 5))
         used = np.frombuffer(bytes(range(1, 241)), np.uint8)[: info.nbytes]
         for _ in range(3):  # recycled memory is cleared too
@@ -239,7 +222,7 @@ class BackendConformance:
 
     @EVERY_MEMORY
     def test_copying_to_the_device_and_back_keeps_every_bit(
-        self, subject: Subject, dtype: DType
+        self, subject: Subject, dtype: dtypes.DType
     ) -> None:
         info = NodeInfo(dtype, (2, 3), (Margin(1, 0), Margin(2, 1)))
         random = np.random.default_rng(0)
@@ -253,7 +236,7 @@ class BackendConformance:
         found = subject.backend.memory_statistics(subject.target)
         if found is None:
             pytest.skip(f"{subject} states no statistics of its memory")
-        info = NodeInfo(float32, (1 << 22,))
+        info = NodeInfo(dtypes.float32, (1 << 22,))
         buffer = subject.backend.allocate(info, subject.target)
         after = subject.backend.memory_statistics(subject.target)
         assert after is not None
@@ -264,8 +247,8 @@ class BackendConformance:
 
     def test_a_timed_launch_runs_once(self, subject: Subject) -> None:
         draft = Draft("increment")
-        cell = draft.node("cell", int32, 1)
-        one = ir.Const(1, int32)
+        cell = draft.node("cell", dtypes.int32, 1)
+        one = ir.Const(1, dtypes.int32)
         program = draft.program(draft.accumulate(cell, 0, op=BinaryOp.ADD, value=one))
         buffer = subject.upload(np.array([10]), program.nodes[cell])
         launch = subject.backend.link(subject.compile(program), {cell: buffer})
@@ -273,7 +256,7 @@ class BackendConformance:
         assert subject.download(buffer).tolist() == [11]
 
     def test_copying_between_buffers_of_the_device(self, subject: Subject) -> None:
-        info = NodeInfo(float32, (4,))
+        info = NodeInfo(dtypes.float32, (4,))
         source = subject.upload(np.arange(4), info)
         destination = subject.backend.allocate(info, subject.target)
         subject.backend.transfer(destination, source).wait()
@@ -285,13 +268,13 @@ class BackendConformance:
     def test_nodes_without_axes_or_without_cells_can_be_stored(
         self, subject: Subject, dims: tuple[int, ...]
     ) -> None:
-        info = NodeInfo(float32, dims)
+        info = NodeInfo(dtypes.float32, dims)
         buffer = subject.upload(np.ones(dims), info)
         assert np.array_equal(subject.download(buffer), np.ones(dims))
 
-    @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, uint4x32], ids=str)
+    @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, dtypes.uint4x32], ids=str)
     def test_every_primitive_has_its_meaning(
-        self, subject: Subject, oracle: Subject, dtype: DType
+        self, subject: Subject, oracle: Subject, dtype: dtypes.DType
     ) -> None:
         declared = [op for op in primitives(dtype) if has_primitive(subject, op)]
         program, arrays, outputs = number_programs.every_primitive(dtype, declared)
@@ -309,9 +292,9 @@ class BackendConformance:
 
     @EVERY_DTYPE
     def test_conversions_to_every_format_round_and_wrap(
-        self, subject: Subject, oracle: Subject, dtype: DType
+        self, subject: Subject, oracle: Subject, dtype: dtypes.DType
     ) -> None:
-        if dtype.kind is Kind.WORD:
+        if dtype.kind is dtypes.Kind.WORD:
             return
         draft, values = Draft("convert"), special_values(dtype)
         source = draft.node("source", dtype, len(values))
@@ -330,13 +313,13 @@ class BackendConformance:
 
     @EVERY_DTYPE
     def test_constants_keep_their_bits(
-        self, subject: Subject, oracle: Subject, dtype: DType
+        self, subject: Subject, oracle: Subject, dtype: dtypes.DType
     ) -> None:
         draft, values = Draft("constants"), special_values(dtype)
         result = draft.node("result", dtype, len(values) + 3)
         patterns = [1, 0x3C00_4049_0FDB_3C01, 2**64 - 1]
         stores = []
-        if dtype.kind is not Kind.WORD:
+        if dtype.kind is not dtypes.Kind.WORD:
             stores = [
                 draft.store(result, k, value=ir.Const(value, dtype))
                 for k, value in enumerate(values)
@@ -360,26 +343,32 @@ class BackendConformance:
     @pytest.mark.parametrize("op", [op for op in BinaryOp if op in HASHES])
     def test_words_are_hashed(self, subject: Subject, oracle: Subject, op: BinaryOp) -> None:
         draft, i = Draft("hash"), fresh_var("i")
-        key, counter, word = (draft.node(n, uint4x32, 64) for n in ("key", "counter", "word"))
-        hashed = ir.Binary(op, draft.load(key, i), draft.load(counter, i), uint4x32)
+        key, counter, word = (
+            draft.node(n, dtypes.uint4x32, 64) for n in ("key", "counter", "word")
+        )
+        hashed = ir.Binary(op, draft.load(key, i), draft.load(counter, i), dtypes.uint4x32)
         words = number_programs.random_words(128)
         arrays = {key: words[:64], counter: words[64:]}
         program = draft.program(loop(i, 64, draft.store(word, i, value=hashed)))
         agree(subject, oracle, program, arrays)
 
     @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
-    def test_numbers_become_words(self, subject: Subject, oracle: Subject, dtype: DType) -> None:
+    def test_numbers_become_words(
+        self, subject: Subject, oracle: Subject, dtype: dtypes.DType
+    ) -> None:
         draft, values = Draft("words"), special_values(dtype)
         source = draft.node("source", dtype, len(values))
-        words = draft.node("words", uint4x32, len(values))
+        words = draft.node("words", dtypes.uint4x32, len(values))
         i = fresh_var("i")
-        store = draft.store(words, i, value=ir.Unary(UnaryOp.WORD, draft.load(source, i), uint4x32))
+        store = draft.store(
+            words, i, value=ir.Unary(UnaryOp.WORD, draft.load(source, i), dtypes.uint4x32)
+        )
         arrays = {source: np.array(values, dtype.numpy)}
         agree(subject, oracle, draft.program(loop(i, len(values), store)), arrays)
 
     @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
     def test_bits_become_numbers_of_other_formats(
-        self, subject: Subject, oracle: Subject, dtype: DType
+        self, subject: Subject, oracle: Subject, dtype: dtypes.DType
     ) -> None:
         draft, values = Draft("bitcasts"), special_values(dtype)
         source, i = draft.node("source", dtype, len(values)), fresh_var("i")
@@ -394,10 +383,10 @@ class BackendConformance:
 
     @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
     def test_words_become_one_number_each(
-        self, subject: Subject, oracle: Subject, dtype: DType
+        self, subject: Subject, oracle: Subject, dtype: dtypes.DType
     ) -> None:
         draft = Draft("uniform")
-        words, result = draft.node("words", uint4x32, 64), draft.node("result", dtype, 64)
+        words, result = draft.node("words", dtypes.uint4x32, 64), draft.node("result", dtype, 64)
         i = fresh_var("i")
         value = ir.Unary(UnaryOp.UNIFORM, draft.load(words, i), dtype)
         arrays = {words: number_programs.random_words(64)}
@@ -406,7 +395,7 @@ class BackendConformance:
 
     @EVERY_DTYPE
     def test_words_become_as_many_numbers_as_fit(
-        self, subject: Subject, oracle: Subject, dtype: DType
+        self, subject: Subject, oracle: Subject, dtype: dtypes.DType
     ) -> None:
         check(subject, oracle, number_programs.vector_uniform(dtype))
 
@@ -418,7 +407,7 @@ class BackendConformance:
 
     @pytest.mark.parametrize("dtype", dtypes.PACKED, ids=str)
     def test_cells_of_four_bits_are_loaded(
-        self, subject: Subject, oracle: Subject, dtype: DType
+        self, subject: Subject, oracle: Subject, dtype: dtypes.DType
     ) -> None:
         check(subject, oracle, programs.packed_cells([dtype]))
 
@@ -529,8 +518,8 @@ class BackendConformance:
 
     def test_one_executable_links_to_several_memories(self, subject: Subject) -> None:
         draft = Draft("increment")
-        cell = draft.node("cell", int32, 1)
-        one = ir.Const(1, int32)
+        cell = draft.node("cell", dtypes.int32, 1)
+        one = ir.Const(1, dtypes.int32)
         program = draft.program(draft.accumulate(cell, 0, op=BinaryOp.ADD, value=one))
         executable, info = subject.compile(program), program.nodes[cell]
         first, second = subject.upload(np.array([10]), info), subject.upload(np.array([20]), info)
@@ -543,7 +532,7 @@ class BackendConformance:
 
     def test_results_can_be_copied_right_after_a_launch(self, subject: Subject) -> None:
         draft, i = Draft("double"), fresh_var("i")
-        cells, count = draft.node("cells", int32, 4096), 10
+        cells, count = draft.node("cells", dtypes.int32, 4096), 10
         twice = draft.accumulate(cells, i, op=BinaryOp.ADD, value=draft.load(cells, i))
         program = draft.program(loop(i, 4096, twice))
         info = program.nodes[cells]
@@ -552,12 +541,12 @@ class BackendConformance:
         for _ in range(count):
             launch([])
         found = HostBuffer(np.empty(4096, np.int32), info)
-        subject.backend.transfer(found, buffer).wait()  # no synchronisation before
+        subject.backend.transfer(found, buffer).wait()  # no synchronization before
         assert np.array_equal(found.array, np.arange(4096) << count)
 
     def test_cells_can_be_overwritten_right_after_a_launch(self, subject: Subject) -> None:
         draft, i = Draft("copy"), fresh_var("i")
-        source, result = (draft.node(name, int32, 4096) for name in ("source", "result"))
+        source, result = (draft.node(name, dtypes.int32, 4096) for name in ("source", "result"))
         program = draft.program(loop(i, 4096, draft.store(result, i, value=draft.load(source, i))))
         info = program.nodes[source]
         buffers = {
@@ -583,7 +572,7 @@ class BackendConformance:
 
     def test_a_program_without_statements_runs(self, subject: Subject) -> None:
         draft = Draft("nothing")
-        cell = draft.node("cell", float32, 2)
+        cell = draft.node("cell", dtypes.float32, 2)
         found = subject.run(draft.program(ir.Block()), {cell: np.array([1, 2], np.float32)})
         assert found[cell].tolist() == [1, 2]
 
@@ -606,7 +595,7 @@ class BackendConformance:
 
     @needs(Capability.SEVERAL_DEVICES)
     def test_copying_between_devices(self, subject: Subject) -> None:
-        info = NodeInfo(float32, (4,))
+        info = NodeInfo(dtypes.float32, (4,))
         first, *_, last = _devices(subject)
         source = first.upload(np.arange(4), info)
         destination = last.backend.allocate(info, last.target)
@@ -646,7 +635,7 @@ def _devices(subject: Subject) -> list[Subject]:
     return found
 
 
-def _part_of(request: pytest.FixtureRequest) -> Capability | DType | None:
+def _part_of(request: pytest.FixtureRequest) -> Capability | dtypes.DType | None:
     """Return the capability or the number format that a test is about, if a backend may lack it."""
     found = getattr(request.function, _CAPABILITY, None)
     given = getattr(getattr(request.node, "callspec", None), "params", {})

@@ -54,8 +54,7 @@ def check_op(
         inputs: One input each: arrays, which keep their number format, numbers, or literal tensors
             for inputs with batch or input axes. Gradients are most precise in float64.
         gradient: Compares `grad`, where the op defines it, with central differences.
-        ulps: The largest accepted difference of native code and other backends, in units in the
-            last place.
+        ulps: The largest accepted difference of backends, in units in the last place.
         backends: The devices to run on, as `NAME` or `NAME:DEVICE`; by default all devices that
             support calls out of compiled code.
     """
@@ -188,9 +187,7 @@ class _Check:
                 self.same_input(node)
 
     def same_input(self, node: Apply) -> None:
-        """Pass one array as two inputs of one type: results must not depend on the inputs being
-        distinct.
-        """
+        """Pass one array as two inputs of one type: results must not depend on identity."""
         first = self.samples[0] if self.samples else None
         twice = [
             k

@@ -28,8 +28,7 @@ class CaseResult:
         name: The name of the case, whose first part is the suite or the corpus.
         part: The format or capability that it is about; empty if it is about none.
         text: The error, the reason for skipping, or the reason of the exclusion.
-        error: The largest error that was found, in units in the last place; None if none was
-            measured.
+        error: The largest error found, in units in the last place; None if not measured.
         needs_tolerance: True if it passed by a tolerance of the plugin alone.
     """
 

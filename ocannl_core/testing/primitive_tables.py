@@ -1,6 +1,4 @@
-"""Tables of primitives by number format, their accuracy, and operands at which implementations
-fail.
-"""
+"""Primitives by number format, their accuracy, and operands at which implementations fail."""
 
 from __future__ import annotations
 

@@ -72,9 +72,7 @@ class SequelAuthor(Author):
         return [ir.Fill(self.choose(self.readable), float(self.count(0, 3)))]
 
     def _pointwise_reader(self, depth: int) -> list[ir.Stmt]:
-        """Return a nest over all cells of a node that reads the cell it writes: a typical
-        consumer.
-        """
+        """Return a typical consumer: a nest that reads each cell that it writes."""
         source = self.choose(self.readable)
         info = self.nodes[source]
         loops = [(fresh_var("i"), dim) for dim in info.buffer_dims]

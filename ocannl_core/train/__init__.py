@@ -1,6 +1,4 @@
-"""Training: code for forward passes, gradients and updates, composed of recorded computations, and
-a loop over batches.
-"""
+"""Training: forward passes, gradients and updates as recorded code, and a loop over batches."""
 
 from typing import TYPE_CHECKING
 

@@ -93,7 +93,6 @@ def counted_batches(batch: Any, inputs: Inputs) -> Iterator[tuple[Any, int]]:
 
 
 def _part(batch: Any, key: int | str) -> Any:
-    """Return an array of a batch."""
     try:
         if isinstance(key, int) or isinstance(batch, Mapping):
             return batch[key]

@@ -1,6 +1,4 @@
-"""The state of an optimiser, and guards of its updates: a dynamic scale of the loss, and a limit
-for outliers.
-"""
+"""The state of an optimizer; guards of its updates: a dynamic loss scale, a limit for outliers."""
 
 from __future__ import annotations
 
@@ -34,14 +32,14 @@ def gated(gate: Tensor | None, value: Any, stored: Any) -> Any:
 
 
 def state_format(p: Tensor) -> DType:
-    """Return the format of an optimiser's state for a parameter, at least 32 bits: a moving average
+    """Return the format of an optimizer's state for a parameter, at least 32 bits: a moving average
     in bfloat16 would stay where it is, since `1 - 0.999` is below the distance of its numbers.
     """
     return promote(p.dtype, float32)
 
 
 class OptimizerState:
-    """The tensors that an optimiser keeps between updates, by name.
+    """The tensors that an optimizer keeps between updates, by name.
 
     Attributes:
         names: The name of each parameter.
@@ -63,7 +61,7 @@ class OptimizerState:
         return _declared(self.diagnostics, name, name, dtype, output=())
 
     def numbers(self, name: str, dtype: DType, axes: Sequence[int] = ()) -> Tensor:
-        """Return a number of the optimiser, or several along axes; 0 before the first update."""
+        """Return a number of the optimizer, or several along axes; 0 before the first update."""
         return _declared(self.tensors, name, name, dtype, output=axes)
 
     def slot(self, p: Tensor, name: str, *, is_sharded: bool) -> Tensor:

@@ -1,9 +1,9 @@
-"""Optimisers as recorded code: one update of every parameter that a loss depends on.
+"""Optimizers as recorded code: one update of every parameter that a loss depends on.
 
     opt = oc.train.AdamW(learning_rate=oc.train.cosine(3e-4, steps=1000), clip_norm=1.0)
     step = ctx.compile(oc.train.grad_update(loss) + opt.update(loss))
 
-An optimiser is a class with hyperparameters and one method, `direction`, the formula for one
+An optimizer is a class with hyperparameters and one method, `direction`, the formula for one
 parameter. Everything else is common to all, in this order:
 
     unscale the gradient, clip its values, accumulate micro-batches, clip the norm,
@@ -36,15 +36,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.tensor.messages.foreign_modules import missing_attribute
 from ocannl_core.tensor.operations.contractions import einsum, where
-from ocannl_core.tensor.primitives.pointwise_operations import (
-    cast,
-    equal,
-    expm1,
-    logical_and,
-    maximum,
-    minimum,
-    sqrt,
-)
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.train.guards import SUM, DynamicScale, OptimizerState, ZScore, gated, state_format
 from ocannl_core.train.schedules import Schedule
 from ocannl_core.train.slot_tree import share
@@ -89,24 +81,23 @@ class Clock:
 
     def time(self, dtype: DType) -> Tensor:
         """Return the number of this update, from 1."""
-        return self._once((dtype,), lambda: cast(self._count + 1.0, dtype, label="time"))
+        return self._once((dtype,), lambda: pointwise.cast(self._count + 1.0, dtype, label="time"))
 
     def rate(self, rate: Rate, dtype: DType) -> float | Tensor:
         """Return the learning rate."""
         if isinstance(rate, Tensor) or not callable(rate):
             return rate
         return self._once(
-            (ById(rate), dtype), lambda: cast(rate(self._count), dtype, label="learning_rate")
+            (ById(rate), dtype),
+            lambda: pointwise.cast(rate(self._count), dtype, label="learning_rate"),
         )
 
     def correction(self, decay: float, power: float, dtype: DType) -> Tensor:
-        """Return a power of the sum of the weights in a moving average that starts at 0, `1 -
-        decay**t`.
-        """
+        """Return a power of `1 - decay**t`, the weights' sum in a moving average from 0."""
 
         def weight() -> Any:
             # of digits that cancel in `1 - decay**t`, short formats lose most
-            found: Any = 1.0 if decay == 0 else -expm1(math.log(decay) * self.time(dtype))
+            found: Any = 1.0 if decay == 0 else -pointwise.expm1(math.log(decay) * self.time(dtype))
             return found if power == 1 else found**power
 
         return self._once((decay, power, dtype), weight)
@@ -156,9 +147,7 @@ class Update:
         self._state.averages[owner] = f"{owner}.{name}"
 
     def correction(self, decay: float, *, power: float = 1.0) -> Any:
-        """Return the sum of the weights in a moving average that starts at 0, `1 - decay**t`, or a
-        power of it.
-        """
+        """Return a power of `1 - decay**t`, the weights' sum in a moving average from 0."""
         return self._clock.correction(decay, power, self.p.dtype)
 
 
@@ -172,7 +161,7 @@ _ATTRIBUTES = {
     "opt.state.items()}",
     "load_state_dict": "oc.load(path, ctx, loss, optimizer=opt)",
 }
-"""Attributes of optimisers in other libraries, and their counterparts."""
+"""Attributes of optimizers in other libraries, and their counterparts."""
 
 _OF_ALL = "clip_norm", "accumulate", "skip_nonfinite", "skip_outliers", "loss_scale", "groups"
 """The hyperparameters that all parameters have in common, so that no group has its own."""
@@ -181,6 +170,12 @@ _OF_ALL = "clip_norm", "accumulate", "skip_nonfinite", "skip_outliers", "loss_sc
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Optimizer(ABC):
     """A rule that updates parameters against their gradients.
+
+        opt = oc.train.AdamW(learning_rate=1e-3, groups={"*.bias": {"weight_decay": 0.0}})
+        step = ctx.compile(opt.minimize(loss))
+
+    `minimize` is `oc.train.grad_update(loss) + opt.update(loss)`, with the loss scale if there is
+    one. A subclass defines `direction`.
 
     Attributes:
         learning_rate: The step size: a number, a tensor of one cell, a schedule, or a function of
@@ -234,7 +229,7 @@ class Optimizer(ABC):
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
 
     def moved(self, update: Update) -> Any:
-        """Return the cells of a parameter after the update; an optimiser whose steps are not the
+        """Return the cells of a parameter after the update; an optimizer whose steps are not the
         learning rate times a direction overrides it.
         """
         direction = self.direction(update)
@@ -243,7 +238,7 @@ class Optimizer(ABC):
         return update.p - update.rate * direction
 
     def __getattr__(self, name: str) -> NoReturn:
-        rule = "An optimiser makes code from a loss, and has no attribute"
+        rule = "An optimizer makes code from a loss, and has no attribute"
         raise missing_attribute(self, name, rule, f"{type(self).__name__}(...)", _ATTRIBUTES)
 
     def update(
@@ -262,8 +257,8 @@ class Optimizer(ABC):
 
         Raises:
             UsageError: if there is no such parameter, or a group matches none; if other code of the
-                optimiser updates other parameters; if there is a loss scale, for which `minimize`
-                is the code; or if the shard is a part, and the optimiser does not update cell by
+                optimizer updates other parameters; if there is a loss scale, for which `minimize`
+                is the code; or if the shard is a part, and the optimizer does not update cell by
                 cell.
         """
         if self.loss_scale is not None:
@@ -275,9 +270,9 @@ class Optimizer(ABC):
             )
         if shard is not None and not self.is_elementwise:
             raise UsageError.at_caller(
-                "The state of an optimiser that updates cell by cell can be sharded.",
+                "The state of an optimizer that updates cell by cell can be sharded.",
                 found=f"{type(self).__name__} computes with whole parameters",
-                fix="shard_state=False, or an optimiser such as AdamW",
+                fix="shard_state=False, or an optimizer such as AdamW",
             )
         return self._recorded("update", loss, params, has_gradients=True, shard=shard)
 
@@ -342,7 +337,7 @@ class Optimizer(ABC):
 
     @property
     def averages(self) -> Mapping[str, Tensor]:
-        """The averaged parameters by name; empty for an optimiser that averages none."""
+        """The averaged parameters by name; empty for an optimizer that averages none."""
         tensors = self._state.tensors
         return {name: tensors[path] for name, path in self._state.averages.items()}
 
@@ -375,10 +370,10 @@ class Optimizer(ABC):
         known = self._state.names
         if known and known.keys() != names.keys():
             raise UsageError.at_caller(
-                "All code of an optimiser updates the same parameters, with one count of updates.",
+                "All code of an optimizer updates the same parameters, with one count of updates.",
                 found=f"{', '.join(names.values())} after {', '.join(known.values())}, of which "
                 f"{len(known.keys() & names.keys())} are the same",
-                fix="an optimiser of its own for each set of parameters and for each model",
+                fix="an optimizer of its own for each set of parameters and for each model",
             )
         self._state.names = known or names
         return found
@@ -395,35 +390,35 @@ class Optimizer(ABC):
         if self.clip_norm is not None or self.skip_outliers is not None:
             norm = state.diagnostic("gradient_norm", dtype)
             # squares leave the range of float16 far earlier than the norm
-            wide = [cast(g, dtype) for g in gradients.values()]
-            norm[:] = sqrt(sum(einsum(SUM, g * g) for g in wide))
+            wide = [pointwise.cast(g, dtype) for g in gradients.values()]
+            norm[:] = pointwise.sqrt(sum(einsum(SUM, g * g) for g in wide))
             if self.skip_outliers is not None:
                 gate = _both(gate, self.skip_outliers.accepts(norm, state, is_last))
             if self.clip_norm is not None:
                 scale = where(norm > self.clip_norm, self.clip_norm / norm, 1.0)
                 gradients = {
-                    p: cast(g, state_format(p)) * cast(scale, state_format(p))
+                    p: pointwise.cast(g, state_format(p)) * pointwise.cast(scale, state_format(p))
                     for p, g in raw.items()
                 }
         if self.skip_nonfinite or self.loss_scale is not None:
             bad = sum(
-                cast(einsum(SUM, where(equal(g - g, 0.0), 0.0, 1.0)), float32)
+                pointwise.cast(einsum(SUM, where(pointwise.equal(g - g, 0.0), 0.0, 1.0)), float32)
                 for g in raw.values()  # those that are clipped would be stored for it
             )
             is_finite = state.diagnostic("is_finite", float32)
-            is_finite[:] = equal(bad, 0.0)
+            is_finite[:] = pointwise.equal(bad, 0.0)
             gate = _both(gate, is_finite)
             if self.loss_scale is not None:
                 self.loss_scale.record(state, is_finite, is_last)
         decided = state.diagnostic("is_applied", float32) if gate is not None else None
         if decided is not None:
             decided[:] = gate
-        clock = Clock(cast(count, dtype))
+        clock = Clock(pointwise.cast(count, dtype))
         for p, group in groups.items():
             rows = parts[p]
             gradient = gradients[p] if rows is cut[p] else gradients[p][rows]
             group._record_one(p, rows, gradient, clock, decided, state)
-        count += 1 if decided is None else cast(decided, int32)
+        count += 1 if decided is None else pointwise.cast(decided, int32)
 
     def _gradient(self, p: Tensor, group: Optimizer, rows: slice | None) -> Any:
         assert p.grad is not None
@@ -431,7 +426,7 @@ class Optimizer(ABC):
         if self.loss_scale is not None:
             g = g * (1.0 / self.loss_scale.value(self._state, float32))
         if group.clip_value is not None:
-            g = minimum(maximum(g, -group.clip_value), group.clip_value)
+            g = pointwise.minimum(pointwise.maximum(g, -group.clip_value), group.clip_value)
         return -g if group.maximize else g
 
     def _accumulated(
@@ -449,10 +444,10 @@ class Optimizer(ABC):
         place = state.numbers("micro_batch", int32)
         for p, g in gradients.items():
             total = state.slot(p, "gradient_sum", is_sharded=parts[p] is not None)
-            total[:] = where(equal(place, 0), g, total + g)
+            total[:] = where(pointwise.equal(place, 0), g, total + g)
             gradients[p] = total * (1.0 / self.accumulate)
         is_last = state.diagnostic("is_last_micro_batch", float32)
-        is_last[:] = equal(place, self.accumulate - 1)
+        is_last[:] = pointwise.equal(place, self.accumulate - 1)
         place[:] = where(is_last, 0, place + 1)
         return is_last
 
@@ -467,7 +462,10 @@ class Optimizer(ABC):
     ) -> None:
         """Record the update of one parameter, or of some of its rows."""
         dtype = state_format(owner)
-        p, gradient = cast(owner if rows is None else owner[rows], dtype), cast(gradient, dtype)
+        p, gradient = (
+            pointwise.cast(owner if rows is None else owner[rows], dtype),
+            pointwise.cast(gradient, dtype),
+        )
         rate, t = clock.rate(self.learning_rate, dtype), clock.time(dtype)
         has_decay = not (isinstance(self.weight_decay, Real) and self.weight_decay == 0)
         decay = self.weight_decay * p if has_decay else None
@@ -477,15 +475,15 @@ class Optimizer(ABC):
         update = Update(p, gradient, t, rate, decay, owner, rows, state, gate, clock)
         owner[slice(None) if rows is None else rows] = gated(gate, self.moved(update), p)
         if self.average is not None:
-            p = cast(owner if rows is None else owner[rows], dtype)
+            p = pointwise.cast(owner if rows is None else owner[rows], dtype)
             mean = update.state("average")
             towards = self.average * mean + (1.0 - self.average) * p
-            update.keep("average", where(equal(t, 1.0), p, towards))
+            update.keep("average", where(pointwise.equal(t, 1.0), p, towards))
             update.publish_average("average")
 
 
 def _both(first: Tensor | None, second: Tensor) -> Tensor:
-    both: Tensor = second if first is None else logical_and(first, second)
+    both: Tensor = second if first is None else pointwise.logical_and(first, second)
     return both
 
 
@@ -496,7 +494,7 @@ def _check(optimizer: Optimizer) -> None:
     for pattern, group in optimizer.groups.items():
         if common := [name for name in _OF_ALL if name in (group or ())]:
             raise UsageError.at_caller(
-                f"{', '.join(common)} of an optimiser concerns all parameters together.",
+                f"{', '.join(common)} of an optimizer concerns all parameters together.",
                 found=f"groups={{{pattern!r}: {group!r}}}",
                 fix=f"{type(optimizer).__name__}({common[0]}=...), beside groups=",
             )
@@ -508,7 +506,7 @@ def check_ranges(owner: str, **hyperparameters: Any) -> None:
         is_right, rule = _RANGES[name]
         if value is not None and not is_right(value):
             raise UsageError.at_caller(
-                f"{name}= of an optimiser is {rule}.", found=f"{owner}({name}={value!r})"
+                f"{name}= of an optimizer is {rule}.", found=f"{owner}({name}={value!r})"
             )
 
 

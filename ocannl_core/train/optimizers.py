@@ -1,6 +1,6 @@
-"""The formulas of optimisers, each for one parameter.
+"""The formulas of optimizers, each for one parameter.
 
-Where PyTorch has the optimiser, names, defaults and results are as in `torch.optim`, but for the
+Where PyTorch has the optimizer, names, defaults and results are as in `torch.optim`, but for the
 learning rate, which has no default.
 """
 
@@ -184,7 +184,10 @@ class Adam(_Moments):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+
+    Attributes are as for `Adam`.
+    """
 
     weight_decay: Any = 0.01
     is_decoupled: ClassVar[bool] = True
@@ -342,8 +345,7 @@ class Muon(Adam):
         nesterov: True for Nesterov momentum.
         ns_steps: The number of iterations.
         ns_coefficients: The coefficients of the quintic polynomial.
-        others: The learning rate of parameters without input axes, by which `learning_rate` is
-            multiplied.
+        others: The factor of the learning rate for parameters without input axes.
     """
 
     is_elementwise: ClassVar[bool] = False
@@ -362,10 +364,10 @@ class Muon(Adam):
             return self.others * super().direction(update)
         buffer = update.average("momentum", update.g, self.momentum)
         g = self.momentum * buffer + (1.0 - self.momentum) * update.g if self.nesterov else buffer
-        x = self._orthogonalised(g, is_wide=output <= inputs)
+        x = self._orthogonalized(g, is_wide=output <= inputs)
         return max(1.0, output / inputs) ** 0.5 * x
 
-    def _orthogonalised(self, g: Any, *, is_wide: bool) -> Any:
+    def _orthogonalized(self, g: Any, *, is_wide: bool) -> Any:
         a, b, c = self.ns_coefficients
         x = g / maximum(sqrt(einsum(SUM, g * g)), 1e-7)
         for _ in range(self.ns_steps):

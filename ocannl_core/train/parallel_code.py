@@ -109,9 +109,7 @@ class ParallelCode:
 
     @cached_property
     def restore_statistics(self) -> Computation:
-        """Set the statistics to their values before the step; counts that select random numbers
-        differ between slots.
-        """
+        """Set the statistics back to before the step; counts that select random numbers differ."""
 
         def restore_statistics() -> None:
             for name, each in self.statistics.items():
@@ -173,9 +171,7 @@ class ParallelCode:
         return cd(add_spans)()
 
     def means_of_sums(self, shard: Shard | None = None) -> Computation:
-        """Return the code that sets gradients, means and statistics from the sums in the first
-        register.
-        """
+        """Return the code that sets gradients, means and statistics from the first register."""
         sums = dict(zip(self._summed, self.register(0), strict=True))
         count = float(self.slots)
 
@@ -210,7 +206,6 @@ class ParallelCode:
 
 
 def _registers_of(action: Sum) -> tuple[int, ...]:
-    """Return the registers that an action uses."""
     match action:
         case CopyToRegister(register) | AddToRegister(register):
             return (register,)

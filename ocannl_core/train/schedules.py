@@ -46,7 +46,14 @@ _where = _on_both(tensors.where, lambda condition, a, b: a if condition else b)
 
 
 class Schedule(ABC):
-    """A number as a function of the count of updates."""
+    """A number as a function of the count of updates, such as a learning rate.
+
+        rate = oc.train.cosine(1e-3, steps=1000, warmup=100)
+        opt = oc.train.Adam(learning_rate=rate)     # evaluated in the training step
+        rate(0), rate(500)                          # on the host: for the first update, and later
+
+    A subclass defines `value`, for a number and for a tensor of one cell.
+    """
 
     __slots__ = ()
 
@@ -74,7 +81,7 @@ class Schedule(ABC):
                 "The value of a schedule for a number of updates is a number.",
                 found=f"{found!r} of {type(self).__name__}.value({float(step)})",
                 fix="compute with Python's functions, such as min and math.cos, where step is no "
-                "oc.Tensor; an optimiser needs the tensor alone",
+                "oc.Tensor; an optimizer needs the tensor alone",
             )
         return float(found)
 

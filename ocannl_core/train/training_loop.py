@@ -65,9 +65,11 @@ _REDRAWN = 0.1
 class Callback:
     """Actions at events of a training loop; a subclass overrides the methods that it needs.
 
-    class Log(oc.train.Callback):
-        def on_epoch(self, run):
-            writer.add_scalar("loss", run.epoch_losses[-1], run.step)
+        class Log(oc.train.Callback):
+            def on_epoch(self, run):
+                writer.add_scalar("loss", run.epoch_losses[-1], run.step)
+
+    Each method gets the `oc.train.Run`.
     """
 
     def on_step(self, run: Run) -> None:
@@ -112,7 +114,7 @@ class Checkpoint:
 
     Attributes:
         subject: The tensors, as for `oc.save`.
-        optimizer: The optimiser, or None.
+        optimizer: The optimizer, or None.
         every: The number of steps between two saves.
     """
 
@@ -197,7 +199,7 @@ class Run:
         error = DivergenceError.at_caller(
             "The loss of each step is finite.",
             found=f"{found[wrong[0]]} at step {first + int(wrong[0]) + 1:,}",
-            fix="a smaller learning rate, clip_norm=1.0, or skip_nonfinite=True in the optimiser; "
+            fix="a smaller learning rate, clip_norm=1.0, or skip_nonfinite=True in the optimizer; "
             'nonfinite="stop" ends the loop without an error',
         )
         raise error.on_all_processes() if self._is_parallel else error
@@ -387,9 +389,7 @@ class _Loop:
     rows: list[int] = field(default_factory=list)
 
     def run_batches(self) -> bool:
-        """Call the routine for every batch, until an event ends the loop; return True at the end of
-        the epoch.
-        """
+        """Call the routine for every batch until an event; return True at the epoch's end."""
         run, step, fill = self.run, self.step, self.fill
         indices, actions, rows = self.indices, self.actions, self.rows
         is_masked = reads_mask(self.inputs)

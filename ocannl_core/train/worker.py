@@ -123,7 +123,6 @@ class Worker:
         self.context.synchronize()
 
     def _compute(self, slot: int, slices: Slices, indices: Mapping[str, SupportsIndex]) -> None:
-        """Compute the gradients of a slot."""
         start = perf_counter()
         for tensor, rows in zip(self._inputs, slices, strict=True):
             self.context[tensor] = rows(slot)

@@ -97,6 +97,46 @@ MEANT: dict[str, Build] = {
 }
 
 
+def _sum(make: Callable[[oc.Tensor, oc.Tensor], oc.Tensor]) -> Build:
+    def build() -> oc.Tensor:
+        made = oc.param("w", output=[2]) @ data(4, 3, batch=1)
+        return make(made, oc.param("b", input=[5]))
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        _sum(lambda y, b: y + b),
+        _sum(lambda y, b: b - y),
+        lambda: (
+            oc.param("w", output=[2]) @ oc.placeholder("x", output=[3]) + oc.param("b", input=[5])
+        ),
+    ],
+)
+def test_a_bias_with_input_axes_gives_a_warning(build: Build) -> None:
+    (text,) = warnings_of(build)
+    assert "Parameter b" in text
+    assert "of shape 5->2" in text
+    assert "a matrix for each vector" in text
+    assert "test_doubtful_broadcasts.py" in text
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        _sum(lambda y, b: y * b),
+        _sum(lambda y, b: oc.add(y, b, logic="b|o; i->o => b|i->o")),
+        lambda: oc.param("w", output=[2]) @ data(4, 3, batch=1) + oc.param("b", input=[1]),
+        lambda: oc.param("w", input=[5], output=[2]) - oc.param("c", output=[2]),
+        lambda: oc.param("w", input=[5], output=[2]) - 1.0,
+    ],
+)
+def test_other_sums_of_matrices_give_none(build: Build) -> None:
+    assert warnings_of(build) == []
+
+
 @pytest.mark.parametrize("case", MEANT)
 def test_other_broadcasts_give_none(case: str) -> None:
     assert warnings_of(MEANT[case]) == []
@@ -129,7 +169,7 @@ STATED: dict[str, Build] = {
     "sizes": lambda: oc.param("s", init=1.0, output=[3]) * data(8, 3, batch=1),
     "numbers": lambda: oc.param("s", init=[1.0, 2.0, 3.0]) * data(8, 3, batch=1),
     "a bias": lambda: oc.param("w", output=[3]) @ data(8, 4, batch=1) + oc.param("b", init=0.0),
-    "a normalisation": lambda: oc.nn.layer_norm(data(8, 4, batch=1)),
+    "a normalization": lambda: oc.nn.layer_norm(data(8, 4, batch=1)),
     "an operand of one number": lambda: oc.param("s", init=1.0) * data(8, 1, batch=1),
 }
 
@@ -157,7 +197,7 @@ def test_a_parameter_of_stated_shape_gives_none(case: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [oc.train.SGD, oc.train.Adam, oc.train.Lion])
-def test_a_step_of_an_optimiser_gives_none_for_a_bias(
+def test_a_step_of_an_optimizer_gives_none_for_a_bias(
     optimizer: Callable[..., oc.train.Optimizer],
 ) -> None:
     with warnings.catch_warnings(record=True) as found, oc.Session():

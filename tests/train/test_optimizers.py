@@ -1,4 +1,4 @@
-"""Optimisers, step by step, against their formulas."""
+"""Optimizers, step by step, against their formulas."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _gradients(w: Any, b: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("name", "formula", "arguments"), CASES, ids=[f"{c[0]}-{n}" for n, c in enumerate(CASES)]
 )
-def test_every_optimiser_takes_the_steps_of_its_formula(
+def test_every_optimizer_takes_the_steps_of_its_formula(
     target: str, name: str, formula: Formula, arguments: dict[str, Any]
 ) -> None:
     with oc.Session(dtype="float64"):
@@ -193,7 +193,7 @@ def test_state_has_the_names_of_parameters_and_of_moments() -> None:
         ]
 
 
-def test_two_routines_share_the_state_of_one_optimiser() -> None:
+def test_two_routines_share_the_state_of_one_optimizer() -> None:
     with oc.Session(dtype="float64"):
         loss, w, _ = _tanh_squares()
         optimizer = oc.train.Adam(learning_rate=0.01)
@@ -286,7 +286,7 @@ def test_constants_of_formulas_out_of_range_are_refused(
     name: str, arguments: dict[str, Any]
 ) -> None:
     ((key, _),) = arguments.items()
-    with pytest.raises(oc.UsageError, match=f"{key}= of an optimiser is"):
+    with pytest.raises(oc.UsageError, match=f"{key}= of an optimizer is"):
         getattr(oc.train, name)(learning_rate=0.1, **arguments)
 
 
@@ -307,10 +307,10 @@ def test_nesterov_momentum_without_momentum_or_with_dampening_is_refused(
         {"weight_decay": float("nan")},
     ],
 )
-def test_a_plain_step_checks_its_arguments_as_an_optimiser(arguments: dict[str, Any]) -> None:
+def test_a_plain_step_checks_its_arguments_as_an_optimizer(arguments: dict[str, Any]) -> None:
     with oc.Session():
         loss, *_ = _tanh_squares("float32")
-        with pytest.raises(oc.UsageError, match=r"Nesterov momentum|of an optimiser is"):
+        with pytest.raises(oc.UsageError, match=r"Nesterov momentum|of an optimizer is"):
             oc.train.sgd_update(loss, **{"learning_rate": 0.1, **arguments})
 
 
@@ -326,11 +326,11 @@ def test_a_plain_step_checks_its_arguments_as_an_optimiser(arguments: dict[str, 
 )
 def test_a_group_without_a_say_in_a_hyperparameter_of_all_is_refused(group: dict[str, Any]) -> None:
     (key,) = group
-    with pytest.raises(oc.UsageError, match=f"{key} of an optimiser concerns all parameters"):
+    with pytest.raises(oc.UsageError, match=f"{key} of an optimizer concerns all parameters"):
         oc.train.SGD(learning_rate=0.1, groups={"w": group})
 
 
-def test_an_optimiser_of_two_losses_with_parameters_of_one_name_is_refused() -> None:
+def test_an_optimizer_of_two_losses_with_parameters_of_one_name_is_refused() -> None:
     with oc.Session():
         first, second = (oc.param("w", init=np.ones(3, np.float32)) for _ in range(2))
         optimizer = oc.train.Adam(learning_rate=0.1)
@@ -379,7 +379,7 @@ def test_adafactor_moves_at_most_by_the_inverse_root_of_the_count(target: str) -
         ("load_state_dict", r"oc\.load"),
     ],
 )
-def test_attributes_of_other_optimisers_have_counterparts(name: str, fix: str) -> None:
+def test_attributes_of_other_optimizers_have_counterparts(name: str, fix: str) -> None:
     optimizer = oc.train.SGD(learning_rate=0.1)
     with pytest.raises(AttributeError, match=fix):
         getattr(optimizer, name)
@@ -393,7 +393,7 @@ def test_a_loss_without_trainable_parameters_is_refused() -> None:
             oc.train.Adam(learning_rate=0.1).update(oc.einsum("...=>0", x))
 
 
-def test_an_optimiser_reads_zeros_where_no_gradient_arrives_before_another_optimiser_steps() -> (
+def test_an_optimizer_reads_zeros_where_no_gradient_arrives_before_another_optimizer_steps() -> (
     None
 ):
     found = []
@@ -471,7 +471,7 @@ def test_parameters_without_a_gradient_do_not_move(update: str, freeze: str) -> 
 
 
 @pytest.mark.parametrize("update", DECAYING)
-def test_every_optimiser_leaves_frozen_parameters_alone_unless_they_are_named(update: str) -> None:
+def test_every_optimizer_leaves_frozen_parameters_alone_unless_they_are_named(update: str) -> None:
     for is_named in (False, True):
         with oc.Session():
             frozen, trained = oc.param("frozen", init=[1.0, 1.0]), oc.param("w", init=[1.0, 1.0])

@@ -58,7 +58,7 @@ def test_joined_schedules_begin_at_their_first_values() -> None:
     assert [joined(k) for k in range(6)] == pytest.approx([1, 1, 1, 0.5, 0.4, 0.3])
 
 
-def test_an_optimiser_follows_its_schedule(target: str) -> None:
+def test_an_optimizer_follows_its_schedule(target: str) -> None:
     schedule = T.linear(0.5, steps=4, warmup=2)
     with oc.Session(dtype="float64"):
         p = oc.param("p", init=oc.tensor([1.0, 2.0], dtype="float64"))

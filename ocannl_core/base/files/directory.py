@@ -96,9 +96,7 @@ class PrivateDirectory:
 
     @property
     def place(self) -> Path:
-        """A path that cannot be redirected, for this process and others that have the
-        descriptor.
-        """
+        """A path that cannot be redirected, for this process and others with the descriptor."""
         path = Path(f"/proc/self/fd/{self.descriptor}")  # linux: elsewhere it is no directory
         return path if path.is_dir() else self.path
 
@@ -114,9 +112,7 @@ class PrivateDirectory:
         return [name for name in self.names() if is_ours and _CACHED.fullmatch(name)]
 
     def drop_old(self, most: int) -> None:
-        """Remove the least recently used cached files if there are more than `most`: half of this
-        number stays.
-        """
+        """Remove the least recently used files down to half of `most`, if there are more."""
         names = self.removable_names()
         if len(names) > most:
             for name in sorted(names, key=self.last_use)[: -(most // 2)]:
@@ -154,9 +150,7 @@ class PrivateDirectory:
             return None
 
     def read_unfinished(self, name: str) -> bytes | None:
-        """Return a file of a child process, whose mode depends on the program; other users cannot
-        reach it here.
-        """
+        """Return a file of a child process, of any mode; other users cannot reach it here."""
         return self.read(name, is_checked=False)
 
     def write(self, name: str, content: bytes) -> None:

@@ -45,9 +45,7 @@ def create(name: str, mode: int, directory: int | None) -> BinaryIO:
 def moved(
     temporary: str, source: int | None, name: str, target: int | None, mode: int
 ) -> Iterator[BinaryIO]:
-    """Yield a new file in a directory, which takes its final name in another one when the block
-    ends without an exception.
-    """
+    """Yield a new file, which takes its final name in another directory if the block succeeds."""
     file = create(temporary, mode, source)
     try:
         with file:

@@ -83,9 +83,7 @@ class ObjectCache:
         return CachedObject(name, content, self.objects.path / name)
 
     def drop_old(self) -> None:
-        """Remove the least recently used half of the files of all identities, if there are too
-        many.
-        """
+        """Remove the least recently used half of all files, if there are too many."""
         owns = []
         for identity in self._root.names():
             with suppress(OSError):
@@ -118,9 +116,7 @@ class ObjectCache:
         return f"{hashlib.sha256(content).hexdigest()}{self._suffix}"
 
     def _intact(self, name: str) -> CachedObject | None:
-        """Return an object if its digest is right; consecutive kernels of one object read it
-        once.
-        """
+        """Return an object if its digest is right; consecutive kernels read it once."""
         if name not in self._recent:
             is_name = name.endswith(self._suffix) and name.removesuffix(self._suffix).isalnum()
             content = self.objects.read(name, is_use=True) if is_name else None

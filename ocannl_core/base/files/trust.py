@@ -61,9 +61,7 @@ def check(descriptor: int | None, path: str, *, or_root: bool = False) -> None:
 
 @contextmanager
 def opened(folder: str, flags: int = 0) -> Iterator[tuple[int | None, str]]:
-    """Yield the descriptor of a directory, and the text before each name in it: without relative
-    paths, none and the path.
-    """
+    """Yield a directory's descriptor and the prefix of names: without descriptors, its path."""
     if not IS_CHECKED:
         yield None, os.path.join(folder, "")
         return

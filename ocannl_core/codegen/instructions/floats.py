@@ -56,9 +56,7 @@ class FloatLayout:
         return b.cast("bitcast", b.binary("or", wide, sign), _SINGLE)
 
     def encode(self, b: InstructionBuilder, number: Value) -> Value:
-        """Return the pattern in 32 bits of the nearest number to a `float32`, of two the even
-        one.
-        """
+        """Return the 32-bit pattern of the nearest `float32`, of two the even one."""
         wide = b.cast("bitcast", number, _I32)
         size = b.binary("and", wide, _int(b, 0x7FFFFFFF))
         sign = b.binary("lshr", b.binary("xor", wide, size), _int(b, 32 - self.bits))

@@ -13,21 +13,7 @@ from typing import Any
 
 from ocannl_core.codegen.instructions.builder import InstructionBuilder, MachineType, Value
 from ocannl_core.codegen.instructions.floats import FloatLayout
-from ocannl_core.ir.numbers.dtypes import (
-    DType,
-    Kind,
-    bfloat16,
-    bits_of,
-    bool_,
-    float16,
-    float32,
-    float64,
-    int32,
-    int64,
-    round_to,
-    uint4x32,
-    uint32,
-)
+from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.expansions import expand
 from ocannl_core.ir.numbers.primitives import HASHES, BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.ir.numbers.threefry import ROTATIONS, word_of
@@ -52,28 +38,28 @@ _BITWISE = {
 
 
 @cache
-def stored_type(dtype: DType) -> MachineType:
+def stored_type(dtype: dtypes.DType) -> MachineType:
     """Return the type of a cell in memory; a word is four of them."""
-    if dtype is uint4x32:
+    if dtype is dtypes.uint4x32:
         return _I32
-    floats = {float32: _SINGLE, float64: _DOUBLE}
+    floats = {dtypes.float32: _SINGLE, dtypes.float64: _DOUBLE}
     return floats.get(dtype) or _INTEGERS[8 * dtype.nbytes]
 
 
 @cache
-def held_type(dtype: DType) -> MachineType:
+def held_type(dtype: dtypes.DType) -> MachineType:
     """Return the type of a number in a register; a word is four of them."""
     return _SINGLE if dtype.is_narrow else stored_type(dtype)
 
 
-def parts(value: Value, dtype: DType) -> list[Value]:
+def parts(value: Value, dtype: dtypes.DType) -> list[Value]:
     """Return the registers of a number."""
-    return list(value) if dtype is uint4x32 else [value]
+    return list(value) if dtype is dtypes.uint4x32 else [value]
 
 
-def joined(values: Any, dtype: DType) -> Value:
+def joined(values: Any, dtype: dtypes.DType) -> Value:
     """Return the number in registers."""
-    return tuple(values) if dtype is uint4x32 else values[0]
+    return tuple(values) if dtype is dtypes.uint4x32 else values[0]
 
 
 class Numbers:
@@ -82,29 +68,29 @@ class Numbers:
     def __init__(self, builder: InstructionBuilder) -> None:
         self.b = builder
 
-    def load(self, array: Value, index: Value, dtype: DType) -> Value:
+    def load(self, array: Value, index: Value, dtype: dtypes.DType) -> Value:
         """Return the number in a cell of an array."""
         b = self.b
-        if dtype is uint4x32:
+        if dtype is dtypes.uint4x32:
             return tuple(b.load(array, each, _I32) for each in self._lanes_at(index))
         if dtype.is_packed:  # two cells in a byte, the first one in its low half
             both = b.load(array, b.binary("lshr", index, self.integer(1, _I64)), _I8)
             odd = b.binary("and", index, self.integer(1, _I64))
             shift = b.cast("trunc", b.binary("shl", odd, self.integer(2, _I64)), _I8)
             high = b.binary("shl", b.binary("lshr", both, shift), self.integer(4, _I8))
-            down = "ashr" if dtype.kind is Kind.SIGNED else "lshr"
+            down = "ashr" if dtype.kind is dtypes.Kind.SIGNED else "lshr"
             return b.binary(down, high, self.integer(4, _I8))
-        if dtype is float16 and b.has_half:
+        if dtype is dtypes.float16 and b.has_half:
             return b.cast("fpext", b.load(array, index, MachineType.HALF), _SINGLE)
         return self.unpack(b.load(array, index, stored_type(dtype)), dtype)
 
-    def store(self, array: Value, index: Value, number: Value, dtype: DType) -> None:
+    def store(self, array: Value, index: Value, number: Value, dtype: dtypes.DType) -> None:
         """Write a number into a cell of an array."""
         b = self.b
-        if dtype is uint4x32:
+        if dtype is dtypes.uint4x32:
             for at, lane in zip(self._lanes_at(index), number, strict=True):
                 b.store(array, at, _I32, lane)
-        elif dtype is float16 and b.has_half:
+        elif dtype is dtypes.float16 and b.has_half:
             half = b.cast("fptrunc", number, MachineType.HALF)
             b.store(array, index, MachineType.HALF, half)
         else:
@@ -114,71 +100,73 @@ class Numbers:
         first = self.b.binary("index_mul", index, self.integer(4, _I64))
         return [self.b.binary("index_add", first, self.integer(k, _I64)) for k in range(4)]
 
-    def unpack(self, pattern: Value, dtype: DType) -> Value:
+    def unpack(self, pattern: Value, dtype: dtypes.DType) -> Value:
         """Return the number of a cell's pattern."""
         if not dtype.is_narrow:
             return pattern
         return FloatLayout.of(dtype).decode(self.b, self.b.cast("zext", pattern, _I32))
 
-    def pack(self, number: Value, dtype: DType) -> Value:
+    def pack(self, number: Value, dtype: dtypes.DType) -> Value:
         """Return the pattern of a number in a cell."""
         if not dtype.is_narrow:
             return number
         pattern = FloatLayout.of(dtype).encode(self.b, number)
         return self.b.cast("trunc", pattern, stored_type(dtype))
 
-    def rounded(self, number: Value, dtype: DType) -> Value:
+    def rounded(self, number: Value, dtype: dtypes.DType) -> Value:
         """Return a number in the register of a format as a number of the format."""
-        if dtype is float16 and self.b.has_half:
+        if dtype is dtypes.float16 and self.b.has_half:
             half = self.b.cast("fptrunc", number, MachineType.HALF)
             return self.b.cast("fpext", half, _SINGLE)
         if dtype.is_narrow:
             layout = FloatLayout.of(dtype)
             return layout.decode(self.b, layout.encode(self.b, number))
-        if dtype is bool_:
+        if dtype is dtypes.bool_:
             return self.truth(self.is_true(number, dtype), dtype)
         return number
 
-    def convert(self, number: Value, source: DType, dtype: DType) -> Value:
+    def convert(self, number: Value, source: dtypes.DType, dtype: dtypes.DType) -> Value:
         """Return a number of one format in another one."""
         b, held, before = self.b, held_type(dtype), held_type(source)
         if source is dtype:
             return number
-        if dtype is bool_:
+        if dtype is dtypes.bool_:
             return self.truth(self.is_true(number, source), dtype)
         if dtype.is_float:
             if not source.is_float:
-                signed = source.kind is Kind.SIGNED
+                signed = source.kind is dtypes.Kind.SIGNED
                 number = b.cast("sitofp" if signed else "uitofp", number, held)
             elif held is not before:
                 number = b.cast("fpext" if held is _DOUBLE else "fptrunc", number, held)
             return self.rounded(number, dtype)
         if source.is_float:
-            number, source = self._whole(self.convert(number, source, float64)), int64
+            number, source = self._whole(self.convert(number, source, dtypes.float64)), dtypes.int64
             before = _I64
         if held is before:
             return number
         if held.bits < before.bits:
             return b.cast("trunc", number, held)
-        return b.cast("sext" if source.kind is Kind.SIGNED else "zext", number, held)
+        return b.cast("sext" if source.kind is dtypes.Kind.SIGNED else "zext", number, held)
 
     def _whole(self, number: Value) -> Value:
         """Return a double without its fraction, modulo 2**64; 0 if it is not finite."""
-        b, zero = self.b, self.constant(0.0, float64)
+        b, zero = self.b, self.constant(0.0, dtypes.float64)
         size = b.function("fabs", _DOUBLE, [number])
-        is_finite = b.compare("olt", size, self.constant(math.inf, float64))
-        size = b.binary("frem", b.select(is_finite, size, zero), self.constant(2.0**64, float64))
+        is_finite = b.compare("olt", size, self.constant(math.inf, dtypes.float64))
+        size = b.binary(
+            "frem", b.select(is_finite, size, zero), self.constant(2.0**64, dtypes.float64)
+        )
         whole = b.cast("fptoui", size, _I64)
         return b.select(b.compare("olt", number, zero), self._negative(whole, _I64), whole)
 
     def _negative(self, number: Value, kind: MachineType) -> Value:
         return self.b.binary("sub", self.integer(0, kind), number)
 
-    def is_true(self, number: Value, dtype: DType) -> Value:
+    def is_true(self, number: Value, dtype: dtypes.DType) -> Value:
         """Return the bit that a number is not 0."""
         return self._compare("ne", number, self.constant(0, dtype), dtype)
 
-    def truth(self, condition: Value, dtype: DType) -> Value:
+    def truth(self, condition: Value, dtype: dtypes.DType) -> Value:
         """Return 1 or 0."""
         return self.b.select(condition, self.constant(1, dtype), self.constant(0, dtype))
 
@@ -187,28 +175,30 @@ class Numbers:
         half = 1 << (kind.bits - 1)
         return self.b.constant(kind, (number + half) % (2 * half) - half)
 
-    def constant(self, number: Any, dtype: DType) -> Value:
+    def constant(self, number: Any, dtype: dtypes.DType) -> Value:
         """Return a number rounded to a format; an integer becomes a word for that one."""
-        if dtype is uint4x32:
+        if dtype is dtypes.uint4x32:
             word = number if isinstance(number, tuple) else word_of(number)
             return tuple(self.integer(lane, _I32) for lane in word)
-        number = round_to(number, dtype)
+        number = dtypes.round_to(number, dtype)
         held = held_type(dtype)
         return self.b.constant(held, number) if dtype.is_float else self.integer(number, held)
 
-    def _compare(self, predicate: str, a: Value, b: Value, dtype: DType) -> Value:
+    def _compare(self, predicate: str, a: Value, b: Value, dtype: dtypes.DType) -> Value:
         if dtype.is_float:
             prefix = "u" if predicate == "ne" else "o"
         elif predicate in ("eq", "ne"):
             prefix = ""
         else:
-            prefix = "s" if dtype.kind is Kind.SIGNED else "u"
+            prefix = "s" if dtype.kind is dtypes.Kind.SIGNED else "u"
         return self.b.compare(prefix + predicate, a, b)
 
-    def _less(self, a: Value, b: Value, dtype: DType) -> Value:
+    def _less(self, a: Value, b: Value, dtype: dtypes.DType) -> Value:
         return self._compare("lt", a, b, dtype)
 
-    def apply(self, op: Op, operands: list[Value], operand: DType, dtype: DType) -> Value:
+    def apply(
+        self, op: Op, operands: list[Value], operand: dtypes.DType, dtype: dtypes.DType
+    ) -> Value:
         """Return the result of a primitive of numbers in a format."""
         if op in (BinaryOp.FIRST, BinaryOp.SECOND):
             return operands[op is BinaryOp.SECOND]
@@ -219,7 +209,7 @@ class Numbers:
             return self._threefry(key, counter, 12 if op is BinaryOp.THREEFRY4X32_12 else 20)
         return self.rounded(self._exact(op, operands, dtype), dtype)
 
-    def _exact(self, op: Op, operands: list[Value], dtype: DType) -> Value:
+    def _exact(self, op: Op, operands: list[Value], dtype: dtypes.DType) -> Value:
         """Return the result before it is rounded."""
         b, held = self.b, held_type(dtype)
         zero, first, second = self.constant(0, dtype), operands[0], operands[-1]
@@ -259,15 +249,17 @@ class Numbers:
             ),
         )
 
-    def _comparison(self, op: Op, operands: list[Value], operand: DType, dtype: DType) -> Value:
+    def _comparison(
+        self, op: Op, operands: list[Value], operand: dtypes.DType, dtype: dtypes.DType
+    ) -> Value:
         left, right = operands
         return self.truth(self._compare(_PREDICATES[op], left, right, operand), dtype)
 
-    def _truths(self, op: BinaryOp, operands: list[Value], dtype: DType) -> Value:
+    def _truths(self, op: BinaryOp, operands: list[Value], dtype: dtypes.DType) -> Value:
         conditions = [self.is_true(each, dtype) for each in operands]
         return self.truth(self.b.binary(_BITWISE[op], *conditions), dtype)
 
-    def _of_floats(self, op: Op, operands: list[Value], dtype: DType) -> Value | None:
+    def _of_floats(self, op: Op, operands: list[Value], dtype: dtypes.DType) -> Value | None:
         b, held = self.b, held_type(dtype)
         zero, first, second = self.constant(0, dtype), operands[0], operands[-1]
         match op:
@@ -284,13 +276,13 @@ class Numbers:
                 nothing = b.function("copysign", held, [zero, second])
                 return b.select(b.compare("oeq", rest, zero), nothing, whole)
             case BinaryOp.FLOOR_DIV:
-                given = (self.convert(each, dtype, float64) for each in operands)
+                given = (self.convert(each, dtype, dtypes.float64) for each in operands)
                 result = self._floor_div(*given)
                 return result if held is _DOUBLE else b.cast("fptrunc", result, _SINGLE)
         name = op.value.function
         return b.function(name, held, operands) if name else None
 
-    def _other_sign(self, rest: Value, divisor: Value, dtype: DType) -> Value:
+    def _other_sign(self, rest: Value, divisor: Value, dtype: dtypes.DType) -> Value:
         """Return the bit that a remainder is not 0 and has another sign than the divisor."""
         zero = self.constant(0, dtype)
         signs = [self._less(each, zero, dtype) for each in (rest, divisor)]
@@ -300,10 +292,10 @@ class Numbers:
     def _floor_div(self, a: Value, divisor: Value) -> Value:
         """Return the quotient of two doubles as Python does."""
         b = self.b
-        zero, one, half = (self.constant(each, float64) for each in (0.0, 1.0, 0.5))
+        zero, one, half = (self.constant(each, dtypes.float64) for each in (0.0, 1.0, 0.5))
         rest, quotient = b.binary("frem", a, divisor), b.binary("fdiv", a, divisor)
         turns = b.binary("fdiv", b.binary("fsub", a, rest), divisor)
-        is_below = self._other_sign(rest, divisor, float64)
+        is_below = self._other_sign(rest, divisor, dtypes.float64)
         turns = b.binary("fsub", turns, b.select(is_below, one, zero))
         down = b.function("floor", _DOUBLE, [turns])
         is_far = b.compare("olt", half, b.binary("fsub", turns, down))
@@ -312,11 +304,11 @@ class Numbers:
         down = b.select(b.compare("oeq", turns, zero), nothing, down)
         return b.select(b.compare("oeq", divisor, zero), quotient, down)
 
-    def _of_integers(self, op: Op, operands: list[Value], dtype: DType) -> Value | None:
+    def _of_integers(self, op: Op, operands: list[Value], dtype: dtypes.DType) -> Value | None:
         b, held = self.b, held_type(dtype)
         zero, first, second = self.constant(0, dtype), operands[0], operands[-1]
         match op:
-            case UnaryOp.BIT_NOT if dtype is bool_:
+            case UnaryOp.BIT_NOT if dtype is dtypes.bool_:
                 return self._exact(UnaryOp.NOT, operands, dtype)
             case UnaryOp.BIT_NOT:
                 return b.binary("xor", first, self.integer(-1, held))
@@ -335,11 +327,11 @@ class Numbers:
                 return self._quotient(op, first, second, dtype)
         return None
 
-    def _quotient(self, op: BinaryOp, a: Value, divisor: Value, dtype: DType) -> Value:
+    def _quotient(self, op: BinaryOp, a: Value, divisor: Value, dtype: dtypes.DType) -> Value:
         """Return the quotient or the rest of two integers; 0, and the rest `a`, of a divisor 0."""
         b, held = self.b, held_type(dtype)
         zero, one = self.constant(0, dtype), self.constant(1, dtype)
-        prefix = "s" if dtype.kind is Kind.SIGNED else "u"
+        prefix = "s" if dtype.kind is dtypes.Kind.SIGNED else "u"
         is_none = b.compare("eq", divisor, zero)
         is_unsafe = is_none
         if prefix == "s":  # the quotient of the least integer and -1 traps
@@ -357,7 +349,7 @@ class Numbers:
             quotient = b.select(is_minus, self._negative(a, held), quotient)
         return b.select(is_none, zero, quotient)
 
-    def _power(self, base: Value, exponent: Value, dtype: DType) -> Value:
+    def _power(self, base: Value, exponent: Value, dtype: dtypes.DType) -> Value:
         b, held = self.b, held_type(dtype)
         zero, one, minus = (self.integer(each, held) for each in (0, 1, -1))
         power, factor = one, base
@@ -366,7 +358,7 @@ class Numbers:
             is_set = b.compare("ne", digit, zero)
             power = b.select(is_set, b.binary("mul", power, factor), power)
             factor = b.binary("mul", factor, factor)
-        if dtype.kind is not Kind.SIGNED:
+        if dtype.kind is not dtypes.Kind.SIGNED:
             return power
         is_odd = b.compare("ne", b.binary("and", exponent, one), zero)
         reciprocal = b.select(b.compare("eq", base, one), one, zero)
@@ -375,31 +367,31 @@ class Numbers:
         )
         return b.select(self._less(exponent, zero, dtype), reciprocal, power)
 
-    def _bits(self, number: Value, dtype: DType) -> Value:
+    def _bits(self, number: Value, dtype: dtypes.DType) -> Value:
         """Return the bits of a number; all NaN have one pattern."""
         if not dtype.is_float:
             return number
         b, kind = self.b, _INTEGERS[8 * dtype.nbytes]
         pattern = self.pack(number, dtype)
         pattern = pattern if dtype.is_narrow else b.cast("bitcast", pattern, kind)
-        nan = self.integer(bits_of(math.nan, dtype), kind)
+        nan = self.integer(dtypes.bits_of(math.nan, dtype), kind)
         return b.select(b.compare("uno", number, number), nan, pattern)
 
-    def bitcast(self, number: Value, source: DType, dtype: DType) -> Value:
+    def bitcast(self, number: Value, source: dtypes.DType, dtype: dtypes.DType) -> Value:
         """Reinterpret the bits of a number as a number of another format."""
         pattern = self._bits(number, source)
         if not dtype.is_float or dtype.is_narrow:
             return self.unpack(pattern, dtype)
         return self.b.cast("bitcast", pattern, stored_type(dtype))
 
-    def word(self, number: Value, dtype: DType) -> Value:
+    def word(self, number: Value, dtype: dtypes.DType) -> Value:
         """Return a number as a word."""
         b = self.b
-        if dtype is uint4x32:
+        if dtype is dtypes.uint4x32:
             return number
         pattern, bits = self._bits(number, dtype), 8 * dtype.nbytes
         zero = self.integer(0, _I32)
-        if dtype in (int32, uint32):
+        if dtype in (dtypes.int32, dtypes.uint32):
             spread = (self.integer(0x9E3779B9, _I32), self.integer(0x6C078965, _I32))
             turned = self._rotated(pattern, 16)
             return (pattern, *(b.binary("xor", pattern, each) for each in (*spread, turned)))
@@ -408,10 +400,10 @@ class Numbers:
         high = b.binary("lshr", pattern, self.integer(32, _I64))
         return (b.cast("trunc", pattern, _I32), b.cast("trunc", high, _I32), zero, zero)
 
-    def uniform(self, word: Value, dtype: DType, at: int = 0) -> Value:
+    def uniform(self, word: Value, dtype: dtypes.DType, at: int = 0) -> Value:
         """Return the number of a format at a position in a word."""
         b, bits = self.b, 8 * dtype.nbytes
-        if dtype is uint4x32:
+        if dtype is dtypes.uint4x32:
             return word
         if bits == 64:
             low, high = (b.cast("zext", each, _I64) for each in word[2 * at : 2 * at + 2])
@@ -422,20 +414,20 @@ class Numbers:
             if bits < 32:
                 part = b.binary("lshr", part, self.integer(first, _I32)) if first else part
                 part = b.cast("trunc", part, _INTEGERS[bits])
-        if dtype is bool_:
+        if dtype is dtypes.bool_:
             return b.binary("and", part, self.integer(1, _I8))
         if not dtype.is_float or bits == 8:
             return self.unpack(part, dtype)
-        kept = bits if dtype is float64 else min(bits, 24)
+        kept = bits if dtype is dtypes.float64 else min(bits, 24)
         if kept < bits:
             part = b.binary("lshr", part, self.integer(bits - kept, _INTEGERS[bits]))
         held = held_type(dtype)
         scale = b.constant(held, 2.0**-kept)
         return self.rounded(b.binary("fmul", b.cast("uitofp", part, held), scale), dtype)
 
-    def first_uniform(self, word: Value, dtype: DType) -> Value:
+    def first_uniform(self, word: Value, dtype: dtypes.DType) -> Value:
         """Return the number of a format that a word is converted to."""
-        source = float32 if dtype is bfloat16 else dtype
+        source = dtypes.float32 if dtype is dtypes.bfloat16 else dtype
         return self.convert(self.uniform(word, source), source, dtype)
 
     def _rotated(self, value: Value, left: int) -> Value:

@@ -1,7 +1,7 @@
 """Axes that the device runs: the GRID and BLOCK loops of a kernel.
 
 All axes of a kind are one number of the device, the innermost axis fastest, so that a kernel may
-have any number of them, and neighbouring threads run neighbouring iterations of the innermost axis.
+have any number of them, and neighboring threads run neighboring iterations of the innermost axis.
 
     for i in grid(8):                  const int i = group / 33;
       for j in grid(33):        -->    const int j = group % 33;
@@ -79,8 +79,7 @@ def device_axes(body: ir.Block, dialect: Dialect) -> DeviceAxes:
     """Return the loops of a kernel that the device of a dialect runs.
 
     Raises:
-        CodegenError: if some threads of a block may not reach a barrier, or if several would run
-            one store.
+        CodegenError: if some threads may not reach a barrier, or several would run one store.
     """
     axes: IdentityMap[ir.For, DeviceAxis] = IdentityMap()
     if _is_check(body) and None not in map(dialect.device_index, KINDS):
@@ -195,7 +194,5 @@ def _reject_repeated_writes(
             private.add(node)
         case ir.For(kind=kind):
             missing = missing - {kind}
-        case _:
-            pass
     for each in inner_statements(stmt):
         _reject_repeated_writes(each, missing, private)

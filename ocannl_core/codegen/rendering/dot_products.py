@@ -19,18 +19,8 @@ from ocannl_core.codegen.rendering.short_formats import match_narrow_load
 from ocannl_core.codegen.rendering.vector_loops import VectorLoop
 from ocannl_core.codegen.text.precedence import CExpr, call
 from ocannl_core.codegen.text.scalar_replacement import stride_along
+from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import unwidened
-from ocannl_core.ir.loops.nodes import (
-    AxisKind,
-    Binary,
-    Block,
-    Expr,
-    For,
-    Load,
-    Stmt,
-    Store,
-    Ternary,
-)
 from ocannl_core.ir.numbers.dtypes import DType, float32, int8, int32, uint8
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 
@@ -41,9 +31,11 @@ _BYTES = frozenset({int8, uint8})
 class DotProductLoop(VectorLoop):
     """Renders the body of one vector loop that may contain DOT loops."""
 
-    def _write_other(self, stmt: Stmt) -> None:
+    def _write_other(self, stmt: ir.Stmt) -> None:
         match stmt:
-            case For(start=start, stop=stop, body=Block((Store() as store,)), kind=AxisKind.DOT):
+            case ir.For(
+                start=start, stop=stop, body=ir.Block((ir.Store() as store,)), kind=ir.AxisKind.DOT
+            ):
                 if stop - start == _terms(store):
                     self._write_dot(stmt, store)
                 else:  # the last terms of a sum
@@ -53,9 +45,9 @@ class DotProductLoop(VectorLoop):
             case _:
                 raise NotVectorizedError
 
-    def _write_dot(self, dot: For, store: Store) -> None:
+    def _write_dot(self, dot: ir.For, store: ir.Store) -> None:
         match store.value:
-            case Ternary(TernaryOp.FMA, left, right, Load(node, indices), dtype) if (
+            case ir.Ternary(TernaryOp.FMA, left, right, ir.Load(node, indices), dtype) if (
                 dtype is float32
                 and (node, indices) == (store.node, store.indices)
                 and node in self._names.registers
@@ -64,8 +56,11 @@ class DotProductLoop(VectorLoop):
                 factors = [self._load_terms(dot, each, narrow) for each in (left, right)]
                 total = self._value(store.value.third)
                 self._write_assignment(store, self._call("dot", narrow, total, *factors))
-            case Binary(
-                BinaryOp.ADD, Load(node, indices) as total, Binary(BinaryOp.MUL, left, right), dtype
+            case ir.Binary(
+                BinaryOp.ADD,
+                ir.Load(node, indices) as total,
+                ir.Binary(BinaryOp.MUL, left, right),
+                dtype,
             ) if (
                 dtype is int32
                 and (node, indices) == (store.node, store.indices)
@@ -86,7 +81,7 @@ class DotProductLoop(VectorLoop):
             case _:
                 self._write_interleaved(dot, store)
 
-    def _load_terms(self, dot: For, factor: Expr, narrow: DType) -> CExpr:
+    def _load_terms(self, dot: ir.For, factor: ir.Expr, narrow: DType) -> CExpr:
         """Return the values of a factor in all iterations, beside each other in each lane."""
         cell = _narrow_load(factor)
         if cell is not None:
@@ -101,7 +96,7 @@ class DotProductLoop(VectorLoop):
                 return CExpr(self._cache_value(words, self._call(verb, narrow, place, *count)))
         return self._call("joined", narrow, *self._unroll(dot, factor))
 
-    def _unroll(self, dot: For, expr: Expr) -> list[CExpr]:
+    def _unroll(self, dot: ir.For, expr: ir.Expr) -> list[CExpr]:
         """Return the values of an expression in all iterations."""
         values = []
         for at in range(dot.start, dot.stop):
@@ -109,7 +104,7 @@ class DotProductLoop(VectorLoop):
                 values.append(self._value(expr))
         return values
 
-    def _write_interleaved(self, dot: For, store: Store) -> None:
+    def _write_interleaved(self, dot: ir.For, store: ir.Store) -> None:
         """Write a copy of the values of all iterations to adjacent cells."""
         position, stride = self._place(store.node, store.indices)
         is_beside = stride_along(position, dot.var) == 1 and stride == dot.stop - dot.start
@@ -126,10 +121,10 @@ class DotProductLoop(VectorLoop):
         self._writer.line(f"{self._call('interleave', narrow, place, *values, count)};")
         self._writer.forget()
 
-    def render_square_of_terms(self, inner: For, dot: For) -> None:
+    def render_square_of_terms(self, inner: ir.For, dot: ir.For) -> None:
         """Write a transposing copy of a square of pairs or quads, as `render_square` of cells."""
         match dot.body.stmts:
-            case (Store(value=Load() as value) as store,):
+            case (ir.Store(value=ir.Load() as value) as store,):
                 pass
             case _:
                 raise NotVectorizedError
@@ -148,7 +143,7 @@ class DotProductLoop(VectorLoop):
         )
 
 
-def _format_of_terms(*values: Expr) -> DType:
+def _format_of_terms(*values: ir.Expr) -> DType:
     """Return the narrow format of some values, of which instructions take pairs or quads."""
     formats = {_narrow_format(each) for each in values}
     narrow = formats.pop()
@@ -157,7 +152,7 @@ def _format_of_terms(*values: Expr) -> DType:
     return narrow
 
 
-def _terms(store: Store) -> int:
+def _terms(store: ir.Store) -> int:
     """Return the terms that one instruction adds, or that a copy has beside each other."""
     value = store.value
     if value.dtype in _BYTES or value.dtype is int32:
@@ -165,16 +160,16 @@ def _terms(store: Store) -> int:
     return 2
 
 
-def _narrow_load(expr: Expr) -> Load | None:
+def _narrow_load(expr: ir.Expr) -> ir.Load | None:
     """Return the load of a cell of a narrow format, which may be widened; None for others."""
     match unwidened(expr):
-        case Load() as load if load.dtype in _BYTES:
+        case ir.Load() as load if load.dtype in _BYTES:
             return load
         case _:
             return match_narrow_load(expr)
 
 
-def _narrow_format(expr: Expr) -> DType:
+def _narrow_format(expr: ir.Expr) -> DType:
     """Return the format of a value before it is widened."""
     cell = match_narrow_load(expr)
     return unwidened(expr).dtype if cell is None else cell.dtype

@@ -4,7 +4,7 @@ x = gather(a[p, j], nan)   -->   const int v1 = p >= 0 && p < 9;
                                  const int64_t v2 = v1 ? p : 0;
                                  x = v1 ? a[4 * v2 + j] : NAN;
 
-A load is unconditional, from a cell that exists, so that compilers can vectorise it; a store is
+A load is unconditional, from a cell that exists, so that compilers can vectorize it; a store is
 conditional. Neither touches memory outside of the array.
 """
 
@@ -32,8 +32,7 @@ class ComputedCell:
 
     Attributes:
         is_inside: A variable that is 1 if the position is in bounds, else 0.
-        cell: The cell, or one at position 0 of the axis if it is out of bounds; None if the axis
-            has no cells.
+        cell: The cell; out of bounds the one at position 0; None if the axis has no cells.
     """
 
     is_inside: CExpr

@@ -177,7 +177,6 @@ class VectorLoop:
         self._writer.forget()
 
     def _write_assignment(self, stmt: ir.Store, value: CExpr) -> None:
-        """Write the assignment of a vector to a variable."""
         offset, stride = self._place(stmt.node, stmt.indices)
         if stride != 1:
             raise NotVectorizedError
@@ -328,9 +327,7 @@ class VectorLoop:
         return call(self._helper(dtype, "load"), CExpr(f"&{cell}"), CExpr(str(count)))
 
     def _read_every_second(self, node: TensorNode, offset: Position, dtype: dtypes.DType) -> CExpr:
-        """Render a vector of every second cell, by loads of cells between the first and the last
-        one.
-        """
+        """Render a vector of every second cell, by loads between the first and the last."""
         lanes, cells = self._lanes, 2 * self._count - 1
         low = self._read_row(node, offset, min(cells, lanes), dtype)
         high = low
@@ -530,7 +527,6 @@ class VectorLoop:
         return call(self._helper(dtype, "select"), mask, chosen, other)
 
     def _number(self, value: float, dtype: dtypes.DType) -> CExpr:
-        """Render a vector of one number."""
         return call(self._helper(dtype, "splat"), self._expressions.constant(value, dtype))
 
     def _name(self, expr: ir.Expr) -> CExpr:

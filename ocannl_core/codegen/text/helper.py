@@ -60,8 +60,7 @@ def instantiate(
 
     Args:
         words: The replacements, wherever the words stand: `float32xLANES_load`.
-        lanes: The number of lanes: `EACH(x[LANE])` is a list over them, LOWER and UPPER one over a
-            half of them.
+        lanes: The number of lanes: `EACH(x[LANE])` lists them, LOWER and UPPER a half of them.
         keys: The keys of the sections that are chosen, by `choose_sections`.
     """
 

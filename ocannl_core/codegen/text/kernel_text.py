@@ -12,7 +12,7 @@ from ocannl_core.ir.numbers.dtypes import DType
 
 
 class CompilerVectorization(Enum):
-    """Amount of vectorisation that is left for the C compiler."""
+    """Amount of vectorization that is left for the C compiler."""
 
     VECTORS = "nothing"
     """All loops are rendered in vectors."""
@@ -84,19 +84,17 @@ class KernelText:
         grid: The grid of thread blocks that the device runs, of one axis; empty if loops run the
             GRID axes. Native code may have more axes.
         block: The threads of a block, likewise.
-        private: The size in bytes of each buffer that is private to a thread; these parameters
-            follow the indices.
+        private: The bytes of each buffer that is private to a thread; they follow the indices.
         bounds: The number of trailing pairs of a first iteration and an end: 0, 1 for its loops, 2
             for the loops directly inside as well.
-        vectorisation: Amount of vectorisation that is left for the C compiler.
+        vectorization: Amount of vectorization that is left for the C compiler.
         checks: True if the kernel checks positions: an integer to be set to 1 by a failure is its
             last argument.
         group_bytes: Bytes of the memory that the threads of a block share.
         tensor_maps: The arrays of which the copy engine copies boxes: the first parameters. Blocks
             of such a kernel are persistent: any number of them runs the grid.
         definitions: A digest of the definitions of the helpers.
-        author: The author, for messages, if it is not the compiler; kernels that differ only in
-            this are equal.
+        author: The author, for messages, if not the compiler; equality ignores it.
     """
 
     symbol: str

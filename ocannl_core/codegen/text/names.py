@@ -238,8 +238,7 @@ def staged_text(staged: Staged, array: Callable[[TensorNode], str]) -> str:
         array: Names the array of a node.
 
     Raises:
-        CodegenError: if the text uses these names itself, or mentions a node that its body does
-            not.
+        CodegenError: if the text uses these names, or a node that its body does not mention.
     """
     mentioned = nodes_of(staged.body)
     given = {array(node) for node in mentioned}

@@ -1,4 +1,4 @@
-"""Chains of ordered float operations, which the C compiler must not vectorise.
+"""Chains of ordered float operations, which the C compiler must not vectorize.
 
     for i: for j: t = t + a[2 * i - j + 1]
 
@@ -23,9 +23,7 @@ _Target = ir.Local | tuple[TensorNode, tuple[AxisIndex, ...]]
 
 
 def has_ordered_chain(loop: ir.For) -> bool:
-    """Return True if one iteration of a loop combines several terms with a float that the
-    iterations share.
-    """
+    """Return True if an iteration combines several terms with a float that iterations share."""
     private: set[ir.Local | TensorNode] = set()
     updated: set[_Target] = set()
     for node, loops in walk_in_loops(loop.body):
@@ -49,8 +47,6 @@ def has_ordered_chain(loop: ir.For) -> bool:
                     if _repeated(loops) - used or not is_only:
                         return True
                     updated.add((array, indices))
-            case _:
-                pass
     return False
 
 

@@ -36,9 +36,7 @@ class PlacementCache(EntryFolder[PlacementResult]):
     what: ClassVar[str] = "Tuned placements"
 
     def find(self, request: CompileRequest) -> PlacementResult | None:
-        """Return the result of the search for a program; None if there is none, or its entry is
-        unreadable.
-        """
+        """Return the result of a program's search; None if missing or unreadable."""
         return self.with_key(lambda: program_text(request))
 
     def keep(self, request: CompileRequest, measured: PlacementResult) -> None:

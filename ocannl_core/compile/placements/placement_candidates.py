@@ -49,9 +49,7 @@ class PlacementCandidate:
 def find_candidates(
     request: CompileRequest, generate: Generate
 ) -> tuple[GeneratedCode, tuple[PlacementCandidate, ...]]:
-    """Return the code of a program with default placements, and its candidates, the most promising
-    first.
-    """
+    """Return a program's code with default placements, and candidates, the best ones first."""
     defaults: dict[TensorNode, MemoryMode] = {}
 
     def observe(node: TensorNode, info: NodeInfo, modes: tuple[MemoryMode, ...]) -> None:
@@ -79,9 +77,7 @@ def find_candidates(
 def _cycles_saved_by_storing(
     node: TensorNode, accesses: Accesses, infos: Mapping[TensorNode, NodeInfo]
 ) -> int:
-    """Return the estimated cycles of computing a node at all reads but one, less those of writing
-    and reading its memory.
-    """
+    """Return the cycles saved by reading a node from memory rather than computing it again."""
     traffic = transfer_cycles(2 * infos[node].nbytes)
     facts = accesses.nodes.get(node)
     if facts is None:  # of an iteration

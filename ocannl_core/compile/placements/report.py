@@ -44,8 +44,7 @@ class PlacementTuning:
         seconds: The time of the fastest placements.
         kept: The differences of the fastest placements from the default.
         arms: All that was tried beside the default, in order.
-        left: The number of candidates whose flip was not tried, from the fastest placements on, for
-            lack of time.
+        left: The number of candidates that were not flipped in the end, for lack of time.
         budget: The seconds that the search might spend.
         spent: The seconds that it spent.
         is_known: True if an earlier search was complete, so that nothing was tried.

@@ -172,8 +172,7 @@ class _Search:
         candidates: The nodes that may be flipped, the most promising first.
         end: The time at which the budget is spent.
         in_use: The bytes of the device that other memory takes.
-        left: The number of candidates that were not flipped, from the fastest placements on, for
-            lack of time.
+        left: The number of candidates that were not flipped in the end, for lack of time.
     """
 
     request: CompileRequest

@@ -45,7 +45,7 @@ class Loaded:
         loaded: The names of the tensors that have got values, as in the program.
         missing: The names of the tensors that the file lacks; empty for a strict load.
         unexpected: The names of the file's arrays that were not used; empty for a strict load. The
-            state of an optimiser is not counted when `load` is called without one.
+            state of an optimizer is not counted when `load` is called without one.
     """
 
     path: str
@@ -88,7 +88,7 @@ def load(
     Args:
         ctx: The context that gets the values.
         subject: The tensors, as for `save`.
-        optimizer: The optimiser to restore the state of; its update is recorded already.
+        optimizer: The optimizer to restore the state of; its update is recorded already.
         loader: The source of batches to move to the saved position, which inside of an epoch is one
             of the same batches.
         strict: False to leave out tensors that the file lacks, and arrays that the program lacks.
@@ -96,14 +96,13 @@ def load(
         cast: True to convert between number formats; integers do not become fractions' places.
         names: The name in the file for each name in the program that differs, or a function from
             the one to the other. `oc.Stored` in place of a name states the layout as well: a part
-            of an array, its axes, an array for each layer. An optimiser's state keeps its names.
+            of an array, its axes, an array for each layer. An optimizer's state keeps its names.
         transpose: The order of the file's axes, by patterns of names in the program (`*` and `?` as
             in file names), or a function of the file's array: `{"*.weight": (1, 0)}`.
         ignore: Patterns of names in the file that are not used.
 
     Raises:
-        CheckpointError: if the file is damaged, or does not fit the tensors; the message lists the
-            differences.
+        CheckpointError: if the file is damaged or does not fit; the message lists differences.
         UsageError: if an argument is of the wrong kind.
     """
     named = subjects.named_tensors(subject, optimizer, "load")
@@ -159,7 +158,6 @@ def load(
 
 
 def _arrays_of(place: Place, named: subjects.Named) -> tuple[str, ...]:
-    """Return the names of the arrays of a tensor."""
     if isinstance(place, str):
         return (place,)
     dims = named.tensor.info.dims

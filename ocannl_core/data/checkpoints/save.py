@@ -51,7 +51,7 @@ def save(
         subject: A tensor or a block, whose parameters and statistics are saved under their names in
             `loss.params` and `loss.statistics`; tensors by name; or a list of tensors, which are
             saved themselves.
-        optimizer: The optimiser; its state is saved under `optimizer/`.
+        optimizer: The optimizer; its state is saved under `optimizer/`.
         loader: The source of batches; its position is saved.
         step: The number of steps so far.
         metadata: Further texts by key.
@@ -99,15 +99,12 @@ def save(
 
 
 def _stored_as(tensor: Tensor) -> tuple[DType, tuple[int, ...]]:
-    """Return the format and the extents with which a tensor is stored: a 128-bit word as four lanes
-    along an axis of their own.
-    """
+    """Return the stored format and extents of a tensor: a 128-bit word is an axis of four lanes."""
     dims = tensor.info.dims
     return (uint32, (*dims, 4)) if tensor.dtype is uint4x32 else (tensor.dtype.unpacked, dims)
 
 
 def _cells(ctx: Context, tensor: Tensor, entry: StoredArray) -> memoryview:
-    """Return the bytes of a tensor."""
     array: Array = np.ascontiguousarray(ctx[tensor])
     cells = array.reshape(-1).view(np.uint8).data
     if cells.nbytes != entry.end - entry.begin:
@@ -147,8 +144,8 @@ def _described(
 
 
 def _hyperparameters(optimizer: HasState) -> dict[str, Any]:
-    """Return the class and the hyperparameters of an optimiser, for information. A state of several
-    processes has the optimiser as its attribute `optimizer`.
+    """Return the class and the hyperparameters of an optimizer, for information. A state of several
+    processes has the optimizer as its attribute `optimizer`.
     """
     optimizer = getattr(optimizer, "optimizer", optimizer)
     found: dict[str, Any] = {"class": type(optimizer).__name__}

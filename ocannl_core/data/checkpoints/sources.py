@@ -1,6 +1,4 @@
-"""Arrays by name in files: safetensors, mapped into memory, in one file or several, and NumPy's
-`.npz`.
-"""
+"""Arrays by name in files: safetensors, mapped into memory, and NumPy's `.npz`."""
 
 from __future__ import annotations
 
@@ -196,9 +194,7 @@ def json_object(text: str) -> dict[str, Any] | None:
 
 
 class NumpySource:
-    """An archive of NumPy; nothing in it is unpickled, and no more is decompressed than an array's
-    header states.
-    """
+    """An archive of NumPy, of which nothing is unpickled and no more than stated is read."""
 
     def __init__(self, file: BinaryIO, path: str) -> None:
         self.path = path

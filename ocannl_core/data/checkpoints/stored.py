@@ -28,8 +28,7 @@ class Stored:
             leading axis of the tensor, numbered from 0.
         part: The number of a part, and the number of equal parts along `axis`; None for all.
         axis: The axis of the file's array that is cut in parts.
-        shape: The extents to give the array before its axes are permuted, one of them may be -1;
-            None for its own.
+        shape: The extents before the axes are permuted, one of them may be -1; None for its own.
         transpose: The order of its axes in the tensor, as for `np.transpose`; None for its own.
         prefix: A beginning that the names of a file may have.
     """
@@ -74,9 +73,7 @@ class Stored:
         return tuple(self.name.replace(LAYER, str(layer)) for layer in range(layers))
 
     def problem(self, shape: tuple[int, ...], needed: tuple[int, ...]) -> str:
-        """Return the reason for which an array of a shape does not hold the cells of a tensor, or
-        nothing.
-        """
+        """Return why an array does not hold the cells of a tensor, or nothing."""
         sizes = list(shape)
         if self.part is not None:
             if not -len(sizes) <= self.axis < len(sizes) or sizes[self.axis] % self.part[1]:

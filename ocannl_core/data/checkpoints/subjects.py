@@ -19,11 +19,11 @@ name, or a list of tensors.
 """
 
 STATE = "optimizer/"
-"""The beginning of the names of an optimiser's state."""
+"""The beginning of the names of an optimizer's state."""
 
 
 class HasState(Protocol):
-    """An optimiser: tensors that it keeps between updates, by name."""
+    """An optimizer: tensors that it keeps between updates, by name."""
 
     @property
     def state(self) -> Mapping[str, Tensor]: ...
@@ -53,9 +53,7 @@ class Named:
 
     @property
     def is_count(self) -> bool:
-        """True for a number that training counts up, which models for evaluation and files of other
-        programs lack.
-        """
+        """True for a count of training, which files without training lack."""
         return self.tensor.is_statistic and self.tensor.dtype.is_integer
 
 
@@ -117,14 +115,14 @@ def _state_of(optimizer: HasState, function: str) -> Iterator[tuple[str, Tensor]
     state = getattr(optimizer, "state", None)
     if not isinstance(state, Mapping):
         raise UsageError.at_caller(
-            f"optimizer= of {function} is an optimiser, which has a `state`.",
+            f"optimizer= of {function} is an optimizer, which has a `state`.",
             found=_description(optimizer),
             fix="optimizer=oc.train.AdamW(learning_rate=1e-3); that of a second one is part of "
             'the subject: {**loss.params, **{f"second/{n}": t for n, t in other.state.items()}}',
         )
     if not state:
         raise UsageError.at_caller(
-            "The state of an optimiser exists after its update is recorded.",
+            "The state of an optimizer exists after its update is recorded.",
             found=f"{type(optimizer).__name__} without state",
             fix="compile opt.update(loss) first",
         )

@@ -14,7 +14,7 @@ from ocannl_core.display.pictures.picture_formats import FAINT, Picture, svg_sta
 from ocannl_core.ir.host_arrays import Array
 
 LINES = ("#1f5fa8", "#d1601f", "#2b8a3e", "#8b3fa8", "#8a6d00", "#0b7a75")
-"""The colours of curves, in order."""
+"""The colors of curves, in order."""
 
 _COLUMNS, _ROWS = 64, 16
 _MARKS = "*o+x#@"
@@ -275,7 +275,7 @@ def _svg(shown: Curves) -> Iterator[str]:
 
 
 def _runs(curve: Curve) -> Iterator[list[tuple[float, float]]]:
-    """Yield parts of a curve between gaps, with the mean of neighbours where points are many."""
+    """Yield parts of a curve between gaps, with the mean of neighbors where points are many."""
     size = -(-len(curve.xs) // _MOST_POINTS)
     run: list[tuple[float, float]] = []
     for start in range(0, len(curve.xs), size):

@@ -140,9 +140,7 @@ def _common(first: _Chain, second: _Chain) -> _Chain:
 
 
 def _number_of(tensor: Tensor) -> float | None:
-    """Return the number in every cell of a constant, which is shown in the operations that read it;
-    None for other tensors.
-    """
+    """Return the number in every cell of a constant; None for other tensors."""
     definition = tensor.definition
     return definition.number if isinstance(definition, definitions.Filled) else None
 

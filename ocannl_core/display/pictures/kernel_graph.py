@@ -46,9 +46,7 @@ class _Builder:
                     assert_never(step)
 
     def add_results(self) -> None:
-        """Add the memory of the context that the routine writes: a node for all that one kernel
-        writes last.
-        """
+        """Add the memory of the context that is written: one node for each last writer."""
         results: dict[int, list[TensorNode]] = {}
         for node in self.plan.params:
             writer = self.writers.get(node)

@@ -32,7 +32,7 @@ class PictureNode:
 
     Attributes:
         title: The first line.
-        kind: The kind, shown by the form and the colour.
+        kind: The kind, shown by the form and the color.
         group: The groups around it.
         note: A text for readers who point at the node, such as a line of the program.
     """

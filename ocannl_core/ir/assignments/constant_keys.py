@@ -137,7 +137,6 @@ def _copy_of(key: TensorNode, hashed: Accumulate) -> Accumulate:
 
 
 def _reads(assignment: Leaf) -> tuple[TensorNode, ...]:
-    """Return the nodes that an assignment itself reads."""
     return () if isinstance(assignment, RepeatedAssignments) else reads(assignment)
 
 

@@ -44,8 +44,7 @@ class Accumulate:
     Attributes:
         combine: The accumulating primitive; `SECOND` is plain assignment.
         reset: The target's cells are set to the neutral element of `combine` first.
-        args: As many operands as the primitive takes; `projections.rhs[i]` is the index map of
-            `args[i]`.
+        args: The operands of the primitive; `projections.rhs[i]` is the index map of `args[i]`.
         beyond: The value of operands in their margins, for windows that exceed the axes; None for
             the neutral element of `combine`. The gradient of a maximum reads the same margins as
             the maximum.
@@ -151,8 +150,7 @@ class RepeatedAssignments:
     Attributes:
         index: The number of the iteration, in `range(count)`.
         is_reversed: True if they run from the last one to the first.
-        private: Nodes that no other code accesses, and that an iteration writes before it reads
-            them.
+        private: Nodes that no other code accesses, written before they are read.
     """
 
     index: StaticIndex

@@ -12,27 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from ocannl_core.ir.assignments.nodes import (
-    Accumulate,
-    Assignment,
-    AssignProgram,
-    AssignSequence,
-    Constant,
-    ConstantBits,
-    ConstantFill,
-    EmbedIndex,
-    ExternalCall,
-    Fetch,
-    FetchSource,
-    Merge,
-    NodeOperand,
-    Operand,
-    RangeOverOffsets,
-    RepeatedAssignments,
-    Scalar,
-    Section,
-    SetVector,
-)
+from ocannl_core.ir.assignments import nodes as assign
 from ocannl_core.ir.assignments.traverse import Leaf
 from ocannl_core.ir.indexing import AxisIndex, ComputedIndex, IndexMap
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -48,7 +28,7 @@ from ocannl_core.ir.text import (
 )
 
 
-def to_text(program: AssignProgram) -> str:
+def to_text(program: assign.AssignProgram) -> str:
     """Return a program as text: its name, the shape of every node, and one line per assignment.
 
     Nodes are marked as `input` if the program does not compute them, as `kept` if they keep their
@@ -71,7 +51,7 @@ def to_text(program: AssignProgram) -> str:
     return "\n".join(lines)
 
 
-def _lines(body: Sequence[Assignment], names: PrintedNames) -> list[str]:
+def _lines(body: Sequence[assign.Assignment], names: PrintedNames) -> list[str]:
     lines: list[str] = []
     line_above = ""
     pending = [(each, 1) for each in reversed(body)]
@@ -79,13 +59,13 @@ def _lines(body: Sequence[Assignment], names: PrintedNames) -> list[str]:
         assignment, depth = pending.pop()
         margin = "  " * depth
         match assignment:
-            case AssignSequence(inner):
+            case assign.AssignSequence(inner):
                 pending += [(each, depth) for each in reversed(inner)]
-            case Section(title, inner):
+            case assign.Section(title, inner):
                 lines.append(f'{margin}section "{title}":')
                 line_above = ""
                 pending += [(each, depth + 1) for each in reversed(inner)]
-            case RepeatedAssignments(body=inner):
+            case assign.RepeatedAssignments(body=inner):
                 lines.append(f"{margin}{assignment_text(assignment, names)}:")
                 line_above = ""
                 pending += [(each, depth + 1) for each in reversed(inner)]
@@ -100,7 +80,9 @@ def _lines(body: Sequence[Assignment], names: PrintedNames) -> list[str]:
 
 def _origin(assignment: Leaf) -> str:
     """Return the user's line of an assignment; empty for constants."""
-    if isinstance(assignment, Fetch) and isinstance(assignment.source, Constant | ConstantBits):
+    if isinstance(assignment, assign.Fetch) and isinstance(
+        assignment.source, assign.Constant | assign.ConstantBits
+    ):
         return ""
     origin = assignment.origin
     return str(origin.location or origin.operation) if origin is not None else ""
@@ -109,7 +91,10 @@ def _origin(assignment: Leaf) -> str:
 def _with_domain(assignment: Leaf, names: PrintedNames) -> str:
     with names.scope():
         text = assignment_text(assignment, names)
-        if not isinstance(assignment, Accumulate | SetVector) or not assignment.projections.domain:
+        if (
+            not isinstance(assignment, assign.Accumulate | assign.SetVector)
+            or not assignment.projections.domain
+        ):
             return text
         domain = assignment.projections.domain
         ranges = ", ".join(f"{names.variable(var)}<{var.size or extent}" for var, extent in domain)
@@ -119,7 +104,7 @@ def _with_domain(assignment: Leaf, names: PrintedNames) -> str:
 def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
     """Return one assignment as text, without its domain and origin."""
     match assignment:
-        case Accumulate(target, combine, reset, op, args, projections):
+        case assign.Accumulate(target, combine, reset, op, args, projections):
             for var, _ in projections.domain:
                 names.variable(var)
             values: list[Text] = []
@@ -144,14 +129,14 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
             text = index_text if has_position else names.index
             cell = subscript(cell, map(text, projections.lhs))
             return f"{cell} {accumulation_symbol(combine)} {value}"
-        case SetVector(target, arg, projections):
+        case assign.SetVector(target, arg, projections):
             value, _ = _operand(arg, projections.rhs[0], names)
             return f"{names.cell(target, projections.lhs)}... = lanes({value})"
-        case Fetch(target, source):
+        case assign.Fetch(target, source):
             return f"{names.node(target)}[:] = {_source(source, names)}"
-        case RepeatedAssignments(index, count, is_reversed):
+        case assign.RepeatedAssignments(index, count, is_reversed):
             return names.repetition(index, count, is_reversed)
-        case ExternalCall(op, inputs, targets):
+        case assign.ExternalCall(op, inputs, targets):
             written = ", ".join(f"{names.node(node)}[:]" for node in targets)
             return f"{written} = {op.name}({', '.join(map(names.node, inputs))})"
         case _:
@@ -159,34 +144,34 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
 
 
 def _operand(
-    operand: Operand,
+    operand: assign.Operand,
     index_map: IndexMap,
     names: PrintedNames,
     index_text: Callable[[AxisIndex], str] | None = None,
 ) -> Text:
     index_text = index_text or names.index
     match operand:
-        case NodeOperand(node):
+        case assign.NodeOperand(node):
             return subscript(names.node(node), map(index_text, index_map)), ATOM
-        case Merge(node):
+        case assign.Merge(node):
             return subscript(f"{names.node(node)}.merge", map(index_text, index_map)), ATOM
-        case Scalar(value):
+        case assign.Scalar(value):
             return number_text(value), ATOM
         case _:
             assert_never(operand)
 
 
-def _source(source: FetchSource, names: PrintedNames) -> str:
+def _source(source: assign.FetchSource, names: PrintedNames) -> str:
     match source:
-        case Constant(value):
+        case assign.Constant(value):
             return number_text(value)
-        case ConstantBits(bits):
+        case assign.ConstantBits(bits):
             return f"bits({bits:#x})"
-        case ConstantFill(values):
+        case assign.ConstantFill(values):
             return f"repeat({', '.join(map(number_text, values))})"
-        case RangeOverOffsets():
+        case assign.RangeOverOffsets():
             return "offsets()"
-        case EmbedIndex(index, factors):
+        case assign.EmbedIndex(index, factors):
             return " * ".join(map(names.index, (index, *factors)))
         case _:
             assert_never(source)

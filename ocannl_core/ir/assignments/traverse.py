@@ -8,37 +8,28 @@ from typing import assert_never
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir import indexing
-from ocannl_core.ir.assignments.nodes import (
-    Accumulate,
-    Assignment,
-    AssignProgram,
-    AssignSequence,
-    EmbedIndex,
-    ExternalCall,
-    Fetch,
-    Merge,
-    NodeOperand,
-    Operand,
-    RepeatedAssignments,
-    Scalar,
-    Section,
-    SetVector,
-)
+from ocannl_core.ir.assignments import nodes as assign
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 
-Leaf = Accumulate | SetVector | Fetch | ExternalCall | RepeatedAssignments
+Leaf = (
+    assign.Accumulate
+    | assign.SetVector
+    | assign.Fetch
+    | assign.ExternalCall
+    | assign.RepeatedAssignments
+)
 """An assignment that contains no other of the same program; the body of a repetition is a program
 of its own.
 """
 
 
-def leaves(body: Iterable[Assignment]) -> Iterator[Leaf]:
+def leaves(body: Iterable[assign.Assignment]) -> Iterator[Leaf]:
     """Yield the assignments inside sequences and sections, in program order."""
     pending = [iter(body)]
     while pending:
         for each in pending[-1]:
-            if isinstance(each, (AssignSequence, Section)):
+            if isinstance(each, (assign.AssignSequence, assign.Section)):
                 pending.append(iter(each.body))
                 break
             yield each
@@ -46,36 +37,36 @@ def leaves(body: Iterable[Assignment]) -> Iterator[Leaf]:
             pending.pop()
 
 
-def operands(assignment: Leaf) -> tuple[Operand, ...]:
+def operands(assignment: Leaf) -> tuple[assign.Operand, ...]:
     """Return the operands in order."""
     match assignment:
-        case Accumulate(args=args):
+        case assign.Accumulate(args=args):
             return args
-        case SetVector(arg=arg):
+        case assign.SetVector(arg=arg):
             return (arg,)
-        case ExternalCall(inputs=inputs):
-            return tuple(map(NodeOperand, inputs))
-        case RepeatedAssignments():
-            return tuple(map(NodeOperand, repeat_inputs(assignment)))
-        case Fetch():
+        case assign.ExternalCall(inputs=inputs):
+            return tuple(map(assign.NodeOperand, inputs))
+        case assign.RepeatedAssignments():
+            return tuple(map(assign.NodeOperand, repeat_inputs(assignment)))
+        case assign.Fetch():
             return ()
 
 
 def targets(assignment: Leaf) -> tuple[TensorNode, ...]:
     """Return the nodes that an assignment writes."""
     match assignment:
-        case ExternalCall(targets=written):
+        case assign.ExternalCall(targets=written):
             return written
-        case RepeatedAssignments(body=body, private=private):
+        case assign.RepeatedAssignments(body=body, private=private):
             written = tuple(node for each in leaves(body) for node in targets(each))
             return tuple(dict.fromkeys(node for node in written if node not in private))
-        case Accumulate(target) | SetVector(target) | Fetch(target):
+        case assign.Accumulate(target) | assign.SetVector(target) | assign.Fetch(target):
             return (target,)
         case _:
             assert_never(assignment)
 
 
-def repeat_inputs(repeat: RepeatedAssignments) -> tuple[TensorNode, ...]:
+def repeat_inputs(repeat: assign.RepeatedAssignments) -> tuple[TensorNode, ...]:
     """Return the nodes that an iteration may read before it has written all of their cells."""
     found: dict[TensorNode, None] = {}
     written: set[TensorNode] = set()
@@ -85,7 +76,7 @@ def repeat_inputs(repeat: RepeatedAssignments) -> tuple[TensorNode, ...]:
     return tuple(node for node in found if node not in repeat.private)
 
 
-def complete_targets(repeat: RepeatedAssignments) -> tuple[TensorNode, ...]:
+def complete_targets(repeat: assign.RepeatedAssignments) -> tuple[TensorNode, ...]:
     """Return the nodes of which the iterations together write all cells."""
     if repeat.count == 0:
         return ()
@@ -94,11 +85,11 @@ def complete_targets(repeat: RepeatedAssignments) -> tuple[TensorNode, ...]:
     return tuple(node for node in found if node not in repeat.private)
 
 
-def _is_filled(assignment: Leaf, target: TensorNode, repeat: RepeatedAssignments) -> bool:
+def _is_filled(assignment: Leaf, target: TensorNode, repeat: assign.RepeatedAssignments) -> bool:
     """Return True if an assignment writes all cells of a target in the course of a repetition."""
     if _writes_all(assignment, target):
         return True
-    if not isinstance(assignment, (Accumulate, SetVector)):
+    if not isinstance(assignment, (assign.Accumulate, assign.SetVector)):
         return False
     position = indexing.fresh_var()
     p = assignment.projections
@@ -111,16 +102,16 @@ def _is_filled(assignment: Leaf, target: TensorNode, repeat: RepeatedAssignments
 
 def reads(assignment: Leaf) -> tuple[TensorNode, ...]:
     """Return the nodes whose own cells an assignment reads; an accumulation reads its target."""
-    found = [arg.node for arg in operands(assignment) if isinstance(arg, NodeOperand)]
+    found = [arg.node for arg in operands(assignment) if isinstance(arg, assign.NodeOperand)]
     match assignment:
-        case Accumulate(target, combine, reset=False) if combine is not BinaryOp.SECOND:
+        case assign.Accumulate(target, combine, reset=False) if combine is not BinaryOp.SECOND:
             found.append(target)
     return tuple(dict.fromkeys(found))
 
 
 def merge_reads(assignment: Leaf) -> tuple[TensorNode, ...]:
     """Return the nodes whose merge buffers an assignment reads, each once."""
-    found = [arg.node for arg in operands(assignment) if isinstance(arg, Merge)]
+    found = [arg.node for arg in operands(assignment) if isinstance(arg, assign.Merge)]
     return tuple(dict.fromkeys(found))
 
 
@@ -133,13 +124,13 @@ def nodes_of(assignment: Leaf) -> tuple[TensorNode, ...]:
 def indices_of(assignment: Leaf) -> tuple[indexing.AxisIndex, ...]:
     """Return every axis index of an assignment: of its operands, then of its target."""
     match assignment:
-        case Accumulate(projections=projections) | SetVector(projections=projections):
+        case assign.Accumulate(projections=projections) | assign.SetVector(projections=projections):
             return (*(i for index_map in projections.rhs for i in index_map), *projections.lhs)
-        case Fetch(source=EmbedIndex(index, factors)):
+        case assign.Fetch(source=assign.EmbedIndex(index, factors)):
             return (index, *factors)
-        case RepeatedAssignments(body=body):
+        case assign.RepeatedAssignments(body=body):
             return tuple(each for leaf in leaves(body) for each in indices_of(leaf))
-        case Fetch() | ExternalCall():
+        case assign.Fetch() | assign.ExternalCall():
             return ()
 
 
@@ -150,23 +141,23 @@ def _extents_of(
     computes positions, which are checked.
     """
     match assignment:
-        case Accumulate(target, projections=p) | SetVector(target, projections=p):
+        case assign.Accumulate(target, projections=p) | assign.SetVector(target, projections=p):
             yield from (var.size for var, _ in p.domain if var.size is not None)
             own = [(target, p.lhs)]
             for arg, index_map in zip(operands(assignment), p.rhs, strict=True):
-                if isinstance(arg, NodeOperand):
+                if isinstance(arg, assign.NodeOperand):
                     own.append((arg.node, index_map))
             for node, index_map in own:
                 for extent, index in zip(nodes[node].extents, index_map, strict=False):
                     if extent is not None and isinstance(index, indexing.ComputedIndex):
                         yield extent
-        case RepeatedAssignments(body=body):
+        case assign.RepeatedAssignments(body=body):
             yield from (extent for leaf in leaves(body) for extent in _extents_of(leaf, nodes))
-        case Fetch() | ExternalCall():
+        case assign.Fetch() | assign.ExternalCall():
             return
 
 
-def static_indices(program: AssignProgram) -> tuple[indexing.StaticIndex, ...]:
+def static_indices(program: assign.AssignProgram) -> tuple[indexing.StaticIndex, ...]:
     """Return the static indices that a program takes, in order of first appearance."""
     found: dict[indexing.StaticIndex, None] = {}
     for assignment in leaves(program.body):
@@ -179,14 +170,16 @@ def static_indices(program: AssignProgram) -> tuple[indexing.StaticIndex, ...]:
     return tuple(index for index in found if index not in own)
 
 
-def _repeat_indices(body: Iterable[Assignment]) -> Iterator[indexing.StaticIndex]:
+def _repeat_indices(body: Iterable[assign.Assignment]) -> Iterator[indexing.StaticIndex]:
     for each in leaves(body):
-        if isinstance(each, RepeatedAssignments):
+        if isinstance(each, assign.RepeatedAssignments):
             yield each.index
             yield from _repeat_indices(each.body)
 
 
-def dead_on_entry(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) -> set[TensorNode]:
+def dead_on_entry(
+    body: Iterable[assign.Assignment], nodes: AbstractSet[TensorNode]
+) -> set[TensorNode]:
     """Return the nodes that are completely written before any of their cells is read."""
     found: set[TensorNode] = set()
     pending = set(nodes)
@@ -200,7 +193,7 @@ def dead_on_entry(body: Iterable[Assignment], nodes: AbstractSet[TensorNode]) ->
     return found
 
 
-def partial_targets(body: Iterable[Assignment]) -> set[TensorNode]:
+def partial_targets(body: Iterable[assign.Assignment]) -> set[TensorNode]:
     """Return the nodes of which some assignment may write only a part."""
     return {
         target for each in leaves(body) for target in targets(each) if not _writes_all(each, target)
@@ -209,11 +202,11 @@ def partial_targets(body: Iterable[Assignment]) -> set[TensorNode]:
 
 def _writes_all(assignment: Leaf, target: TensorNode) -> bool:
     """Return True if an assignment writes every cell of one of its targets."""
-    if isinstance(assignment, RepeatedAssignments):
+    if isinstance(assignment, assign.RepeatedAssignments):
         return target in complete_targets(assignment)
-    if isinstance(assignment, Fetch | ExternalCall):
+    if isinstance(assignment, assign.Fetch | assign.ExternalCall):
         return True
-    is_reset = isinstance(assignment, Accumulate) and assignment.reset
+    is_reset = isinstance(assignment, assign.Accumulate) and assignment.reset
     return is_reset or indexing.is_surjective(assignment.projections)
 
 
@@ -221,14 +214,14 @@ LeafRule = Callable[[Leaf], Iterable[Leaf]]
 """A function that returns the leaves in place of one."""
 
 
-def map_leaves(body: Iterable[Assignment], change: LeafRule) -> Iterator[Assignment]:
+def map_leaves(body: Iterable[assign.Assignment], change: LeafRule) -> Iterator[assign.Assignment]:
     """Yield assignments with their leaves replaced."""
     for each in body:
         match each:
-            case Section(title, inner):
-                yield Section(title, tuple(map_leaves(inner, change)))
-            case AssignSequence(inner):
-                yield AssignSequence(tuple(map_leaves(inner, change)))
+            case assign.Section(title, inner):
+                yield assign.Section(title, tuple(map_leaves(inner, change)))
+            case assign.AssignSequence(inner):
+                yield assign.AssignSequence(tuple(map_leaves(inner, change)))
             case _:
                 yield from change(each)
 
@@ -236,23 +229,23 @@ def map_leaves(body: Iterable[Assignment], change: LeafRule) -> Iterator[Assignm
 def rename_nodes(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
     """Return an assignment over other nodes."""
 
-    def operand(each: Operand) -> Operand:
+    def operand(each: assign.Operand) -> assign.Operand:
         match each:
-            case NodeOperand(node):
-                return NodeOperand(final(node))
-            case Merge(node):
-                return Merge(final(node))
-            case Scalar():
+            case assign.NodeOperand(node):
+                return assign.NodeOperand(final(node))
+            case assign.Merge(node):
+                return assign.Merge(final(node))
+            case assign.Scalar():
                 return each
 
     match leaf:
-        case Accumulate(target=target, args=args):
+        case assign.Accumulate(target=target, args=args):
             return replace(leaf, target=final(target), args=tuple(map(operand, args)))
-        case SetVector(target=target, arg=arg):
+        case assign.SetVector(target=target, arg=arg):
             return replace(leaf, target=final(target), arg=operand(arg))
-        case Fetch(target=target):
+        case assign.Fetch(target=target):
             return replace(leaf, target=final(target))
-        case ExternalCall():
+        case assign.ExternalCall():
             return replace(
                 leaf,
                 inputs=tuple(map(final, leaf.inputs)),
@@ -261,7 +254,7 @@ def rename_nodes(leaf: Leaf, final: Callable[[TensorNode], TensorNode]) -> Leaf:
                 shared=tuple((final(t), final(s)) for t, s in leaf.shared),
                 views=tuple((final(t), final(s)) for t, s in leaf.views),
             )
-        case RepeatedAssignments(body=body, private=private):
+        case assign.RepeatedAssignments(body=body, private=private):
             renamed = map_leaves(body, lambda each: (rename_nodes(each, final),))
             return replace(leaf, body=tuple(renamed), private=frozenset(map(final, private)))
 
@@ -277,14 +270,14 @@ def substitute_indices(leaf: Leaf, values: Mapping[indexing.IndexVar, indexing.A
         return replace(projections, lhs=placed(projections.lhs), rhs=rhs)
 
     match leaf:
-        case Accumulate(projections=projections) | SetVector(projections=projections):
+        case assign.Accumulate(projections=projections) | assign.SetVector(projections=projections):
             return replace(leaf, projections=substituted(projections))
-        case Fetch(source=EmbedIndex(index, factors)):
+        case assign.Fetch(source=assign.EmbedIndex(index, factors)):
             return replace(
-                leaf, source=EmbedIndex(indexing.substitute(index, values), placed(factors))
+                leaf, source=assign.EmbedIndex(indexing.substitute(index, values), placed(factors))
             )
-        case RepeatedAssignments(body=body):
+        case assign.RepeatedAssignments(body=body):
             found = map_leaves(body, lambda each: (substitute_indices(each, values),))
             return replace(leaf, body=tuple(found))
-        case Fetch() | ExternalCall():
+        case assign.Fetch() | assign.ExternalCall():
             return leaf

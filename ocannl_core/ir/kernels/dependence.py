@@ -33,13 +33,16 @@ class AccessSet:
     spans: Mapping[TensorNode, int]
     ranges: Mapping[indexing.IndexVar, Range]
 
-    def columns(self, node: TensorNode) -> Iterator[tuple[indexing.AxisIndex | None, ...]]:
-        """Yield, for each axis of a node, the positions of all accesses along it."""
-        yield from zip(*self.places[node], strict=True)
-
-    def span(self, node: TensorNode, axis: int) -> int:
-        """Return the most cells that an access covers along an axis."""
-        return self.spans.get(node, 1) if axis == len(self.places[node][0]) - 1 else 1
+    def reaches(
+        self, node: TensorNode, var: indexing.LoopVar | None = None
+    ) -> Iterator[_Interval | None]:
+        """Yield, for each axis of a node, the positions of all accesses along it: None unless all
+        have the same steps, also in `var`.
+        """
+        columns = list(zip(*self.places[node], strict=True))
+        for axis, column in enumerate(columns):
+            span = self.spans.get(node, 1) if axis == len(columns) - 1 else 1
+            yield _reach(column, var, self.ranges, span)
 
 
 def access_set(stmt: ir.Stmt, constants: Collection[ir.Local] = ()) -> AccessSet | None:
@@ -112,8 +115,8 @@ def iterations_are_independent(loop: ir.For, touched: AccessSet | None) -> bool:
         return False
     return all(
         any(
-            _has_disjoint_positions(column, loop.var, touched.ranges, touched.span(node, axis))
-            for axis, column in enumerate(touched.columns(node))
+            reach is not None and reach.high - reach.low < abs(reach.steps[0])
+            for reach in touched.reaches(node, loop.var)
         )
         for node in touched.written
     )
@@ -127,10 +130,8 @@ def are_independent(first: AccessSet, second: AccessSet) -> bool:
     shared = (first.written & second.places.keys()) | (second.written & first.places.keys())
     return all(
         any(
-            _are_disjoint(first, second, node, axis, columns)
-            for axis, columns in enumerate(
-                zip(first.columns(node), second.columns(node), strict=False)
-            )
+            a is not None and b is not None and a.steps == b.steps and a.is_apart_from(b)
+            for a, b in zip(first.reaches(node), second.reaches(node), strict=False)
         )
         for node in shared
     )
@@ -148,6 +149,9 @@ class _Interval:
     low: int
     high: int
 
+    def is_apart_from(self, other: _Interval) -> bool:
+        return self.high < other.low or other.high < self.low
+
 
 def _reach(
     places: Iterable[indexing.AxisIndex | None],
@@ -155,7 +159,6 @@ def _reach(
     ranges: Mapping[indexing.IndexVar, Range],
     span: int,
 ) -> _Interval | None:
-    """Return the positions of accesses; None unless all have the same steps, also in `var`."""
     steps: set[tuple[int, frozenset[tuple[int, indexing.IndexVar]]]] = set()
     lows: list[int] = []
     highs: list[int] = []
@@ -176,29 +179,3 @@ def _reach(
         lows.append(reached.low)
         highs.append(reached.high + span - 1)
     return _Interval(steps.pop(), min(lows), max(highs)) if len(steps) == 1 else None
-
-
-def _has_disjoint_positions(
-    places: Iterable[indexing.AxisIndex | None],
-    var: indexing.LoopVar,
-    ranges: Mapping[indexing.IndexVar, Range],
-    span: int,
-) -> bool:
-    """Return True if the positions of the iterations of `var` along one axis are disjoint."""
-    reach = _reach(places, var, ranges, span)
-    return reach is not None and reach.high - reach.low < abs(reach.steps[0])
-
-
-def _are_disjoint(
-    first: AccessSet,
-    second: AccessSet,
-    node: TensorNode,
-    axis: int,
-    columns: tuple[Iterable[indexing.AxisIndex | None], Iterable[indexing.AxisIndex | None]],
-) -> bool:
-    """Return True if the positions of two statements along one axis are disjoint."""
-    a = _reach(columns[0], None, first.ranges, first.span(node, axis))
-    b = _reach(columns[1], None, second.ranges, second.span(node, axis))
-    if a is None or b is None or a.steps != b.steps:
-        return False
-    return a.high < b.low or b.high < a.low

@@ -131,8 +131,7 @@ class LibraryCall:
     """The call of a library in the place of a product.
 
     Attributes:
-        op: Gets the arrays of the left and of the right factor as inputs, and overwrites the array
-            of the result.
+        op: Gets the arrays of the factors, left and right, and overwrites that of the result.
         has_epilogue: True if it computes the epilogue, too: its inputs are then the factors and
             `LibraryProduct.operands`, and its outputs `LibraryProduct.outputs`.
     """

@@ -155,8 +155,7 @@ class RepeatedSteps(Generic[LeafT]):
         count: The number of iterations.
         is_reversed: True if they run from the last one to the first.
         steps: The steps of an iteration, in order.
-        scratch: The nodes of the routine that are private to an iteration: their cells are
-            undefined at its start.
+        scratch: The nodes that are private to an iteration, undefined at its start.
         title: A description for readers.
     """
 
@@ -259,11 +258,9 @@ class Plan(Generic[LeafT]):
 
     Attributes:
         name: The routine's name.
-        steps: In the order of execution: in a finished plan, kernels, host calls and
-            repetitions of these.
+        steps: In the order of execution: in a finished plan kernels, host calls, repetitions.
         params: Nodes whose memory comes from the context.
-        scratch: Nodes whose memory belongs to the routine and outlives an iteration of repeated
-            steps.
+        scratch: Nodes whose memory is the routine's and outlives an iteration of repeated steps.
         indices: Static indices, in the order in which the routine takes their values.
         nodes: The extents and formats of every node mentioned.
     """

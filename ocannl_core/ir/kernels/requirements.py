@@ -76,9 +76,7 @@ class Requirements:
         return not self._missing and self._formats is None
 
     def lack_of_program(self, program: ir.LoopProgram) -> Lack | None:
-        """Return the first repetition of a program, if the target has none: streams of steps do not
-        show them.
-        """
+        """Return the first repetition, if the target has none: streams do not show them."""
         if Capability.REPETITIONS in self._missing:
             for stmt in program.body.stmts:
                 if isinstance(stmt, ir.Repeat):
@@ -136,8 +134,6 @@ class Requirements:
                 case ir.For(kind=ir.AxisKind.TILE | ir.AxisKind.DOT):
                     for each in walk(node):  # by an instruction, without primitives
                         executed[each] = None
-                case _:
-                    pass
             for part in _parts_of(node):
                 if part in self._missing and not (node in executed and _is_primitive(part)):
                     yield Lack(part, written, origin)

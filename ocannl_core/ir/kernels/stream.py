@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from ocannl_core.ir.kernels.nodes import (
-    FinishedStep,
-    LeafStep,
-    Plan,
-    StepRule,
-    rewrite_steps,
-    unchanged,
-)
+from ocannl_core.ir.kernels import nodes as kernel_ir
 
 
 class KernelStream:
@@ -25,24 +18,24 @@ class KernelStream:
         error: The error that ended scheduling, if one did.
     """
 
-    def __init__(self, steps: Generator[FinishedStep, None, Plan]) -> None:
+    def __init__(self, steps: Generator[kernel_ir.FinishedStep, None, kernel_ir.Plan]) -> None:
         self.error: BaseException | None = None
         self._steps = steps
-        self._finished: list[FinishedStep] = []
-        self._plan: Plan | None = None
+        self._finished: list[kernel_ir.FinishedStep] = []
+        self._plan: kernel_ir.Plan | None = None
 
     @classmethod
-    def of(cls, plan: Plan) -> KernelStream:
+    def of(cls, plan: kernel_ir.Plan) -> KernelStream:
         """Return the steps of a plan."""
-        return cls(rewrite_steps(plan, unchanged))
+        return cls(kernel_ir.rewrite_steps(plan, kernel_ir.unchanged))
 
-    def __iter__(self) -> Iterator[FinishedStep]:
+    def __iter__(self) -> Iterator[kernel_ir.FinishedStep]:
         position = 0
         while position < len(self._finished) or self._advance():
             yield self._finished[position]
             position += 1
 
-    def plan(self) -> Plan:
+    def plan(self) -> kernel_ir.Plan:
         """Return the whole plan, after computing the steps that are still missing."""
         while self._advance():
             pass
@@ -65,6 +58,6 @@ class KernelStream:
         return True
 
 
-def map_steps(plan: Plan, rule: StepRule[LeafStep]) -> Plan:
+def map_steps(plan: kernel_ir.Plan, rule: kernel_ir.StepRule[kernel_ir.LeafStep]) -> kernel_ir.Plan:
     """Apply a rule to every step of a plan."""
-    return KernelStream(rewrite_steps(plan, rule)).plan()
+    return KernelStream(kernel_ir.rewrite_steps(plan, rule)).plan()

@@ -100,10 +100,10 @@ class SetKind(Notated):
     """Axes have a kind: `unroll i1`, `vectorize j11`, `dot k1`, `parallelize j0`, `grid i0 j0`,
     `block i1 j1`.
 
-    Of a vectorised axis on thread blocks, one thread loads and stores all iterations at once. With
+    Of a vectorized axis on thread blocks, one thread loads and stores all iterations at once. With
     an axis of the grid or of a block, blocks of a split are all equal, and iterations beyond an
     axis are left out one by one; packed operands are in the memory that the threads of a block
-    share. Threads of a block along its last axis are neighbours; along reduced axes they have
+    share. Threads of a block along its last axis are neighbors; along reduced axes they have
     partial results, which are combined in a tree of fixed order.
 
     Operands that are packed along a dot product stay in their narrow format, as the instruction
@@ -141,12 +141,12 @@ class TileMatrix(Notated, notation="tile {rows} {lanes} {terms}[ in {parts} part
 
 @dataclass(frozen=True, slots=True)
 class Shuffle(Notated, notation="shuffle {lanes}"):
-    """Threads that share a result exchange it without memory, in groups of neighbours.
+    """Threads that share a result exchange it without memory, in groups of neighbors.
 
     These are the last steps of the tree of partial results, which has the same order without them.
 
     Attributes:
-        lanes: The greatest number of neighbours, a power of two.
+        lanes: The greatest number of neighbors, a power of two.
     """
 
     lanes: int
@@ -161,8 +161,7 @@ class Pack(Notated, notation="pack {operand}[ inside {inside}] as {axes}"):
     of the inner loops are contiguous for every index map of the operand.
 
     Attributes:
-        operand: The position of the factor in the term, or of the load in the epilogue, from the
-            left.
+        operand: The position of the factor in the term, or load in the epilogue, from the left.
         inside: The axis in each iteration of which the buffer is filled; None for once.
         axes: The axes of the buffer, outermost first.
     """
@@ -193,7 +192,7 @@ class Stage(
 
     Attributes:
         operand: The position of the factor in the term, from the left.
-        width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
+        width: The neighboring cells that one instruction copies; 0 if a thread computes them.
         pitch: The cells from one row of the copy to the next one.
         skip: The cells that are left out after each group of rows.
         rows: The rows of such a group; 0 for none.
@@ -221,7 +220,7 @@ class AccumulateAt(Notated, notation="accumulate over {over}{fused: fused}{prefe
     """A reduction collects in registers while the axis `over` and all inside it run.
 
     Reduced axes outside of it make partial results, which are added to the cells in memory. Axes
-    inside that are reduced and unrolled or vectorised have accumulators of their own, which are
+    inside that are reduced and unrolled or vectorized have accumulators of their own, which are
     combined at the end.
 
     Attributes:

@@ -24,9 +24,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 
 def value_beyond(dtype: DType) -> float:
-    """Return the value of a read beyond an axis: NaN for floats, for integers the number of the
-    greatest magnitude.
-    """
+    """Return a read beyond an axis: NaN, or the integer of the greatest magnitude."""
     match dtype.kind:
         case Kind.FLOAT:
             return nan

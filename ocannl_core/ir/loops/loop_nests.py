@@ -65,9 +65,7 @@ def condition(bound: ir.LoopBound) -> ir.Expr:
 
 
 def conjunction(conditions: Iterable[ir.Expr | None]) -> ir.Expr | None:
-    """Return the condition that all of some conditions hold; None stands for one that always
-    holds.
-    """
+    """Return the condition that all conditions hold; None stands for one that always holds."""
     known = [each for each in conditions if each is not None]
     return reduce(lambda a, b: ir.Binary(BinaryOp.AND, a, b, a.dtype), known) if known else None
 

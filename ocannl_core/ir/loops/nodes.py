@@ -82,8 +82,7 @@ class Gather:
     """The value of a cell at a computed position along one axis.
 
     Attributes:
-        axis: The position in `indices` that `position` replaces (the entry there is
-            `FixedIndex(0)`).
+        axis: The position in `indices` that `position` replaces (`FixedIndex(0)` stands there).
         position: A number; a fractional one is out of bounds.
         beyond: The value if the position is out of bounds.
     """
@@ -137,6 +136,13 @@ class Scoped:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
+    """A primitive of one operand, which has the format of the result; `IDENTITY` converts from any
+    other format.
+
+    Attributes:
+        dtype: The number format of the result, to which it is rounded once.
+    """
+
     op: UnaryOp
     arg: Expr
     dtype: DType
@@ -144,6 +150,13 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
+    """A primitive of two operands, which have the format of the result; of comparisons, a common
+    format of their own.
+
+    Attributes:
+        dtype: The number format of the result, to which it is rounded once.
+    """
+
     op: BinaryOp
     left: Expr
     right: Expr
@@ -152,6 +165,13 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Ternary:
+    """A primitive of three operands, which have the format of the result; the condition of `WHERE`
+    has any format, and `WHERE` evaluates only the operand that it chooses.
+
+    Attributes:
+        dtype: The number format of the result, to which it is rounded once.
+    """
+
     op: TernaryOp
     first: Expr
     second: Expr
@@ -247,8 +267,7 @@ class For:
 
     Attributes:
         bound: The end, if it may be below `stop`; None if all iterations run.
-        traced: False limits analyses to the first iteration, and excludes the nodes inside from
-            inlining.
+        traced: False limits analyses to the first iteration, and excludes inlining inside.
     """
 
     var: indexing.LoopVar
@@ -291,8 +310,7 @@ class Scatter:
     bounds.
 
     Attributes:
-        axis: The position in `indices` that `position` replaces (the entry there is
-            `FixedIndex(0)`).
+        axis: The position in `indices` that `position` replaces (`FixedIndex(0)` stands there).
         position: A number; a fractional one is out of bounds.
     """
 
@@ -318,9 +336,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class DeclareLocal:
-    """The declaration of a scalar variable for the rest of the enclosing block; its value is
-    undefined until it is set.
-    """
+    """A scalar variable for the rest of the block, undefined until it is set."""
 
     local: Local
 
@@ -335,9 +351,7 @@ class SetLocal:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """The allocation of a node for the rest of the enclosing block; its cells are undefined until
-    they are written.
-    """
+    """Memory of a node for the rest of the block, undefined until it is written."""
 
     node: TensorNode
     scope: Scope
@@ -360,7 +374,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class SubgroupReduce:
-    """A reduction of a value across neighbouring BLOCK iterations, which all get a result.
+    """A reduction of a value across neighboring BLOCK iterations, which all get a result.
 
     The BLOCK iterations of a GRID iteration are numbered, the innermost loop fastest. For `apart`
     equal to `lanes / 2`, `lanes / 4`, ..., 1, each combines its value with the value of the
@@ -370,7 +384,7 @@ class SubgroupReduce:
     Attributes:
         local: The variable that is set to the result.
         value: The value of an iteration.
-        lanes: The number of neighbours, a power of two that divides the number of iterations.
+        lanes: The number of neighbors, a power of two that divides the number of iterations.
     """
 
     local: Local
@@ -399,8 +413,7 @@ class CheckPositions:
         node: The positions; cells in margins are not checked.
         extent: The extent of the axis that they index.
         axis: A description of that axis for the error.
-        extents: The extent at run time of each axis of the node, None where it is constant; `()` if
-            all are.
+        extents: The extent at run time of each axis, None where it is constant; `()` if all are.
         origin: The operation that reads or writes at the positions.
         at_run_time: The extent at run time of the axis that they index, which is at most `extent`;
             None if it is constant.
@@ -429,7 +442,7 @@ class Repeat:
 
     The iterations run one after the other, each on the memory that its predecessor left. A static
     index of the body has the number of the iteration. To the statements around, a repetition is one
-    access of its inputs and outputs, as an external call is; passes optimise its body as a program.
+    access of its inputs and outputs, as an external call is; passes optimize its body as a program.
 
     Attributes:
         index: The number of the iteration, in `range(count)`.

@@ -199,9 +199,7 @@ def covered_box(indices: Sequence[AxisIndex], ranges: Mapping[IndexVar, Range]) 
 def _is_contiguous(
     terms: tuple[tuple[int, IndexVar], ...], ranges: Mapping[IndexVar, Range]
 ) -> bool:
-    """Return True only if the sum of the terms takes every value between its smallest and its
-    largest.
-    """
+    """Return True only if the terms' sum takes every value between its least and greatest."""
     reached = 1
     for size, extent in sorted(
         (abs(coefficient), ranges[var].extent) for coefficient, var in terms
@@ -246,9 +244,7 @@ def boxes_cover(boxes: Iterable[Box], dims: Sequence[int]) -> bool:
 
 
 def visible_difference(condition: Expr | None) -> AxisIndex | None:
-    """Return a position that is below 1 exactly where a comparison of two positions holds; None for
-    another condition.
-    """
+    """Return a position below 1 exactly where a comparison of positions holds, or None."""
     match condition:
         case Binary(BinaryOp.LE | BinaryOp.LT as op, IndexValue(left), IndexValue(right)) if (
             variables(left) and variables(right)

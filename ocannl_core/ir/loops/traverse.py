@@ -94,8 +94,6 @@ def operands_with_certainty(expr: ir.Expr) -> Iterator[tuple[ir.Expr, bool]]:
             yield from ((left, True), (right, True))
         case ir.Unary(_, arg) | ir.Gather(position=arg):
             yield arg, True
-        case _:
-            pass
 
 
 def unconditional_subexpressions(expr: ir.Expr) -> Iterator[ir.Expr]:
@@ -135,9 +133,7 @@ def contains(root: Node, kinds: type[Node] | tuple[type[Node], ...]) -> bool:
 
 
 def walk_in_loops(root: Node) -> Iterator[tuple[Node, tuple[ir.For, ...]]]:
-    """Yield a node and its descendants in preorder, each with the loops inside of the root that are
-    around it, outermost first.
-    """
+    """Yield a node and its descendants in preorder, with the loops around each, outermost first."""
     pending: list[tuple[Node, tuple[ir.For, ...]]] = [(root, ())]
     while pending:
         node, loops = pending.pop()
@@ -289,7 +285,6 @@ _REBUILD: Mapping[type[Node], Callable[[Any, Sequence[Any]], Node]] = {
 
 
 def _with_children(node: Node, new: Sequence[_Replacement]) -> Node:
-    """Return the node with other children."""
     rebuild = _REBUILD.get(type(node))
     return node if rebuild is None else rebuild(node, new)
 
@@ -421,16 +416,12 @@ class Renaming:
                 local in self.locals
             ):
                 return replace(stmt, local=self.locals[local])
-            case _:
-                pass
         return _substitute_stmt(stmt, self.values)
 
     def on_expr(self, expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.LocalRead(local) | ir.Scoped(local) if local in self.locals:
                 expr = replace(expr, local=self.locals[local])
-            case _:
-                pass
         return _substitute_expr(expr, self.values)
 
 
@@ -454,8 +445,6 @@ def fresh_names(
                 loops[var] = fresh_var(var.hint)
             case ir.Scoped(local) | ir.DeclareLocal(local) if new_local and local not in scalars:
                 scalars[local] = new_local(local.dtype, local.node)
-            case _:
-                pass
     fresh: dict[IndexVar, AxisIndex] = {old: VarIndex(new) for old, new in loops.items()}
     return Renaming(loops, scalars, {**values, **fresh})
 
@@ -622,8 +611,7 @@ def flattened(body: ir.Block, *, keeps_scopes: bool = False) -> Iterator[ir.Stmt
     """Yield the statements of a block, and of the blocks in it.
 
     Args:
-        keeps_scopes: True to yield inner blocks with declarations, which end with them, as they
-            are.
+        keeps_scopes: True to yield inner blocks with declarations, which end there, as they are.
     """
     pending: list[ir.Stmt] = list(reversed(body.stmts))
     while pending:

@@ -61,8 +61,7 @@ class Usage:
     Attributes:
         reads_first: Nodes of which some cell is read before the program has written to the node.
         writes: Nodes of which some cell is written; filling their margins does not count.
-        limits: The constraints on static indices that keep every access inside its buffer, each
-            once.
+        limits: The constraints on static indices that keep every access inside its buffer.
         merged: Nodes whose merge buffers are read, in order of first use.
     """
 
@@ -172,9 +171,7 @@ def _usage_inside(
 def _may_reach_interior(
     indices: IndexMap, info: NodeInfo, bounds: Mapping[IndexVar, Range]
 ) -> bool:
-    """Return False only if an access is certain to stay in the margins, as code that fills them
-    is.
-    """
+    """Return False only if an access certainly stays in the margins, as that of a fill."""
     for index, extent, margin in zip(indices, info.dims, info.padding, strict=False):
         reached = index_range(index, bounds)
         if reached is not None and (

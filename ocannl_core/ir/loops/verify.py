@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from typing import assert_never
 
 from ocannl_core.base.errors import VerifyError
@@ -17,15 +18,8 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, bounded_range, index_range, static_ranges
 from ocannl_core.ir.loops.traverse import Node, accesses, children, walk
 from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers import primitives
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32
-from ocannl_core.ir.numbers.primitives import (
-    COMPARISONS,
-    HASHES,
-    REORDERED,
-    BinaryOp,
-    TernaryOp,
-    UnaryOp,
-)
 
 
 def verify(program: ir.LoopProgram) -> None:
@@ -94,10 +88,7 @@ class _Checker:
         self.pending.extend(reversed(work))
 
     def inside(self, node: Node) -> tuple[Callable[[], None], ...]:
-        return tuple(self._visitor(child) for child in children(node))
-
-    def _visitor(self, child: Node) -> Callable[[], None]:
-        return lambda: self.visit(child)
+        return tuple(partial(self.visit, child) for child in children(node))
 
     def statement(self, stmt: ir.Stmt) -> None:
         match stmt:
@@ -142,7 +133,7 @@ class _Checker:
                 if local not in self.scalars:
                     self.problem(f"variable {local.id} is reduced outside its scope")
                 self.expect(value.dtype, local.dtype, f"value of variable {local.id}")
-                if op not in REORDERED or lanes < 2 or lanes & (lanes - 1):
+                if op not in primitives.REORDERED or lanes < 2 or lanes & (lanes - 1):
                     reduced = f"by {op.value.name} over {lanes} lanes"
                     self.problem(f"variable {local.id} is reduced {reduced}")
                 self.later(*self.inside(stmt), lambda: self.assign(local))
@@ -296,7 +287,7 @@ class _Checker:
             case ir.Scoped():
                 self.scoped(expr)
                 return
-            case ir.Ternary(TernaryOp.WHERE, first, second, third):
+            case ir.Ternary(primitives.TernaryOp.WHERE, first, second, third):
                 self.operator_dtypes(expr)
                 self.later(
                     lambda: self.visit(first),
@@ -350,7 +341,7 @@ class _Checker:
                 self.binary(op, left.dtype, right.dtype, dtype)
             case ir.Ternary(op, first, second, third, dtype):
                 name = op.value.name
-                if op is TernaryOp.WHERE:
+                if op is primitives.TernaryOp.WHERE:
                     self.number(first.dtype, f"condition of {name}")
                 else:
                     self.number(dtype, f"result of {name}")
@@ -358,21 +349,21 @@ class _Checker:
                 self.expect(second.dtype, dtype, f"operand of {name}")
                 self.expect(third.dtype, dtype, f"operand of {name}")
 
-    def unary(self, op: UnaryOp, arg: DType, dtype: DType) -> None:
+    def unary(self, op: primitives.UnaryOp, arg: DType, dtype: DType) -> None:
         name = op.value.name
         match op:
-            case UnaryOp.IDENTITY if arg is not dtype:
+            case primitives.UnaryOp.IDENTITY if arg is not dtype:
                 self.number(arg, "operand of a conversion")
                 self.number(dtype, "result of a conversion")
-            case UnaryOp.IDENTITY:
+            case primitives.UnaryOp.IDENTITY:
                 pass
-            case UnaryOp.WORD:
+            case primitives.UnaryOp.WORD:
                 self.expect(dtype, uint4x32, f"result of {name}")
                 self.number(arg, f"operand of {name}")
-            case UnaryOp.UNIFORM:
+            case primitives.UnaryOp.UNIFORM:
                 self.expect(arg, uint4x32, f"operand of {name}")
                 self.number(dtype, f"result of {name}")
-            case UnaryOp.BITCAST:
+            case primitives.UnaryOp.BITCAST:
                 self.number(arg, f"operand of {name}")
                 self.number(dtype, f"result of {name}")
                 if arg.bits != dtype.bits:
@@ -381,19 +372,19 @@ class _Checker:
                 self.number(dtype, f"result of {name}")
                 self.expect(arg, dtype, f"operand of {name}")
 
-    def binary(self, op: BinaryOp, left: DType, right: DType, dtype: DType) -> None:
+    def binary(self, op: primitives.BinaryOp, left: DType, right: DType, dtype: DType) -> None:
         name = op.value.name
-        if op in COMPARISONS:
+        if op in primitives.COMPARISONS:
             self.number(dtype, f"result of {name}")
             self.number(left, f"operand of {name}")
             self.expect(right, left, f"right operand of {name}")
-        elif op is BinaryOp.FIRST:
+        elif op is primitives.BinaryOp.FIRST:
             self.expect(left, dtype, f"left operand of {name}")
-        elif op is BinaryOp.SECOND:
+        elif op is primitives.BinaryOp.SECOND:
             self.expect(right, dtype, f"right operand of {name}")
         else:
-            expected = uint4x32 if op in HASHES else dtype
-            if op not in HASHES:
+            expected = uint4x32 if op in primitives.HASHES else dtype
+            if op not in primitives.HASHES:
                 self.number(dtype, f"result of {name}")
             for found in (left, right, dtype):
                 self.expect(found, expected, f"operand or result of {name}")

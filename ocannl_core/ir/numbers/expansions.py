@@ -55,9 +55,7 @@ TWICE_ROUNDED: frozenset[Op] = frozenset({TernaryOp.FMA})
 
 
 def decomposable(missing: frozenset[Op | VectorOp]) -> frozenset[Op]:
-    """Return the primitives among missing ones that expand into others that are not missing, or
-    that expand in turn.
-    """
+    """Return the missing primitives that expand, also in turn, into others that are there."""
     found: set[Op] = set()
     pending = [op for op in DECOMPOSITIONS if op in missing]
     while True:

@@ -19,18 +19,7 @@ from functools import partial
 from typing import Any
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.numbers import meanings
-from ocannl_core.ir.numbers.dtypes import (
-    DType,
-    bool_,
-    float32,
-    float64,
-    holds,
-    int32,
-    promote,
-    reinterpret,
-    round_to,
-)
+from ocannl_core.ir.numbers import dtypes, meanings
 from ocannl_core.ir.numbers.threefry import number_of, numbers_of, threefry4x32, word_of
 
 
@@ -265,7 +254,7 @@ class UnaryOp(Enum):
     )
     BITCAST = Primitive(
         "bitcast",
-        partial(reinterpret, source=float32, dtype=int32),
+        partial(dtypes.reinterpret, source=dtypes.float32, dtype=dtypes.int32),
         "the number whose bits are those of `a`, in a format of the same width; all NaN have the "
         "bits of one",
         signature=Signature.REINTERPRETED,
@@ -480,17 +469,15 @@ def neutral(op: BinaryOp) -> float:
 
 
 def accumulates(op: BinaryOp) -> bool:
-    """Return True if an assignment can accumulate with the primitive (plain assignment is
-    `SECOND`).
-    """
+    """Return True if assignments can accumulate with it (plain assignment is `SECOND`)."""
     return op is BinaryOp.SECOND or op.value.neutral is not None
 
 
-def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
+def meaning_in(op: Op, operand: dtypes.DType, result: dtypes.DType) -> Callable[..., Any]:
     """Return the meaning of a primitive between two formats. Conversions between numbers and words
     depend on the format of the number, bitcasts on both, and the only bit of a bool is its truth.
     """
-    if op is UnaryOp.BIT_NOT and result is bool_:
+    if op is UnaryOp.BIT_NOT and result is dtypes.bool_:
         op = UnaryOp.NOT
     row: Primitive = op.value
     match row.signature:
@@ -505,8 +492,8 @@ def meaning_in(op: Op, operand: DType, result: DType) -> Callable[..., Any]:
 
 
 def working_format(
-    op: Op, found: Sequence[DType], numbers: Sequence[float], target: DType
-) -> DType:
+    op: Op, found: Sequence[dtypes.DType], numbers: Sequence[float], target: dtypes.DType
+) -> dtypes.DType:
     """Return the working format of a primitive, from which its result is converted.
 
     It is the target's format if that holds all numbers of the operands' formats, so that a product
@@ -516,14 +503,14 @@ def working_format(
     """
     if not found:
         return target
-    working = promote(*found)
+    working = dtypes.promote(*found)
     if op in LOGICAL or (op.value.result is Result.BITS and not target.is_integer):
         return working
     if working.holds_integers and op.value.is_real:
-        return target if target.is_float else float64
+        return target if target.is_float else dtypes.float64
     is_short = working.is_short_integer and target.is_float
-    if is_short or holds(target, *found):
+    if is_short or dtypes.holds(target, *found):
         working = target
-    if working.holds_integers and any(round_to(n, working) != n for n in numbers):
-        return target if target.is_float else float64
+    if working.holds_integers and any(dtypes.round_to(n, working) != n for n in numbers):
+        return target if target.is_float else dtypes.float64
     return working

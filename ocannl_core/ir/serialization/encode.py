@@ -62,7 +62,6 @@ class _Encoder:
         self._new = 0
 
     def encode_all(self, value: object, form: Form) -> bytes:
-        """Return a value as bytes."""
         root = Column(form, self._encoding)
         root.add([value])
         while self._pending:
@@ -136,7 +135,6 @@ class _Class:
         self._columns = [Column(form, encoding) for form in record.fields.values()]
 
     def add(self, records: Values) -> None:
-        """Add the fields of records."""
         for get, each in zip(self.record.getters, self._columns, strict=True):
             each.add(list(map(get, records)))
 

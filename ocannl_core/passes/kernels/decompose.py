@@ -1,4 +1,4 @@
-"""Legalisation: primitives that a target lacks, in terms of those that it has.
+"""Legalization: primitives that a target lacks, in terms of those that it has.
 
 y[i] = relu(x[i])     -->   y[i] = where(x[i] < 0.0, 0.0, x[i])
 z[i] = fma(a, b, c)   -->   z[i] = a * b + c
@@ -7,7 +7,7 @@ The bits stay the same, but for `fma`, whose product is rounded. Narrow floats a
 float32 and rounded once, and functions with real results of integers in float64, as the primitive
 would be; where a target lacks that format too, the primitive stays, and is refused.
 
-The pass comes last, since schedules fuse products and sums, and recognise accumulations by their
+The pass comes last, since schedules fuse products and sums, and recognize accumulations by their
 primitives. Loops that an instruction executes as a whole stay: it replaces their primitives.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import assert_never, cast
 
-from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement, StepRule
 from ocannl_core.ir.loops import nodes as ir
@@ -30,9 +30,7 @@ from ocannl_core.passes.loops.value_analysis import is_leaf
 
 
 def with_decomposition(finish: StepRule, target: Target) -> StepRule:
-    """Return a rewrite of steps whose results have no primitive that a target lacks and that the
-    core can decompose.
-    """
+    """Return a rewrite of steps that decomposes primitives which the target lacks."""
     if target.primitives is None:
         return finish
     missing = frozenset(EVERY_PRIMITIVE) - frozenset(target.primitives)
@@ -78,20 +76,14 @@ def _is_one_instruction(node: Node) -> bool:
     return isinstance(node, ir.For) and node.kind in (ir.AxisKind.TILE, ir.AxisKind.DOT)
 
 
+@dataclass(slots=True)
 class _Rules:
     """The rewrite of expressions of one kernel."""
 
-    def __init__(
-        self,
-        expanded: frozenset[Op],
-        formats: tuple[DType, ...] | None,
-        fresh: Fresh,
-        kept: IdentityMap[Node, None],
-    ) -> None:
-        self._expanded = expanded
-        self._formats = formats
-        self._fresh = fresh
-        self._kept = kept
+    _expanded: frozenset[Op]
+    _formats: tuple[DType, ...] | None
+    _fresh: Fresh
+    _kept: IdentityMap[Node, None]
 
     def decomposed(self, expr: ir.Expr) -> ir.Expr:
         if not isinstance(expr, ir.Unary | ir.Binary | ir.Ternary) or expr.op not in self._expanded:

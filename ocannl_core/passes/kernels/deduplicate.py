@@ -29,9 +29,7 @@ class KernelStore(Protocol):
     def find(
         self, key: Key, names: Sequence[object], titles: Sequence[str]
     ) -> StepReplacement | None:
-        """Return the scheduled steps of a kernel with these names and titles; None if there are
-        none.
-        """
+        """Return the scheduled steps of a kernel with these names and titles, or None."""
 
     def keep(
         self, key: Key, names: Sequence[object], titles: Sequence[str], made: StepReplacement
@@ -57,7 +55,6 @@ class _First:
         return self.template
 
     def copied(self, names: Sequence[object], titles: Sequence[str]) -> StepReplacement:
-        """Return the steps of an equal kernel."""
         labels = new_labels(labels_of(self.names), names)
         made: StepReplacement = self.write().bind(_free_names(names), labels)
         return with_titles(made, self.titles, titles)

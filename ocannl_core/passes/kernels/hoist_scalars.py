@@ -51,7 +51,6 @@ class _KernelHoister(Hoister):
     nodes: NodeInfos
 
     def without_scalars(self, loop: ir.For) -> ir.Stmt:
-        """Return a loop that reads the hoisted scalars."""
         body = traverse.map_stmts(loop, self.rewritten)
         return body.stmts[0] if len(body.stmts) == 1 else body
 

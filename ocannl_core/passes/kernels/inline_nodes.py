@@ -24,16 +24,9 @@ from ocannl_core.ir.indexing import AxisIndex, IndexVar, Projections, is_surject
 from ocannl_core.ir.kernels import nest_plan
 from ocannl_core.ir.kernels.nest import KernelNest, is_independent
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Const, Expr, Fill, Gather, Load, LoadMerge, Remark, Unary
 from ocannl_core.ir.loops.ranges import Range
-from ocannl_core.ir.loops.traverse import (
-    depth,
-    locals_of,
-    map_expr,
-    nodes_of,
-    substitute_in_expr,
-    walk,
-)
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.passes.loops.inline.invert_indices import NoSolution, solve
@@ -42,7 +35,7 @@ from ocannl_core.schedule.machine_model import MAX_EXPRESSION_DEPTH
 
 
 def initialize_reductions(plan: nest_plan.NestPlan) -> nest_plan.NestPlan:
-    """Forward fills to the reductions that they initialise.
+    """Forward fills to the reductions that they initialize.
 
     c[:] = 0.0; ...; c[i, j] += x  -->  ...; c[i, j] = 0.0 + x
 
@@ -158,7 +151,7 @@ def _is_less(nests: Sequence[KernelNest], node: TensorNode, nodes: NodeInfos) ->
     stores = [store for nest in nests for store in nest.epilogue if store.node is node]
     if len(stores) != 1:
         return False
-    needed = set(nodes_of(stores[0].value))
+    needed = set(traverse.nodes_of(stores[0].value))
     readers = [nest for nest in nests if node in nest.mentioned and stores[0] not in nest.epilogue]
     more = sum(nodes[each].nbytes for nest in readers for each in needed - nest.mentioned)
     return more < (len(readers) + 1) * nodes[node].nbytes
@@ -270,7 +263,7 @@ class _Inliner:
         epilogue = []
         for store in nest.epilogue:
             new = replace(store, value=self._inline_reads(store.value, ranges))
-            if depth(new) > MAX_EXPRESSION_DEPTH and new.value != store.value:
+            if traverse.depth(new) > MAX_EXPRESSION_DEPTH and new.value != store.value:
                 raise _NotInlinableError
             epilogue.append(new)
             if store.node is not self._node:
@@ -290,7 +283,7 @@ class _Inliner:
 
     def _check_reuse(self, nest: KernelNest) -> None:
         axes = {axis.var for axis in nest.axes if axis.extent > 1}
-        for each in walk(nest.required_reduction.term):
+        for each in traverse.walk(nest.required_reduction.term):
             if isinstance(each, Load) and each.node is self._node:
                 used = {var for index in each.indices for var in variables(index)}
                 if used and axes - used:
@@ -298,7 +291,7 @@ class _Inliner:
 
     def _invalidate(self, written: TensorNode) -> None:
         """Drop the definition if a store overwrites one of its operands."""
-        if self._definition is not None and written in nodes_of(self._definition.value):
+        if self._definition is not None and written in traverse.nodes_of(self._definition.value):
             self._definition = None
 
     def _is_complete(self, indices: tuple[AxisIndex, ...], nest: KernelNest) -> bool:
@@ -323,7 +316,7 @@ class _Inliner:
                 case _:
                     return expr
 
-        return map_expr(expr, replace_load)
+        return traverse.map_expr(expr, replace_load)
 
     def _value_at(self, indices: tuple[AxisIndex, ...], ranges: Mapping[IndexVar, Range]) -> Expr:
         definition = self._definition
@@ -332,7 +325,7 @@ class _Inliner:
         if definition.is_inside and definition.indices == indices:
             self.forwarded[definition.value] += 1
             return definition.value
-        if not definition.is_complete or locals_of(definition.value):
+        if not definition.is_complete or traverse.locals_of(definition.value):
             raise _NotInlinableError
         if not is_cheap(definition.value):
             raise _NotInlinableError
@@ -344,4 +337,4 @@ class _Inliner:
             raise _NotInlinableError
         if definition.ranges.keys() - found.values.keys():
             raise _NotInlinableError
-        return substitute_in_expr(definition.value, found.values)
+        return traverse.substitute_in_expr(definition.value, found.values)

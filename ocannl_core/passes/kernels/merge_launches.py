@@ -132,7 +132,6 @@ class _Launch:
         return None if is_small else Separation.COST
 
     def step(self, originals: _Originals) -> Kernel:
-        """Return the kernels as one."""
         if len(self.kernels) == 1:
             return originals.kept(self.kernels[0], self.apart)
         body = ir.Block(tuple(stmt for each in self.kernels for stmt in each.body.stmts))

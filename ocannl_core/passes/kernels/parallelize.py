@@ -1,4 +1,4 @@
-"""Mark loops whose iterations are independent, and split kernels where threads must synchronise.
+"""Mark loops whose iterations are independent, and split kernels where threads must synchronize.
 
 A large kernel becomes *phases*, one kernel each; a phase depends on earlier phases only. Inside a
 phase all top-level loops are independent of each other, and so are their iterations.
@@ -40,17 +40,7 @@ from ocannl_core.ir.kernels.nodes import (
     parallel_loop,
 )
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import (
-    Replacement,
-    allocated_nodes,
-    contains,
-    declares,
-    flattened,
-    free_locals,
-    map_stmts,
-    reads,
-    writes,
-)
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import uint4x32
 from ocannl_core.passes.kernels.parallel_loops import inner_loops, iteration_count
@@ -118,7 +108,7 @@ def _flat(body: ir.Block) -> list[ir.Stmt]:
     """Return the statements of a block, and of blocks in it that declare nothing or are alone."""
     while len(body.stmts) == 1 and isinstance(body.stmts[0], ir.Block):
         body = body.stmts[0]
-    return list(flattened(body, keeps_scopes=True))
+    return list(traverse.flattened(body, keeps_scopes=True))
 
 
 def top_pieces(body: ir.Block, nodes: NodeInfos) -> list[ir.Stmt] | None:
@@ -147,20 +137,20 @@ def _divided_scalars(body: ir.Block) -> tuple[tuple[ir.DeclareLocal | ir.SetLoca
             scalars.append(stmt)
         elif not isinstance(stmt, ir.Remark):
             rest.append(stmt)
-    read = {node for scalar in scalars for node in reads(scalar)}
-    has_loops = any(contains(scalar, ir.Scoped) for scalar in scalars)
-    if has_loops or any(not read.isdisjoint(writes(stmt)) for stmt in rest):
+    read = {node for scalar in scalars for node in traverse.reads(scalar)}
+    has_loops = any(traverse.contains(scalar, ir.Scoped) for scalar in scalars)
+    if has_loops or any(not read.isdisjoint(traverse.writes(stmt)) for stmt in rest):
         return (), body
     return tuple(scalars), ir.Block(tuple(rest)) if scalars else body
 
 
 def _with_scalars(phase: Kernel, scalars: Sequence[ir.DeclareLocal | ir.SetLocal]) -> Kernel:
-    needed = set(free_locals(phase.body))
+    needed = set(traverse.free_locals(phase.body))
     kept: list[ir.Stmt] = []
     for scalar in reversed(scalars):
         if scalar.local in needed:
             kept.append(scalar)
-            needed.update(free_locals(scalar))
+            needed.update(traverse.free_locals(scalar))
     return replace(phase, body=ir.Block((*reversed(kept), *phase.body.stmts))) if kept else phase
 
 
@@ -199,7 +189,7 @@ class StatementAccesses:
 def group_independent(
     stmts: Sequence[ir.Stmt], constants: Collection[ir.Local] = ()
 ) -> list[list[StatementAccesses]] | None:
-    """Group neighbours that may run concurrently; return None if that is undecidable.
+    """Group neighbors that may run concurrently; return None if that is undecidable.
 
     Args:
         constants: Scalars that have their values before the first statement.
@@ -237,7 +227,7 @@ def _phase(
 def with_own_arguments(phase: Kernel) -> Kernel:
     """Return a phase with the arguments and indices that it mentions, and its own products."""
     found = kernel_of(phase.body)
-    written = frozenset(writes(phase.body))
+    written = frozenset(traverse.writes(phase.body))
     products = tuple(each for each in phase.products if each.result in written)
     return replace(phase, arguments=found.arguments, indices=found.indices, products=products)
 
@@ -247,7 +237,9 @@ def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
     buffers = set(top_allocations(nest.body))
     return [
         replace(phase, title=f"copies for {nest.title}" if nest.title else "", schedule=())
-        if buffers.issuperset({*writes(phase.body)}.difference(allocated_nodes(phase.body)))
+        if buffers.issuperset(
+            {*traverse.writes(phase.body)}.difference(traverse.allocated_nodes(phase.body))
+        )
         else phase
         for phase in phases
     ]
@@ -286,7 +278,7 @@ def _inner_marked(
     """Return a loop with marked loops inside; None unless what is before them is cheap."""
     loop = _as_loop(stmt)
     before, after = _divided(_flat(loop.body))
-    if declares(after) or len(after) > _MOST_PIECES:
+    if traverse.declares(after) or len(after) > _MOST_PIECES:
         return None
     groups = group_independent(after, constants)
     if groups is None or len(groups) != 1:
@@ -310,7 +302,7 @@ def _divided(stmts: Sequence[ir.Stmt]) -> tuple[Sequence[ir.Stmt], Sequence[ir.S
             case ir.Allocate(node, ir.Scope.KERNEL):
                 own.add(node)
             case ir.For() | ir.Store() | ir.StoreVector() | ir.Fill() | ir.Block() if (
-                own.issuperset(writes(stmt))
+                own.issuperset(traverse.writes(stmt))
             ):
                 pass
             case _:
@@ -325,17 +317,19 @@ def allocate_workspace(step: LeafStep, nodes: NodeInfos) -> StepReplacement:
     """
     if not isinstance(step, Kernel) or step.is_parallel:
         return StepReplacement((step,))
-    large = [node for node in allocated_nodes(step.body) if nodes[node].nbytes > STACK_BYTES]
+    large = [
+        node for node in traverse.allocated_nodes(step.body) if nodes[node].nbytes > STACK_BYTES
+    ]
     if not large:
         return StepReplacement((step,))
 
-    def without(stmt: ir.Stmt) -> Replacement:
+    def without(stmt: ir.Stmt) -> traverse.Replacement:
         match stmt:
             case ir.Allocate(node, ir.Scope.KERNEL) if node in large:
                 return ()
             case _:
                 return stmt
 
-    body = map_stmts(step.body, without)
+    body = traverse.map_stmts(step.body, without)
     kernel = replace(step, body=body, arguments=(*step.arguments, *large))
     return StepReplacement((kernel,), tuple(large))

@@ -17,21 +17,12 @@ from __future__ import annotations
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import flat_statements, kernel_nest, perfect_loops
+from ocannl_core.ir.kernels.nest import flat_statements
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest, perfect_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import (
-    contains,
-    depth,
-    map_expr,
-    map_exprs,
-    reads,
-    size,
-    walk,
-    with_loops,
-    writes,
-)
+from ocannl_core.ir.loops import traverse
 from ocannl_core.schedule.machine_model import MAX_EXPRESSION_DEPTH, MAX_EXPRESSION_NODES
 
 
@@ -65,11 +56,15 @@ def _with_values_in_loops(body: ir.Block) -> ir.Block | None:
     if any(isinstance(each, ir.For) for each in stmts):
         return None
     declared = {each.local for each in stmts if isinstance(each, ir.DeclareLocal)}
-    scopes = (each for stmt in stmts for each in walk(stmt) if isinstance(each, ir.Scoped))
-    if any(isinstance(e, ir.LocalRead) and e.local in declared for s in scopes for e in walk(s)):
+    scopes = (each for stmt in stmts for each in traverse.walk(stmt) if isinstance(each, ir.Scoped))
+    if any(
+        isinstance(e, ir.LocalRead) and e.local in declared
+        for s in scopes
+        for e in traverse.walk(s)
+    ):
         return None
     found = _with_values(ir.Block(stmts))
-    return found and with_loops(loops, found)
+    return found and traverse.with_loops(loops, found)
 
 
 def _with_values(body: ir.Block) -> ir.Block | None:
@@ -77,7 +72,7 @@ def _with_values(body: ir.Block) -> ir.Block | None:
     stmts = flat_statements(body)
     if not any(isinstance(stmt, ir.SetLocal) for stmt in stmts):
         return None
-    written = set(writes(body))
+    written = set(traverse.writes(body))
     declared: set[ir.Local] = set()
     values: dict[ir.Local, ir.Expr] = {}
     rest: list[ir.Stmt] = []
@@ -86,10 +81,13 @@ def _with_values(body: ir.Block) -> ir.Block | None:
             case ir.DeclareLocal(local):
                 declared.add(local)
             case ir.SetLocal(local, value):
-                value = map_expr(value, lambda expr: _value_of(expr, values))
-                is_fixed = written.isdisjoint(reads(value)) and not _has_scopes(value)
+                value = traverse.map_expr(value, lambda expr: _value_of(expr, values))
+                is_fixed = written.isdisjoint(traverse.reads(value)) and not traverse.contains(
+                    value, ir.Scoped
+                )
                 is_small = (
-                    depth(value) <= MAX_EXPRESSION_DEPTH and size(value) <= MAX_EXPRESSION_NODES
+                    traverse.depth(value) <= MAX_EXPRESSION_DEPTH
+                    and traverse.size(value) <= MAX_EXPRESSION_NODES
                 )
                 if local in values or not is_fixed or not is_small:
                     return None
@@ -98,18 +96,13 @@ def _with_values(body: ir.Block) -> ir.Block | None:
                 rest.append(stmt)
     if not values or declared != set(values):
         return None
-    if any(_changes(each, values) for stmt in rest for each in walk(stmt)):
+    if any(_changes(each, values) for stmt in rest for each in traverse.walk(stmt)):
         return None
-    return map_exprs(ir.Block(tuple(rest)), lambda expr: _value_of(expr, values))
+    return traverse.map_exprs(ir.Block(tuple(rest)), lambda expr: _value_of(expr, values))
 
 
 def _value_of(expr: ir.Expr, values: dict[ir.Local, ir.Expr]) -> ir.Expr:
     return values.get(expr.local, expr) if isinstance(expr, ir.LocalRead) else expr
-
-
-def _has_scopes(expr: ir.Expr) -> bool:
-    """Return True if an expression declares variables, of which two copies would need two."""
-    return contains(expr, ir.Scoped)
 
 
 def _changes(node: object, values: dict[ir.Local, ir.Expr]) -> bool:

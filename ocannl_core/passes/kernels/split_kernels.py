@@ -14,14 +14,7 @@ from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import (
-    allocated_nodes,
-    contains,
-    flattened,
-    locals_of,
-    nodes_of,
-    writes,
-)
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.text import PrintedNames
 from ocannl_core.schedule.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
@@ -30,7 +23,7 @@ from ocannl_core.schedule.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
 def split_kernels(program: ir.LoopProgram) -> kernel_ir.Plan:
     """Return the routine as kernels and host calls, in program order.
 
-    Every top-level nest, fill or staged code becomes a kernel; neighbouring statements without
+    Every top-level nest, fill or staged code becomes a kernel; neighboring statements without
     loops share one, up to a length. Statements from the declaration of a variable, or of memory
     narrower than the routine's, to its last use stay together.
 
@@ -100,7 +93,6 @@ class _KernelSplitter:
                 self.remarks = []
 
     def repetition(self, repeat: ir.Repeat) -> kernel_ir.RepeatedSteps:
-        """Return the kernels of an iteration as repeated steps."""
         nodes = {**self.program.nodes, **dict(repeat.private)}
         inside = split_kernels(replace(self.program, nodes=nodes, body=repeat.body))
         self.private |= {n: info for n, info in inside.nodes.items() if n not in self.program.nodes}
@@ -126,8 +118,8 @@ class _KernelSplitter:
     def title(self, remarks: list[str], group: tuple[ir.Stmt, ...]) -> str:
         inside = [stmt.text for stmt in group if isinstance(stmt, ir.Remark)]
         body = ir.Block(group)
-        own = set(allocated_nodes(body))
-        written = ", ".join(self.names.node(n) for n in writes(body) if n not in own)
+        own = set(traverse.allocated_nodes(body))
+        written = ", ".join(self.names.node(n) for n in traverse.writes(body) if n not in own)
         text = "; ".join([*remarks, *inside])
         return f"{text} (writes {written})" if text else f"writes {written}"
 
@@ -135,7 +127,7 @@ class _KernelSplitter:
 def _flat(body: ir.Block) -> Iterator[ir.Stmt]:
     """Yield statements, also of inner blocks; memory of several blocks is allocated once."""
     seen: set[TensorNode] = set()
-    for stmt in flattened(body):
+    for stmt in traverse.flattened(body):
         if isinstance(stmt, ir.Allocate):
             if stmt.node in seen:
                 continue
@@ -148,7 +140,9 @@ def _groups(stmts: tuple[ir.Stmt, ...]) -> Iterator[tuple[ir.Stmt, ...]]:
     last_use: dict[object, int] = {}
     if any(_declared(stmt) is not None for stmt in stmts):
         for position, stmt in enumerate(stmts):
-            last_use.update(dict.fromkeys((*locals_of(stmt), *nodes_of(stmt)), position))
+            last_use.update(
+                dict.fromkeys((*traverse.locals_of(stmt), *traverse.nodes_of(stmt)), position)
+            )
     start = 0
     while start < len(stmts):
         end = position = start
@@ -181,4 +175,4 @@ def _is_loop_free(group: tuple[ir.Stmt, ...]) -> bool:
             s, ir.Store | ir.StoreVector | ir.Scatter | ir.SetLocal | ir.DeclareLocal | ir.Remark
         )
         for s in group
-    ) and not any(contains(stmt, ir.For) for stmt in group)
+    ) and not any(traverse.contains(stmt, ir.For) for stmt in group)

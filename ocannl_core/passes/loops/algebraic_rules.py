@@ -2,7 +2,7 @@
 
 A NaN counts as one value. A rule maps an expression to its replacement, or to None if it does not
 apply; its text shows `before --> after`, where `x` and `y` stand for any expression and `c` for a
-constant. `RULES` lists the rules by the operator at the root.
+constant. A rule of a commutative operator is tried for both orders of the operands.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from ocannl_core.passes.loops.value_analysis import (
 
 _U, _B, _T = UnaryOp, BinaryOp, TernaryOp
 
+Replacement = Callable[[Expr], Expr | None]
+"""A function to the replacement of an expression; None if the rule does not apply."""
+
 
 @dataclass(frozen=True, slots=True)
 class AlgebraicRule:
@@ -38,7 +41,22 @@ class AlgebraicRule:
     """
 
     text: str
-    apply: Callable[[Expr], Expr | None]
+    replacement: Replacement
+
+
+RULES: dict[Op, tuple[AlgebraicRule, ...]] = {}
+"""The rules by the operator at the root, in the order in which they are tried."""
+
+
+def _rule(text: str, *roots: Op) -> Callable[[Replacement], Replacement]:
+    """Return a decorator that registers a rule for expressions with some operators at the root."""
+
+    def register(replacement: Replacement) -> Replacement:
+        for root in roots:
+            RULES[root] = (*RULES.get(root, ()), AlgebraicRule(text, replacement))
+        return replacement
+
+    return register
 
 
 def simplify_once(expr: Expr) -> Expr | None:
@@ -48,15 +66,25 @@ def simplify_once(expr: Expr) -> Expr | None:
             folded = fold_constants(expr)
             if folded is not None:
                 return folded
-            for law in RULES.get(op, ()):
-                replacement = law.apply(expr)
-                if replacement is not None:
-                    return replacement
+            rules = RULES.get(op, ())
+            orders = orders_of(expr) if rules else ()
+            for law in rules:
+                for each in orders:
+                    replacement = law.replacement(each)
+                    if replacement is not None:
+                        return replacement
             return None
         case IndexValue(FixedIndex(value), dtype):  # index value 3 --> 3
             return constant(value, dtype)
         case _:
             return None
+
+
+def orders_of(expr: Expr) -> tuple[Expr, ...]:
+    """Return an expression, and the one with exchanged operands if its primitive commutes."""
+    if isinstance(expr, Binary) and expr.op.value.is_commutative:
+        return expr, Binary(expr.op, expr.right, expr.left, expr.dtype)
+    return (expr,)
 
 
 def apply_rules(expr: Expr) -> Expr:
@@ -84,6 +112,9 @@ def fold_constants(expr: Unary | Binary | Ternary) -> Expr | None:
     return constant(round_to(meaning(*values), dtype), dtype)
 
 
+@_rule(
+    "x as its own format --> x; narrow(widen(x)) --> narrow(x), widening being exact", _U.IDENTITY
+)
 def _drop_conversion(expr: Expr) -> Expr | None:
     match expr:
         case Unary(_U.IDENTITY, arg, dtype) if arg.dtype is dtype:
@@ -96,6 +127,7 @@ def _drop_conversion(expr: Expr) -> Expr | None:
             return None
 
 
+@_rule("first(x, y) --> x; second(x, y) --> y", _B.FIRST, _B.SECOND)
 def _select_operand(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.FIRST, left):
@@ -106,6 +138,11 @@ def _select_operand(expr: Expr) -> Expr | None:
             return None
 
 
+@_rule(
+    "where(c, x, y) --> x or y; where(not x, y, z) --> where(x, z, y); where(x, y, y) --> y; "
+    "where(x, 1, 0) --> x if x is 0 or 1",
+    _T.WHERE,
+)
 def _simplify_where(expr: Expr) -> Expr | None:
     match expr:
         case Ternary(_T.WHERE, condition, first, second) if value_of(condition) is not None:
@@ -121,6 +158,7 @@ def _simplify_where(expr: Expr) -> Expr | None:
             return None
 
 
+@_rule("relu_gate(c, x), sat01_gate(c, x) --> x or 0", _B.RELU_GATE, _B.SAT01_GATE)
 def _fold_gate(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.RELU_GATE, gate, value, dtype) if value_of(gate) is not None:
@@ -131,11 +169,10 @@ def _fold_gate(expr: Expr) -> Expr | None:
             return None
 
 
+@_rule("x + -0.0, x - 0.0 --> x; x + 0.0 --> x if x is never -0.0; -0.0 - x --> -x", _B.ADD, _B.SUB)
 def _drop_neutral_term(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.ADD, x, zero) if _vanishes_in_sum(zero, x):
-            return x
-        case Binary(_B.ADD, zero, x) if _vanishes_in_sum(zero, x):
             return x
         case Binary(_B.SUB, x, zero) if is_number(zero, 0.0):
             return x
@@ -151,20 +188,24 @@ def _vanishes_in_sum(zero: Expr, x: Expr) -> bool:
     return is_number(zero, -0.0) or (is_number(zero, 0.0) and is_never_negative_zero(x))
 
 
+@_rule("x + -y --> x - y; -x + y --> y - x; x - -y --> x + y; not in bool", _B.ADD, _B.SUB)
 def _absorb_negation(expr: Expr) -> Expr | None:
     if expr.dtype is bool_:  # sums and differences of truths are no inverses
         return None
     match expr:
         case Binary(_B.ADD, x, Unary(_U.NEG, y), dtype):
             return Binary(_B.SUB, x, y, dtype)
-        case Binary(_B.ADD, Unary(_U.NEG, x), y, dtype):
-            return Binary(_B.SUB, y, x, dtype)
         case Binary(_B.SUB, x, Unary(_U.NEG, y), dtype):
             return Binary(_B.ADD, x, y, dtype)
         case _:
             return None
 
 
+@_rule(
+    "(x + c) + d --> x + (c + d), c - (x + d) --> (c - d) - x, and the like; x - x --> 0; integers",
+    _B.ADD,
+    _B.SUB,
+)
 def _fold_integer_sum(expr: Expr) -> Expr | None:
     if not expr.dtype.is_integer:
         return None
@@ -173,8 +214,6 @@ def _fold_integer_sum(expr: Expr) -> Expr | None:
             return constant(0, expr.dtype)
         case Binary(_B.ADD | _B.SUB as op, inner, c) if value_of(c) is not None:
             return _add_to_sum(inner, value_of(c) if op is _B.ADD else -value_of(c))
-        case Binary(_B.ADD, c, inner) if value_of(c) is not None:
-            return _add_to_sum(inner, value_of(c))
         case Binary(_B.SUB, c, Binary(_B.ADD, x, d)) if _are_constants(c, d):
             return _build_difference(value_of(c) - value_of(d), x)
         case Binary(_B.SUB, c, Binary(_B.ADD, d, x)) if _are_constants(c, d):
@@ -216,23 +255,19 @@ def _build_difference(number: int, x: Expr) -> Expr | None:
     return None if c is None else Binary(_B.SUB, c, x, x.dtype)
 
 
+@_rule("x * 1, 1 * x, x / 1 --> x", _B.MUL, _B.DIV)
 def _drop_neutral_factor(expr: Expr) -> Expr | None:
     match expr:
-        case Binary(_B.MUL, x, one) if is_number(one, 1.0):
-            return x
-        case Binary(_B.MUL, one, x) if is_number(one, 1.0):
-            return x
-        case Binary(_B.DIV, x, one) if is_number(one, 1.0):
+        case Binary(_B.MUL | _B.DIV, x, one) if is_number(one, 1.0):
             return x
         case _:
             return None
 
 
+@_rule("x * -1, x / -1 --> -x; -x * -y --> x * y; -x / -y --> x / y", _B.MUL, _B.DIV)
 def _simplify_signs(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.MUL | _B.DIV, x, c, dtype) if is_number(c, -1.0):
-            return Unary(_U.NEG, x, dtype)
-        case Binary(_B.MUL, c, x, dtype) if is_number(c, -1.0):
             return Unary(_U.NEG, x, dtype)
         case Binary(_B.MUL | _B.DIV as op, Unary(_U.NEG, x), Unary(_U.NEG, y), dtype):
             return Binary(op, x, y, dtype) if dtype.is_float or op is _B.MUL else None
@@ -240,11 +275,10 @@ def _simplify_signs(expr: Expr) -> Expr | None:
             return None
 
 
+@_rule("x * 0 --> 0 if x is certainly finite and positive, or an integer", _B.MUL, _B.DIV)
 def _fold_zero_product(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.MUL, x, zero) if is_number(zero, 0.0) and _vanishes_times_zero(x):
-            return zero
-        case Binary(_B.MUL, zero, x) if is_number(zero, 0.0) and _vanishes_times_zero(x):
             return zero
         case Binary(_B.DIV, zero, _, dtype) if dtype.is_integer and is_number(zero, 0.0):
             return zero
@@ -256,18 +290,14 @@ def _vanishes_times_zero(x: Expr) -> bool:
     return x.dtype.is_integer or is_finite_nonnegative(x)
 
 
+@_rule(
+    "(x * c) * d --> x * (c * d) for integers, and for powers of two that are at least 1", _B.MUL
+)
 def _fold_factors(expr: Expr) -> Expr | None:
     match expr:
-        case Binary(_B.MUL, inner, c, dtype) if value_of(c) is not None:
-            pass
-        case Binary(_B.MUL, c, inner, dtype) if value_of(c) is not None:
-            pass
-        case _:
-            return None
-    match inner:
-        case Binary(_B.MUL, x, d) if value_of(d) is not None:
+        case Binary(_B.MUL, Binary(_B.MUL, x, d), c, dtype) if _are_constants(c, d):
             return _build_product(x, value_of(d), value_of(c), dtype)
-        case Binary(_B.MUL, d, x) if value_of(d) is not None:
+        case Binary(_B.MUL, Binary(_B.MUL, d, x), c, dtype) if _are_constants(c, d):
             return _build_product(x, value_of(d), value_of(c), dtype)
         case _:
             return None
@@ -287,6 +317,7 @@ def _is_power_of_two(value: float) -> bool:
     return math.isfinite(value) and abs(math.frexp(value)[0]) == 0.5
 
 
+@_rule("x / 2**n --> x * 2**-n if that is a number of the format", _B.DIV)
 def _replace_power_of_two_divisor(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.DIV, x, divisor, dtype) if dtype.is_float:
@@ -303,6 +334,7 @@ def _exact_reciprocal(value: float | None, dtype: DType) -> float | None:
     return factor if math.isfinite(factor) and factor * value == 1.0 else None
 
 
+@_rule("fma(x, 1, y) --> x + y; fma(x, -1, y) --> y - x; fma(x, y, -0.0) --> x * y", _T.FMA)
 def _simplify_fma(expr: Expr) -> Expr | None:
     match expr:
         case Ternary(_T.FMA, x, one, y, dtype) if is_number(one, 1.0):
@@ -321,6 +353,7 @@ def _simplify_fma(expr: Expr) -> Expr | None:
             return None
 
 
+@_rule("x ** 0 --> 1; x ** 1 --> x; x ** -1 --> recip(x)", _B.POW)
 def _simplify_power(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.POW, _, exponent, dtype) if is_number(exponent, 0.0):
@@ -333,6 +366,11 @@ def _simplify_power(expr: Expr) -> Expr | None:
             return None
 
 
+@_rule(
+    "max(x, -inf), min(x, inf) --> x, and so at the ends of integers; max(x, x), min(x, x) --> x",
+    _B.MAX,
+    _B.MIN,
+)
 def _drop_neutral_extremum(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.MAX | _B.MIN as op, x, c, dtype) if _is_extreme(c, op, dtype):
@@ -352,15 +390,12 @@ def _is_extreme(expr: Expr, op: BinaryOp, dtype: DType) -> bool:
     return bool(value_of(expr) == (lowest if op is _B.MAX else highest))
 
 
+@_rule("x || 0, x && 1 --> x if x is 0 or 1; x && 0 --> 0; x || 1 --> 1", _B.OR, _B.AND)
 def _simplify_logic(expr: Expr) -> Expr | None:
     match expr:
         case Binary(_B.OR | _B.AND as op, x, c) if is_truth_value(x) and _is_neutral(c, op):
             return x
-        case Binary(_B.OR | _B.AND as op, c, x) if is_truth_value(x) and _is_neutral(c, op):
-            return x
-        case Binary(_B.OR | _B.AND as op, x, c, dtype) if _is_dominant(c, op) or _is_dominant(
-            x, op
-        ):
+        case Binary(_B.OR | _B.AND as op, _, c, dtype) if _is_dominant(c, op):
             return constant(int(op is _B.OR), dtype)
         case _:
             return None
@@ -375,6 +410,13 @@ def _is_dominant(expr: Expr, op: BinaryOp) -> bool:
     return value is not None and (value != 0) == (op is _B.OR)
 
 
+@_rule(
+    "x < x --> 0; x == x, x <= x --> 1 and x != x --> 0 for integers and indices",
+    _B.EQ,
+    _B.NE,
+    _B.LT,
+    _B.LE,
+)
 def _fold_equal_operands(expr: Expr) -> Expr | None:
     match expr:
         case Binary(op, left, right, dtype) if is_leaf(left) and left == right:
@@ -387,17 +429,15 @@ def _fold_equal_operands(expr: Expr) -> Expr | None:
             return None
 
 
+@_rule("x == 1, x != 0 --> x and x == 0, x != 1 --> not(x), if x is 0 or 1", _B.EQ, _B.NE)
 def _simplify_truth_comparison(expr: Expr) -> Expr | None:
     match expr:
-        case Binary(_B.EQ | _B.NE as op, x, c, dtype) if is_truth_value(x) and _is_bit(c):
-            pass
-        case Binary(_B.EQ | _B.NE as op, c, x, dtype) if is_truth_value(x) and _is_bit(c):
-            pass
+        case Binary(_B.EQ | _B.NE as op, x, c, dtype) if (
+            is_truth_value(x) and x.dtype is dtype and value_of(x) is None and _is_bit(c)
+        ):
+            return x if (value_of(c) == 1) == (op is _B.EQ) else Unary(_U.NOT, x, dtype)
         case _:
             return None
-    if x.dtype is not dtype or value_of(x) is not None:
-        return None
-    return x if (value_of(c) == 1) == (op is _B.EQ) else Unary(_U.NOT, x, dtype)
 
 
 def _is_bit(expr: Expr) -> bool:
@@ -405,6 +445,15 @@ def _is_bit(expr: Expr) -> bool:
     return value is not None and value in (0, 1)
 
 
+@_rule(
+    "--x --> x; relu, sat01, trunc twice --> once; trunc(integer) --> it; not(x == y) --> x != y; "
+    "not(not(x)) --> x if x is 0 or 1",
+    _U.NEG,
+    _U.NOT,
+    _U.RELU,
+    _U.SAT01,
+    _U.TRUNC,
+)
 def _collapse_repetition(expr: Expr) -> Expr | None:
     match expr:
         case Unary(_U.NEG, Unary(_U.NEG, x)):
@@ -419,91 +468,3 @@ def _collapse_repetition(expr: Expr) -> Expr | None:
             return x
         case _:
             return None
-
-
-_CONVERSION = AlgebraicRule(
-    "x as its own format --> x; narrow(widen(x)) --> narrow(x), widening being exact",
-    _drop_conversion,
-)
-_SELECTION = AlgebraicRule("first(x, y) --> x; second(x, y) --> y", _select_operand)
-_WHERE = AlgebraicRule(
-    "where(c, x, y) --> x or y; where(not x, y, z) --> where(x, z, y); where(x, y, y) --> y; "
-    "where(x, 1, 0) --> x if x is 0 or 1",
-    _simplify_where,
-)
-_GATE = AlgebraicRule("relu_gate(c, x), sat01_gate(c, x) --> x or 0", _fold_gate)
-_SUM = AlgebraicRule(
-    "x + -0.0, x - 0.0 --> x; x + 0.0 --> x if x is never -0.0; -0.0 - x --> -x", _drop_neutral_term
-)
-_NEGATED = AlgebraicRule(
-    "x + -y --> x - y; -x + y --> y - x; x - -y --> x + y; not in bool", _absorb_negation
-)
-_INTEGER_SUM = AlgebraicRule(
-    "(x + c) + d --> x + (c + d), c - (x + d) --> (c - d) - x, and the like; x - x --> 0; integers",
-    _fold_integer_sum,
-)
-_PRODUCT = AlgebraicRule("x * 1, 1 * x, x / 1 --> x", _drop_neutral_factor)
-_NEGATIVE = AlgebraicRule(
-    "x * -1, x / -1 --> -x; -x * -y --> x * y; -x / -y --> x / y", _simplify_signs
-)
-_ZERO = AlgebraicRule(
-    "x * 0 --> 0 if x is certainly finite and positive, or an integer", _fold_zero_product
-)
-_POWER_OF_TWO = AlgebraicRule(
-    "x / 2**n --> x * 2**-n if that is a number of the format", _replace_power_of_two_divisor
-)
-_SCALED = AlgebraicRule(
-    "(x * c) * d --> x * (c * d) for integers, and for powers of two that are at least 1",
-    _fold_factors,
-)
-_FMA = AlgebraicRule(
-    "fma(x, 1, y) --> x + y; fma(x, -1, y) --> y - x; fma(x, y, -0.0) --> x * y", _simplify_fma
-)
-_POWER = AlgebraicRule("x ** 0 --> 1; x ** 1 --> x; x ** -1 --> recip(x)", _simplify_power)
-_EXTREMUM = AlgebraicRule(
-    "max(x, -inf), min(x, inf) --> x, and so at the ends of integers; max(x, x), min(x, x) --> x",
-    _drop_neutral_extremum,
-)
-_LOGIC = AlgebraicRule(
-    "x || 0, x && 1 --> x if x is 0 or 1; x && 0 --> 0; x || 1 --> 1", _simplify_logic
-)
-_SAME = AlgebraicRule(
-    "x < x --> 0; x == x, x <= x --> 1 and x != x --> 0 for integers and indices",
-    _fold_equal_operands,
-)
-_TRUTH = AlgebraicRule(
-    "x == 1, x != 0 --> x and x == 0, x != 1 --> not(x), if x is 0 or 1", _simplify_truth_comparison
-)
-_REPETITION = AlgebraicRule(
-    "--x --> x; relu, sat01, trunc twice --> once; trunc(integer) --> it; not(x == y) --> x != y; "
-    "not(not(x)) --> x if x is 0 or 1",
-    _collapse_repetition,
-)
-
-RULES: dict[Op, tuple[AlgebraicRule, ...]] = {
-    _U.IDENTITY: (_CONVERSION,),
-    _U.NEG: (_REPETITION,),
-    _U.NOT: (_REPETITION,),
-    _U.RELU: (_REPETITION,),
-    _U.SAT01: (_REPETITION,),
-    _U.TRUNC: (_REPETITION,),
-    _B.FIRST: (_SELECTION,),
-    _B.SECOND: (_SELECTION,),
-    _B.ADD: (_SUM, _NEGATED, _INTEGER_SUM),
-    _B.SUB: (_SUM, _NEGATED, _INTEGER_SUM),
-    _B.MUL: (_PRODUCT, _NEGATIVE, _ZERO, _SCALED),
-    _B.DIV: (_PRODUCT, _NEGATIVE, _ZERO, _POWER_OF_TWO),
-    _B.POW: (_POWER,),
-    _B.MAX: (_EXTREMUM,),
-    _B.MIN: (_EXTREMUM,),
-    _B.OR: (_LOGIC,),
-    _B.AND: (_LOGIC,),
-    _B.EQ: (_SAME, _TRUTH),
-    _B.NE: (_SAME, _TRUTH),
-    _B.LT: (_SAME,),
-    _B.LE: (_SAME,),
-    _B.RELU_GATE: (_GATE,),
-    _B.SAT01_GATE: (_GATE,),
-    _T.WHERE: (_WHERE,),
-    _T.FMA: (_FMA,),
-}

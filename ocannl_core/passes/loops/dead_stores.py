@@ -133,8 +133,6 @@ def _find_only_store(nest: ir.Stmt, node: TensorNode) -> tuple[ir.Store | None, 
                 pending += [(each, loops) for each in stmts]
             case ir.Store(written) if written is node:
                 found.append((stmt, loops))
-            case _:
-                pass
     return (found[0][0], found[0][1]) if len(found) == 1 else (None, [])
 
 
@@ -161,7 +159,6 @@ def remove_dead_stores(program: ir.LoopProgram) -> ir.LoopProgram:
 
 
 def _stores_node_twice(block: ir.Block) -> bool:
-    """Return True if a block stores to one node repeatedly."""
     targets = [each.node for each in block.stmts if isinstance(each, ir.Store)]
     return len(targets) > 1 and len(set(targets)) < len(targets)
 
@@ -201,7 +198,6 @@ class _Liveness:
     dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
 
     def live_statements(self) -> tuple[ir.Stmt, ...]:
-        """Return the live statements."""
         for stmt in (each.stmt for each in self.statements):
             if isinstance(stmt, ir.Allocate) and stmt.scope is ir.Scope.ROUTINE:
                 self.dead[stmt.node] = [all_cells(self.nodes[stmt.node])]

@@ -83,8 +83,6 @@ def _is_reduction(nest: ir.For) -> bool:
                 written.append({var for index in indices for var in variables(index)})
             case ir.StoreVector() | ir.Scatter() | ir.Fill():
                 return True
-            case _:
-                pass
     if any(isinstance(each, ir.Scoped) and _has_loops(each) for each in walk(nest)):
         return True
     return any(not used.issuperset(loops) for used in written)

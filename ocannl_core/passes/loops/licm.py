@@ -40,8 +40,7 @@ def hoist_invariants(
     it: not out of the branches of a `where`.
 
     Args:
-        least_cost: The least cost of a hoisted expression, see `cost`; C compilers hoist cheap
-            ones.
+        least_cost: The least cost of a hoisted expression; C compilers hoist cheap ones.
     """
     known: list[Variables] = []
 

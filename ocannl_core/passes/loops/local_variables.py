@@ -22,8 +22,7 @@ class Variables:
         sets: The number of statements that assign a scalar.
         reads: The number of expressions that read a scalar.
         declared: Scalars introduced by statements, not as values of inlined computations.
-        copies: Scalars that are copies of a constant, an index or another scalar wherever they can
-            be read.
+        copies: Scalars that are copies of a constant, an index or a scalar where they are read.
         next_local: A number above all scalars' numbers.
         ends: The ends at run time of loops, by their variables; None if several loops that bind a
             variable end differently.

@@ -88,20 +88,6 @@ class _State:
     sources: Mapping[TensorNode, tuple[_Entry, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A value that can be computed again.
-
-    Attributes:
-        reader: The first statement that is to read the recomputed value.
-        score: The freed bytes times statements, for each operation.
-    """
-
-    node: TensorNode
-    reader: _Entry
-    score: float
-
-
 def recompute_within_budget(program: ir.LoopProgram, budget: int) -> ir.LoopProgram:
     """Return a program that computes values again so that the nodes of the routine that live at the
     same time take at most a number of bytes, as far as possible.
@@ -151,13 +137,13 @@ def _within(first: _State, budget: int) -> _State:
     while excess > 0:
         found, best, tried = None, 0.0, 0
         places = _Places(state.entries)
-        for candidate in _candidates(state, places, budget, refused):
-            changed = [_recomputed(state, places, candidate, way) for way in Operands]
+        for node, reader in _candidates(state, places, budget, refused):
+            changed = [_recomputed(state, places, node, reader, way) for way in Operands]
             gains = [_gain(state, excess, each, budget) for each in changed]
             if max(gains) > best:
                 best, found = max(gains), changed[gains.index(max(gains))]
             if max(gains) <= 0:
-                refused.add((candidate.node, ById(candidate.reader.stmt)))
+                refused.add((node, ById(reader.stmt)))
                 continue
             tried += 1
             if tried == _MOST_TRIED:
@@ -169,9 +155,7 @@ def _within(first: _State, budget: int) -> _State:
 
 
 def _with_smaller_iterations(state: _State, budget: int) -> _State:
-    """Return a program whose repetitions compute values again where they exceed a budget with what
-    lives around them.
-    """
+    """Return a program whose repetitions, with what lives around them, meet a budget."""
     live = _live_bytes(state.entries, state.nodes, state.own)
     entries = tuple(
         _smaller(entry, state.nodes, budget - int(here) + entry.inner)
@@ -289,12 +273,14 @@ class _Places:
 
 def _candidates(
     state: _State, places: _Places, budget: int, refused: set[tuple[TensorNode, ById]]
-) -> list[_Candidate]:
-    """Return the values that can be computed again, those with the most bytes by cost first."""
+) -> list[tuple[TensorNode, _Entry]]:
+    """Return the values that can be computed again, those with the most bytes by cost first, and
+    the first statement that is to read each recomputed value.
+    """
     entries = state.entries
     is_over = _live_bytes(entries, state.nodes, state.own) > budget
     over = np.concatenate(([0], np.cumsum(is_over)))
-    found: list[_Candidate] = []
+    found: list[tuple[float, TensorNode, _Entry]] = []
     for node in state.nodes:  # in the order of the program: copies of a node share its number
         if node not in state.own or not places.written.of(node):
             continue
@@ -313,8 +299,9 @@ def _candidates(
         if not all(entries[place].is_plain for place in accessed if place >= before):
             continue
         score = longest * state.nodes[node].nbytes / sum(each.cost for each in source)
-        found.append(_Candidate(node, entries[before], score))
-    return sorted(found, key=lambda each: (-each.score, each.node.id))
+        found.append((score, node, entries[before]))
+    found.sort(key=lambda each: (-each[0], each[1].id))
+    return [(node, reader) for _, node, reader in found]
 
 
 class Operands(Enum):
@@ -326,11 +313,11 @@ class Operands(Enum):
 
 
 def _recomputed(
-    state: _State, places: _Places, candidate: _Candidate, operands: Operands
+    state: _State, places: _Places, node: TensorNode, reader: _Entry, operands: Operands
 ) -> _State:
     """Return a program with a value computed again; the same one if its operands have changed."""
-    entries, node = state.entries, candidate.node
-    before = next(at for at, each in enumerate(entries) if each is candidate.reader)
+    entries = state.entries
+    before = next(at for at, each in enumerate(entries) if each is reader)
     while before and isinstance(entries[before - 1].stmt, ir.Remark):
         before -= 1
     made = _Recomputation(state, places, node, before, operands)
@@ -378,9 +365,7 @@ class _Recomputation:
     merged: dict[TensorNode, TensorNode] = field(default_factory=dict)
 
     def again(self, root: TensorNode) -> TensorNode | None:
-        """Add the statements that compute a value; return its node, or None if one of its operands
-        is lost.
-        """
+        """Add the statements that compute a value; return its node, None if an operand is lost."""
         names: dict[TensorNode, TensorNode] = {}
         source = self.state.sources[root]
         since = self.places.written.of(root)[0]

@@ -113,9 +113,7 @@ class _Rules:
         return expand_power(base, int(exponent), self.known.fresh)
 
     def _simplify_gather(self, gather: ir.Gather) -> ir.Expr | None:
-        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i], if i is certainly in bounds; or the value
-        beyond the axis.
-        """
+        """gather(a[3]) --> a[3]; gather(a[i]) --> a[i] in bounds; or the value beyond the axis."""
         if gather.node not in self.nodes:
             return None
         position = value_analysis.integer_range(gather.position, self.known.ranges)

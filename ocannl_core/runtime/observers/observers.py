@@ -1,6 +1,4 @@
-"""Observers of routines: called when one is linked, and in the place of its launcher;
-and the numbers that they show of arrays.
-"""
+"""Observers of routines, called at links and in place of launchers; the numbers that they show."""
 
 from __future__ import annotations
 

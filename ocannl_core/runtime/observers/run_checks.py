@@ -61,7 +61,6 @@ class ValueGuard(RunObserver):
         return self._count(interior(cells, routine.build.plan.nodes[node]))
 
     def _is_bad(self, cells: Array) -> Array:
-        """Return True for each bad cell."""
         numbers = as_numbers(cells)
         if numbers is None:
             return np.zeros(cells.shape, np.bool_)

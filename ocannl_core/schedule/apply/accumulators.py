@@ -121,9 +121,7 @@ class Accumulators:
         fixed: Mapping[str, indexing.AxisIndex],
         body: Callable[[Region, Mapping[str, indexing.AxisIndex]], tuple[ir.Stmt, ...]],
     ) -> tuple[ir.Stmt, ...]:
-        """Return loops over results in the order in which they are computed, and over all
-        accumulators of each.
-        """
+        """Return loops over results in their order, and over all accumulators of each."""
         if not names:
             return body(region, fixed)
         name, rest = names[0], names[1:]
@@ -192,9 +190,7 @@ class Accumulators:
         return tuple(stmts)
 
     def copy_from(self, other: Accumulators, region: Region) -> tuple[ir.Stmt, ...]:
-        """Return the statement that copies the accumulator of one result from other
-        accumulators.
-        """
+        """Return the statement that copies one result's accumulator from others."""
         return (self.store(region, other.value(region, self._first), self._first),)
 
     def store_results(
@@ -231,9 +227,7 @@ class Accumulators:
         return (stored, *epilogue_stores(nest, region, {result: cell}))
 
     def _reduce_pairwise(self, parts: Sequence[ir.Expr]) -> ir.Expr:
-        """Return the parts combined in pairs, and these in pairs, so that few operations depend on
-        each other.
-        """
+        """Return the parts combined in a balanced tree: few operations depend on each other."""
         level = list(parts)
         while len(level) > 1:
             pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
@@ -272,7 +266,7 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[indexing.LoopVar, int]) -> in
     """Return the number of operations in the text of an epilogue, for one vector of results.
 
     Args:
-        lanes: The variables that are vectorised, with their lanes: strided elements are loaded and
+        lanes: The variables that are vectorized, with their lanes: strided elements are loaded and
             stored one by one.
     """
     total = 0
@@ -285,9 +279,7 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[indexing.LoopVar, int]) -> in
 
 
 def _is_scattered(indices: Sequence[indexing.AxisIndex], var: indexing.LoopVar) -> bool:
-    """Return True if elements are neither equal nor contiguous for neighbouring values of a
-    variable.
-    """
+    """Return True if neighboring elements along a variable are neither equal nor contiguous."""
     factors = [
         factor for index in indices for factor, v in indexing.as_affine(index)[0] if v == var
     ]

@@ -331,9 +331,7 @@ class _TileSource:
         return tuple(stmts)
 
     def transpose_squares(self, outer: int, inner: int, body: _Body) -> tuple[ir.Stmt, ...]:
-        """Return loops over squares of vectors, which are transposed; none if there is a
-        remainder.
-        """
+        """Return loops over transposed squares of vectors; none if there is a remainder."""
         side = self._lanes
         if outer % side or inner % side:
             return ()
@@ -358,7 +356,6 @@ class _TileSource:
         return ir.Store(cell.node, cell.indices, value)
 
     def copy_element(self, row: AxisIndex, term: AxisIndex) -> tuple[ir.Stmt, ...]:
-        """Return the copy of one number of a tile of rows."""
         return (self._store(self._factor(row, term), 0, row, term),)
 
     def copy_pair(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[ir.Stmt, ...]:

@@ -161,8 +161,7 @@ class Region:
     """A point in the loops that are open, and the extents of those inside.
 
     Attributes:
-        extents: The iterations of every part with a known extent: whole axes, and blocks whose
-            number is bound.
+        extents: The iterations of parts with a known extent: axes, and blocks of bound number.
     """
 
     tree: AxisTree
@@ -220,9 +219,7 @@ class Region:
         return region
 
     def position(self, name: str) -> AxisIndex:
-        """Return the position of the point along a part; all its leaves, or the part inside of its
-        blocks, must be bound.
-        """
+        """Return the position along a part, whose leaves, or inside of blocks, are bound."""
         if name in self.numbers:
             return self.numbers[name]
         start, inner = as_affine(self.starts[name]), as_affine(self.position(f"{name}1"))
@@ -236,9 +233,7 @@ class Region:
         return affine([*start[0], *inner[0]], start[1] + inner[1])
 
     def bound(self, name: str) -> LoopBound | None:
-        """Return the end at run time of the axis that a leaf belongs to, with the first position in
-        this region.
-        """
+        """Return the end at run time of a leaf's axis, with the first position in this region."""
         root = name[0]
         axis = self.tree.axes[root]
         return None if axis.bound is None else axis.bound_at(self.first_position(root))
@@ -301,9 +296,7 @@ class Region:
 
 
 def _equal_blocks(split: Split, extent: int) -> IterationRange:
-    """Return the blocks of a split axis if all are equal; the last one may reach beyond the
-    axis.
-    """
+    """Return the blocks of a split axis if all are equal; the last may reach beyond it."""
     count = -(-extent // split.size)
     size = -(-extent // max(count, 1)) if split.evenly else split.size
     return IterationRange(count, 0, size, 0)

@@ -50,7 +50,7 @@ class Emission:
     """The loops and the arrays of a nest under a schedule.
 
     Attributes:
-        vectors: The accesses of a vectorised part, on thread blocks; None if there are none.
+        vectors: The accesses of a vectorized part, on thread blocks; None if there are none.
         operands: Extents and formats of the operands; None if unknown.
         nodes: The arrays of the nest.
         shared: Those that the threads of a block share.
@@ -127,7 +127,7 @@ class Emission:
     def loops_over_cells(
         self, names: tuple[str, ...], region: Region, body: Body
     ) -> tuple[Stmt, ...]:
-        """Return loops of which the innermost, if it is a vectorised part, is vector accesses."""
+        """Return loops of which the innermost, if it is a vectorized part, is vector accesses."""
         vectors = self.vectors
         leaves = () if vectors is None else self.state.tree.leaves(vectors.name)
         is_inside = set(leaves) <= set(names) and names[-1:] == leaves[-1:]

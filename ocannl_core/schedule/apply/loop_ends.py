@@ -39,18 +39,14 @@ def lane_end(lane: str, kinds: Mapping[str, AxisKind], inside: Region) -> LoopBo
 
 
 def joint_terms(tree: AxisTree, kinds: Mapping[str, AxisKind]) -> str:
-    """Return the loop over terms that one instruction adds although their axis ends at run time, or
-    "".
-    """
+    """Return the loop over terms of one instruction whose axis ends at run time, or ""."""
     joint = (name for name, kind in kinds.items() if kind in (AxisKind.DOT, AxisKind.TILE))
     ends = (name for name in joint if tree.axes[name[0]].bound and tree.is_reduced(name))
     return next(ends, "")
 
 
 def is_valid_dot(tree: AxisTree, order: Sequence[str], dots: list[str], vectors: list[str]) -> bool:
-    """Return True if loops over the terms of dot products are the inside of a reduced axis,
-    innermost.
-    """
+    """Return True if loops over terms of dot products are the innermost of a reduced axis."""
     split = tree.splits.get(dots[0][:-1])
     return (
         dots == [order[-1]]

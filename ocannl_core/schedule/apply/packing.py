@@ -46,9 +46,7 @@ class LoopBuilder(Protocol):
 
 
 def packing_order(tree: AxisTree, pack: Pack) -> list[str]:
-    """Return the loops that fill a buffer: in the order of its axes, but loops over blocks
-    first.
-    """
+    """Return the loops that fill a buffer in the order of its axes, loops over blocks first."""
     leaves = [leaf for axis in pack.axes for leaf in tree.leaves(axis)]
     ordered: list[str] = []
     for leaf in leaves:

@@ -2,7 +2,7 @@
 
 Each step halves the number of results: thread `t` adds the result of thread `t + half` to its
 own. So the bits depend on the number of threads alone. Several steps have one barrier, as a thread
-loads all results that meet in its own; the last ones, among neighbours, are shuffles where the
+loads all results that meet in its own; the last ones, among neighbors, are shuffles where the
 schedule has them. For 64 threads and shuffles among 4:
 
     partial[t] = own                  # t = 0 .. 63
@@ -79,9 +79,7 @@ class PartialResults:
         return self.region.joint_number(self.names)
 
     def combine(self) -> tuple[tuple[ir.Stmt, ...], Callable[[Region], ir.Expr]]:
-        """Return the statements that combine the results of threads, and the final result, which
-        the first thread has.
-        """
+        """Return the statements that combine threads' results, and the first thread's total."""
         stmts: tuple[ir.Stmt, ...] = ()
         neighbors = self.neighbors
         value: Callable[[Region], ir.Expr] = self.accumulators.value

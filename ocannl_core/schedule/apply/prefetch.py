@@ -182,9 +182,7 @@ def _next_lines(
 
 
 def _next_block(region: Region, around: str | None) -> dict[indexing.IndexVar, indexing.AxisIndex]:
-    """Return the variable of a loop with its value in the next iteration; nothing for a loop of few
-    iterations.
-    """
+    """Return a loop's variable with its next value; nothing for a loop of few iterations."""
     if around is None or region.tree.max_extent(around) < machine_model.PREFETCH_MIN_BLOCKS:
         return {}
     terms, _ = indexing.as_affine(region.numbers[around])

@@ -125,9 +125,7 @@ class Accumulation:
     def tile_product(
         self, registers: Accumulators, leaves: tuple[str, ...], region: Region
     ) -> tuple[ir.Stmt, ...]:
-        """Return the product of a tile that one instruction may compute, or of single numbers for a
-        tile without loops.
-        """
+        """Return the product that one instruction may compute, of numbers if without loops."""
         if not leaves:
             return (registers.update(region, self.term(region)),)
         variables = [fresh_var(region.tree.hint(leaf)) for leaf in leaves]

@@ -86,7 +86,6 @@ class PipelineBuffer(StageBuffer):
         return self.state.stages[self.pack.operand]
 
     def _stage(self, region: Region) -> AxisIndex:
-        """Return the stage of an iteration of the pipeline."""
         _, offset = as_affine(region.numbers[self._pipeline.axis])
         return FixedIndex(offset % self._pipeline.stages)
 
@@ -264,7 +263,6 @@ class StagedProducts(Accumulation):
         return copies if last < count else guarded(ir.LoopBound(step, count), copies)
 
     def _products(self, registers: Accumulators, point: Region) -> tuple[ir.Stmt, ...]:
-        """Return the products of one stage."""
         state = self.state
         after = state.inside[state.inside.index(self.pipeline.axis) + 1 :]
         leaves = after[-3:] if state.tile is not None else ()

@@ -22,20 +22,15 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.product_status import Obstacle, ProductUnit
+from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Load
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.matrix_units import PART_PRODUCTS, TileProduct
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import SCATTERED_STORE_CYCLES
-from ocannl_core.schedule.rules.contraction import (
-    find_model,
-    find_vector_schedule,
-    vector_axis_candidates,
-)
-from ocannl_core.schedule.rules.decision import ScheduleDecision, UnitRule, choose_unit
 from ocannl_core.schedule.rules.reduction_model import ReductionModel, ReductionOperand, strides
+from ocannl_core.schedule.rules.reductions import find_model, vector_axis_candidates
 from ocannl_core.schedule.rules.unit_choice import find_unit
 
 _MAX_REPLICATION = 2
@@ -66,15 +61,6 @@ def find_amx_schedule(
     return model.schedule(axes) if model.is_profitable(axes) else Obstacle.COST
 
 
-def decide_on_processor(nest: KernelNest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
-    """Return the decision on a reduction for a processor: tiles, vectors, or plain loops."""
-    rules: tuple[tuple[ProductUnit, UnitRule], ...] = (
-        (ProductUnit.MATRIX_INSTRUCTIONS, find_amx_schedule),
-        (ProductUnit.REGISTER_TILES, find_vector_schedule),
-    )
-    return choose_unit(rules, nest, nodes, target)
-
-
 def amx_schedules(
     nest: KernelNest, nodes: NodeInfos, target: Target
 ) -> Iterator[transforms.Schedule]:
@@ -85,9 +71,7 @@ def amx_schedules(
 
 
 def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileModel | Obstacle:
-    """Return the model of a nest with tiles, or the reason why the processor has none that compute
-    the nest.
-    """
+    """Return the model of a nest with tiles, or the reason why there are none for it."""
     reduction = nest.reduction
     if reduction is None:
         return Obstacle.AXES
@@ -103,7 +87,7 @@ def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileMod
         return Obstacle.FORMAT
     if not model.has_vector_epilogue:
         return Obstacle.EXPRESSION
-    return Obstacle.AXES if model.shifting_axes else _TileModel(model, nodes, unit)
+    return Obstacle.SHIFTING if model.shifting_axes else _TileModel(model, nodes, unit)
 
 
 class _TileModel:
@@ -171,8 +155,7 @@ class _TileModel:
         return 1 if extent <= most * 3 // 2 else -(-extent // most)
 
     def schedule(self, axes: _TileAxes) -> transforms.Schedule:
-        """Return the schedule with tiles along some axes."""
-        model, extents, splitter = self._model, self._model.extents, _Splitter([])
+        model, extents, splitter = self._model, self._model.extents, _Splitter()
         first, second, unit = axes.row_operand, axes.column_operand, self._unit
         rows, columns, terms = (
             _round_up(extents[name], size)
@@ -225,17 +208,13 @@ class _TileModel:
         )
 
     def _panel_columns(self, axes: _TileAxes, terms: int, least: int) -> int:
-        """Return the number of columns that stay in the second cache, with so many terms of
-        each.
-        """
+        """Return the number of columns that the second cache holds with so many terms each."""
         model = self._model
         nbytes = model.iterations(self._other_reduced_axes(axes)) * terms * self._unit.cell_bytes
         return max(1, model.machine.l2_working_set // (nbytes * least)) * least
 
     def _is_copy_larger(self, operand: ReductionOperand) -> bool:
-        """Return True if the copy of an operand would be much larger than the operand, as that of
-        all windows of an image is.
-        """
+        """Return True if a packed copy would be much larger, as of all windows of an image."""
         factor = self._model.nest.required_reduction.factors[operand.position]
         loads = [each for each in walk(factor) if isinstance(each, Load)]
         cells = sum(self._nodes[each.node].size for each in loads)
@@ -249,14 +228,12 @@ class _Splitter:
         size: The iterations inside the last block that was split off, of whole tiles.
     """
 
-    def __init__(self, splits: list[transforms.Transform]) -> None:
-        self.splits = splits
+    def __init__(self) -> None:
+        self.splits: list[transforms.Transform] = []
         self.size = 0
 
     def split(self, name: str, extent: int, size: int) -> tuple[list[str], str]:
-        """Return the loop over blocks of an axis, if there are several, and the axis inside
-        them.
-        """
+        """Return the loop over an axis' blocks, if there are several, and the axis inside."""
         self.size = min(extent, size)
         if size >= extent:
             return [], name
@@ -267,9 +244,7 @@ class _Splitter:
 def _pack(
     operand: ReductionOperand, order: Sequence[str], around: Sequence[str], tile: tuple[str, ...]
 ) -> transforms.Pack:
-    """Return the packing of an operand inside the last of some loops, in the order of the loops
-    inside.
-    """
+    """Return the packing of an operand inside the last of some loops, in the order inside."""
     inside = around[-1] if around else None
     loops = order if inside is None else order[order.index(inside) + 1 :]
     leaves = [leaf for leaf in loops[:-4] if leaf[0] in operand.axes]

@@ -59,8 +59,8 @@ class ScheduleDecision:
 Rule = Callable[[KernelNest, NodeInfos], ScheduleDecision]
 """Decide on the schedule of a nest."""
 
-UnitRule = Callable[[KernelNest, NodeInfos, Target], Schedule | Obstacle | None]
-"""Return the schedule of a reduction for a unit, None for plain loops, or an obstacle."""
+UnitRule = Callable[[KernelNest, NodeInfos, Target], Schedule | Obstacle]
+"""Return the schedule of a reduction for a unit, or an obstacle."""
 
 
 def choose_unit(
@@ -90,8 +90,7 @@ def products_of_rows(
     """Return the status of the products of a row group.
 
     Args:
-        decisions: The decisions on the nests inside of the shared loops, those that run along
-            others excluded.
+        decisions: The decisions on the nests inside of the shared loops alone.
     """
     pending = iter(decisions)
     decision = ScheduleDecision(None)

@@ -1,6 +1,6 @@
-"""The schedule of nests without a reduction: the axis that is vectorised.
+"""The schedule of nests without a reduction: the axis that is vectorized.
 
-C compilers vectorise plain loops, too, but take several times as long as for vector code; and they
+C compilers vectorize plain loops, too, but take several times as long as for vector code; and they
 neither compute elementary functions nor convert narrow floats, nor store past the caches in the way
 that suits a whole register. Rows shorter than a register are left to them, unless they have such
 operations.
@@ -59,9 +59,7 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
 
 
 def _transposition(nest: KernelNest, nodes: NodeInfos, lanes: int) -> Schedule | None:
-    """Return the schedule of a nest in which rows of some operands become columns, in tiles of
-    squares; None for others.
-    """
+    """Return the schedule that transposes rows to columns in square tiles, or None."""
     wide = [axis for axis in nest.axes if axis.extent >= lanes and axis.bound is None]
     for column in reversed(wide):
         for row in wide:
@@ -71,9 +69,7 @@ def _transposition(nest: KernelNest, nodes: NodeInfos, lanes: int) -> Schedule |
 
 
 def _is_square(nest: KernelNest, nodes: NodeInfos, row: LoopAxis, column: LoopAxis) -> bool:
-    """Return True if all stores are contiguous along columns, and all loads along columns or rows,
-    some of them along rows.
-    """
+    """Return True if stores run along columns, and loads along columns or, some, along rows."""
     turned = turned_loads(nest, row.var, column.var)
     if not turned or any(load.dtype.in_lanes is not load.dtype for load in turned):
         return False
@@ -102,7 +98,7 @@ def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) 
 
 
 def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
-    """Return True if a nest has operations that C compilers do not vectorise."""
+    """Return True if a nest has operations that C compilers do not vectorize."""
     return (
         any(nodes[node].dtype.is_narrow for node in nest.mentioned)
         or any(store.is_streamed for store in nest.epilogue)
@@ -124,9 +120,7 @@ def _is_beyond_compilers(node: Node) -> bool:
 
 
 def _find_vector_axis(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:
-    """Return the axis along which all stores are contiguous, and all loads contiguous or
-    broadcast.
-    """
+    """Return the axis with contiguous stores, and contiguous or broadcast loads."""
     read = [each for store in nest.epilogue for each in walk(store) if isinstance(each, Load)]
     accesses: list[Load | Store] = [*nest.epilogue, *read]
     steps = [strides(nest.axes, (each,), nodes) for each in accesses]

@@ -78,7 +78,7 @@ class ReductionModel:
     """A nest with a reduction, and its cost on a processor.
 
     Attributes:
-        has_vector_epilogue: True if neighbouring results can be computed in vector lanes; others
+        has_vector_epilogue: True if neighboring results can be computed in vector lanes; others
             are computed one by one, after the terms of each were combined in lanes.
         output_axes: Axes of the results, outermost first.
         reduced_axes: Reduced axes that may run anywhere.
@@ -184,9 +184,7 @@ class ReductionModel:
         return len(rows) == 1 and self.can_pack_rows(operand, rows[0])
 
     def can_pack_vectors(self, operand: ReductionOperand, vector_axis: str) -> bool:
-        """Return True if an operand is invariant in the loops between those over blocks of the
-        vector axis and the reduction.
-        """
+        """Return True if some operand is invariant between blocks of vectors and the reduction."""
         outer = self.outer_axes(vector_axis)
         return not any(
             name in operand.axes
@@ -220,7 +218,7 @@ class ReductionModel:
         return others[-1:] if slides else []
 
     def _waits_for_additions(self, vector_axis: str) -> bool:
-        """Return True if the vectors of a cell's neighbours are too few accumulators, and there are
+        """Return True if the vectors of a cell's neighbors are too few accumulators, and there are
         too few terms for more of them.
         """
         if vector_axis in self.reduced_axes or not self.reduced_axes or self.shifting_axes:
@@ -230,9 +228,7 @@ class ReductionModel:
         return chains > 2 and not self.axis_of_chains(chains)
 
     def chains(self, accumulators: int) -> int:
-        """Return the accumulators of each result with which no addition waits for another one,
-        beside some others.
-        """
+        """Return the accumulators per result with which no addition waits for another."""
         return machine_model.ACCUMULATOR_CHAINS // accumulators
 
     def axis_of_chains(self, chains: int) -> str:
@@ -254,9 +250,7 @@ class ReductionModel:
         ]
 
     def tile_row_axes(self, vector_axis: str) -> list[str]:
-        """Return the row axes of a register tile: the innermost one, and more while they are
-        short.
-        """
+        """Return a register tile's row axes: the innermost, and more while they are short."""
         chosen: list[str] = []
         for name in reversed(self.row_axes(vector_axis)):
             if chosen and self.iterations((*chosen, name)) > self.machine.max_tile_rows:
@@ -265,7 +259,7 @@ class ReductionModel:
         return chosen
 
     def cycles(self, vector_axis: str) -> float:
-        """Return an estimate of the nest's cycles, vectorised along an axis."""
+        """Return an estimate of the nest's cycles, vectorized along an axis."""
         # every result is stored once for each iteration of a shifting axis
         stores = self.iterations((*self.output_axes, *self.shifting_axes))
         if vector_axis in self.reduced_axes:
@@ -425,7 +419,7 @@ def converted_load(expr: Expr) -> Load | None:
 def strides(
     axes: Iterable[LoopAxis], accesses: Iterable[Load | Store], nodes: NodeInfos
 ) -> dict[str, int]:
-    """Return the largest distance in memory between neighbouring iterations, per axis.
+    """Return the largest distance in memory between neighboring iterations, per axis.
 
     A descending axis has a stride of 2 at least: vectors are loaded upwards.
     """

@@ -64,7 +64,7 @@ class StagedOperand:
 
     Attributes:
         axes: The axes of the nest that are its rows and columns in shared memory.
-        width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
+        width: The neighboring cells that one instruction copies; 0 if a thread computes them.
     """
 
     position: int
@@ -84,7 +84,7 @@ class TensorCoreTile:
         operands: The operand with the rows and the one with the columns.
         tiles: The instructions of a warp along rows and columns.
         supertile: The rows of tiles of which blocks that run together compute a column.
-        joined: The instructions along the columns whose cells are neighbours: a thread has those of
+        joined: The instructions along the columns whose cells are neighbors: a thread has those of
             all of them beside each other.
     """
 
@@ -200,7 +200,7 @@ def _joined(
     """Return the instructions along the columns whose cells a thread stores in one vector.
 
     A column of the product can be any of an instruction if it is a row of shared memory. Where
-    columns are neighbours there, they are loaded together, and are neighbours in an instruction.
+    columns are neighbors there, they are loaded together, and are neighbors in an instruction.
 
     Args:
         count: The instructions of a warp along the columns.
@@ -208,7 +208,7 @@ def _joined(
     nbytes = max(nodes[store.node].dtype.nbytes for store in nest.epilogue)
     own = _own_columns(sums)
     most = min(count, blocks.vector_bytes // (own * nbytes))
-    # the threads that copy neighbouring rows are those of one digit, and have a group of rows
+    # the threads that copy neighboring rows are those of one digit, and have a group of rows
     digit, copies = sums.threads[0].count, sums.threads[-1].count
     is_across = columns.axes[1] not in {axis.name for axis in nest.reduced}
     is_cyclic = columns.width * copies == depth and most * own >= digit
@@ -218,7 +218,7 @@ def _joined(
 
 
 def _own_columns(sums: Fragment) -> int:
-    """Return the neighbouring columns of an instruction that one thread has."""
+    """Return the neighboring columns of an instruction that one thread has."""
     return next((d.count for d in sums.places if d.columns == 1), 1)
 
 
@@ -390,7 +390,7 @@ def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> transfo
         transforms.SetKind(AxisKind.BLOCK, block_axes),
         transforms.Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
         *transforms.set_kinds(AxisKind.UNROLLED, (*steps, rows, columns)),
-        # neighbouring cells of a thread are stored together
+        # neighboring cells of a thread are stored together
         *transforms.set_kinds(AxisKind.VECTOR, [] if "0" in columns else [vector or columns]),
         transforms.TileMatrix(rows, columns, f"{k}11"),
         *(

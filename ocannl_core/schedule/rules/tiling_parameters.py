@@ -1,4 +1,4 @@
-"""Tiling parameters of a reduction, and the transforms that both ways to vectorise it share."""
+"""Tiling parameters of a reduction, and the transforms that both ways to vectorize it share."""
 
 from __future__ import annotations
 
@@ -32,10 +32,8 @@ class VectorAxis:
     """The vector axis, split into blocks, and these maybe into groups.
 
     Attributes:
-        outer: The loop over blocks, or over groups of them, outside of blocks of rows; None if
-            there is none.
-        middle: The loop over the blocks of a group, inside of a block of rows; None if a group is
-            one block.
+        outer: The loop over blocks or groups of them, outside of blocks of rows, or None.
+        middle: The loop over the blocks of a group, inside of a block of rows, or None.
     """
 
     axis: str
@@ -79,12 +77,11 @@ class TilingParameters:
     """The parameters of a reduction's schedule; None leaves one to the cost model.
 
     Attributes:
-        vector_axis: The axis that is vectorised.
+        vector_axis: The axis that is vectorized.
         vectors: Vectors of a register tile along the vector axis; for a reduced vector axis, the
             vectors of accumulators of each result.
         rows: Rows of a register tile; for a reduced vector axis, the most along one output axis.
-        outer_reductions: The number of reduced axes outside of the output axes, whose results are
-            partial then.
+        outer_reductions: The number of reduced axes outside, whose results are partial then.
         reduction_blocks: The number of blocks of the first of the other reduced axes, likewise.
         layouts: The layouts of packed operands, by position.
         vector_blocks: The number of blocks of the vector axis that run inside of a block of rows,
@@ -144,8 +141,6 @@ def split_lanes(splits: list[Transform], name: str, block: int, width: int) -> l
 
 
 def unroll_tile(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transform]:
-    """Yield the transforms that unroll the loops of a register tile and vectorise the innermost
-    one.
-    """
+    """Yield the transforms that unroll a register tile and vectorize its innermost loop."""
     yield from set_kinds(AxisKind.UNROLLED, kept[:-1])
     yield from set_kinds(AxisKind.VECTOR if model.lanes > 1 else AxisKind.UNROLLED, kept[-1:])

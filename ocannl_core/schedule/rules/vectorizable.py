@@ -1,4 +1,4 @@
-"""Vectorisable nests: the part of the loop language that vector loops express."""
+"""Vectorizable nests: the part of the loop language that vector loops express."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def has_vectorizable_terms(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo
 
 
 def has_vectorizable_epilogue(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
-    """Return True if neighbouring cells of a nest can be computed in vector lanes, given the
-    results of its reduction.
-    """
+    """Return True if lanes can compute neighboring cells from the reduction's results."""
     formats = {nodes[store.node].dtype for store in nest.epilogue}
     if any(dtype.is_packed for dtype in formats) or not formats <= VECTOR_FORMATS:
         return False
@@ -87,9 +85,7 @@ def _are_vectorizable(
 
 
 def _is_vectorizable_value(value: Node, is_inside: Callable[[ir.Load], bool]) -> bool:
-    """Return True if a value can be computed in vector lanes, with both sides of each choice
-    evaluated.
-    """
+    """Return True if lanes can compute a value, both sides of each choice included."""
     pending: list[Node] = [value]
     while pending:
         expr = pending.pop()
@@ -160,22 +156,15 @@ def _is_expressible_word(expr: ir.Expr) -> bool:
         case ir.LocalRead() | ir.Const() | ir.ConstBits():
             return True
         case ir.Unary(UnaryOp.WORD, arg):
-            return arg.dtype in HASHED_FORMATS or _is_uniform(arg)
+            return arg.dtype in HASHED_FORMATS or not free_variables(arg)
         case ir.Binary(op):
             return op in HASHES
         case _:
             return False
 
 
-def _is_uniform(expr: ir.Expr) -> bool:
-    """Return True if an expression depends on no loop."""
-    return not free_variables(expr)
-
-
 def truncates_lanes(source: dtypes.DType, dtype: dtypes.DType) -> bool:
-    """Return True if lanes convert a format of floats to one of integers: both have 32 bits in
-    lanes.
-    """
+    """Return True if lanes convert floats to integers, both of 32 bits in lanes."""
     is_integer = dtype.in_lanes in (dtypes.int32, dtypes.uint32) and dtype is not dtypes.bool_
     return source.in_lanes is dtypes.float32 and is_integer
 

@@ -1,4 +1,4 @@
-"""Vectorise a reduction along an output axis."""
+"""Vectorize a reduction along an output axis."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _MIN_TILES_PER_SHARE = 2
 def vectorize_output(
     model: ReductionModel, vector_axis: str, parameters: TilingParameters
 ) -> Schedule:
-    """Return a schedule in which neighbouring results share a vector of accumulators."""
+    """Return a schedule in which neighboring results share a vector of accumulators."""
     return _OutputVectorizer(model, vector_axis, parameters).schedule()
 
 
 class _OutputVectorizer:
-    """The state of choosing the schedule of a reduction vectorised along an output axis."""
+    """The state of choosing the schedule of a reduction vectorized along an output axis."""
 
     def __init__(
         self, model: ReductionModel, vector_axis: str, parameters: TilingParameters
@@ -151,7 +151,6 @@ class _OutputVectorizer:
         return (outside, *loops) if outside is not None and self._has_outer_vector_loop() else loops
 
     def _reduction_block_loops(self) -> tuple[str, ...]:
-        """Return the loops over blocks of the reduction."""
         outer = self._reduction.outer if self._reduction is not None else None
         return (*self._outer_reductions, *([outer] if outer is not None else []))
 
@@ -166,9 +165,7 @@ class _OutputVectorizer:
         )
 
     def _slide_along_reduction(self, outer: Sequence[str]) -> bool:
-        """Return True if axes move vector operands over elements that the reduction runs over
-        anyway.
-        """
+        """Return True if axes move vector operands over elements that the reduction visits."""
         model = self._model
         return all(
             any(operand.slides_along(name, each, model.extents) for each in model.reduced_axes)
@@ -250,9 +247,7 @@ class _OutputVectorizer:
         return ThreadedAxis(name, size)
 
     def _packs_in_every_share(self) -> bool:
-        """Return True if vectors are packed inside of blocks of the reduction, again in every
-        share.
-        """
+        """Return True if every share packs vectors again, inside of blocks of the reduction."""
         model = self._model
         return any(
             model.can_pack_vectors(each, self._vector_axis) and self._should_pack(each)
@@ -303,9 +298,7 @@ class _OutputVectorizer:
         return reductions
 
     def _has_vector_reuse(self) -> bool:
-        """Return True if blocks of rows reuse vectors so often that they are to stay in the
-        cache.
-        """
+        """Return True if blocks of rows reuse vectors often enough to keep them in the cache."""
         vectors = self._model.vector_operands(self._vector_axis)
         reuse = min((self._model.reuse(operand) for operand in vectors), default=1)
         return reuse >= MIN_BLOCKING_REUSE
@@ -363,9 +356,7 @@ class _OutputVectorizer:
         return max(MIN_ACCUMULATED_TERMS, near // (self._block_size * nbytes))
 
     def _are_vectors_packed(self) -> bool:
-        """Return True if all vector operands are packed, and all blocks of rows share the
-        copies.
-        """
+        """Return True if all vector operands are packed, and blocks of rows share the copies."""
         model = self._model
         return not model.outer_axes(self._vector_axis) and all(
             self._model.can_pack_vectors(each, self._vector_axis) and self._should_pack(each)
@@ -373,9 +364,7 @@ class _OutputVectorizer:
         )
 
     def _count_reduction_blocks(self, extent: int, steps: int) -> int:
-        """Return the number of blocks that a reduced axis is split into, given the steps in each of
-        its iterations.
-        """
+        """Return the number of blocks of a reduced axis, given the steps of an iteration."""
         limit = self._max_cached_steps()
         if extent * steps <= limit * 3 // 2:
             return 1
@@ -420,9 +409,7 @@ class _OutputVectorizer:
         return f"{name}1"
 
     def _split_dot(self, splits: list[Transform]) -> str | None:
-        """Split off a loop over the terms that are one instruction, if there is one; return its
-        name.
-        """
+        """Split off a loop over the terms of one instruction, if any; return its name."""
         model, unit = self._model, self._model.dot_product
         if unit is None or self._has_chains or not self._reduced:
             return None
@@ -476,7 +463,6 @@ class _OutputVectorizer:
         return [self._dot] if is_used and self._dot is not None else []
 
     def _saves_conversions(self, operand: ReductionOperand) -> bool:
-        """Return True if packing an operand saves conversions."""
         return operand.is_converted and self._dot is None
 
     def _should_pack(self, operand: ReductionOperand) -> bool:
@@ -546,9 +532,7 @@ class _OutputVectorizer:
         return PackingLayout.NONE
 
     def _rows_conflict(self, operand: ReductionOperand, row: BlockedAxis) -> bool:
-        """Return True if the rows of a register tile do not fit into the nearest cache together,
-        because they share its sets.
-        """
+        """Return True if a tile's rows evict each other from the sets of the nearest cache."""
         distance = gcd(operand.stride(row.axis[0]) * operand.nbytes, CACHE_WAY_BYTES)
         return self._tile_rows * distance > (self._model.machine.l1_ways - 2) * CACHE_WAY_BYTES
 

@@ -1,4 +1,4 @@
-"""Vectorise a reduction along a reduced axis."""
+"""Vectorize a reduction along a reduced axis."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def vectorize_reduction(
 def _pack_operands(
     model: ReductionModel, vector_axis: str, order: Sequence[str], parameters: TilingParameters
 ) -> Iterator[Transform]:
-    """Yield the packing of operands that are reused often and not contiguous along the vector
-    axis.
-    """
+    """Yield the packing of reused operands that are not contiguous along the vector axis."""
     for operand in model.operands:
         decided = parameters.layout(operand.position)
         is_spread = vector_axis in operand.axes and operand.stride(vector_axis) != 1
@@ -86,9 +84,7 @@ def _independent_rows(
 
 
 def _tile_extents(model: ReductionModel, rows: int | None) -> dict[str, int]:
-    """Return the output axes of a register tile with their extents: one for each operand, along
-    which the operand is reused.
-    """
+    """Return a register tile's output axes and extents, one along which each operand is reused."""
     extents: dict[str, int] = {}
     limit = rows or model.machine.reduction_tile_extent
     for operand in model.operands[:2]:

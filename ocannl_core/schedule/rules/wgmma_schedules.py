@@ -134,9 +134,7 @@ def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile 
 def _contiguous_axis(
     nest: KernelNest, factor: Expr, nodes: NodeInfos, cells: LoopAxis, terms: LoopAxis
 ) -> str | None:
-    """Return the axis of cells or terms along which a factor is contiguous in memory; None if no
-    box of it can be copied.
-    """
+    """Return the axis along which a factor is contiguous; None if no box can be copied."""
     load = unwidened(factor)
     if not isinstance(load, Load):
         return None
@@ -191,7 +189,7 @@ def _schedule_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
         transforms.SetKind(AxisKind.BLOCK, block),
         transforms.Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
         *transforms.set_kinds(AxisKind.UNROLLED, cells),
-        # neighbouring cells of a thread are stored together
+        # neighboring cells of a thread are stored together
         transforms.SetKind(AxisKind.VECTOR, (cells[2],)),
         transforms.TileMatrix(cells[1], cells[2], f"{k}11"),
         *packs,

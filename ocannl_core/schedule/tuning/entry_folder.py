@@ -84,9 +84,7 @@ class EntryFolder(ABC, Generic[Result]):
             return None
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return the content of an entry; None if there is none, it was damaged, or it has another
-        version.
-        """
+        """Return an entry's content; None if it is missing, damaged or of another version."""
         directory = self._existing()
         content = None if directory is None else directory.read(name)
         found = None if content is None else strip_json_digest(name, content)
@@ -94,9 +92,7 @@ class EntryFolder(ABC, Generic[Result]):
         return found if is_whole else None
 
     def write(self, key: str, measured: Result, title: str = "") -> None:
-        """Write the entry with a key; warn if the folder cannot be written, or others can write to
-        it.
-        """
+        """Write the entry with a key; warn unless the folder is writable for the user alone."""
         name = _name(key)
         entry = {"version": self.version, "key": key, "routine": title, **self.to_json(measured)}
         try:

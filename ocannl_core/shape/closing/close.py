@@ -26,7 +26,7 @@ from ocannl_core.shape.closing.closing_state import Closing, OperandReader
 from ocannl_core.shape.language.constraints import DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.language.shape_terms import DimVar, Row, RowVar, Shape, Size
 from ocannl_core.shape.solving import ranks, row_order, systems
-from ocannl_core.shape.solving.derived import SolutionRole
+from ocannl_core.shape.solving.computed_sizes import SolutionRole
 from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.solving.underdetermined import may_be_guessed, refuse_guesses
 
@@ -41,8 +41,7 @@ def close(
         has_defaults: False to refuse guesses on leaves that no use says anything about.
 
     Raises:
-        ShapeError: if the guesses contradict constraints, or a parameter's shape would have to be
-            guessed.
+        ShapeError: if guesses contradict constraints, or a parameter's shape must be guessed.
     """
     state.closing = origin
     closing = Closing(state, shapes, origin, has_defaults=has_defaults)

@@ -18,8 +18,8 @@ from ocannl_core.shape.language.constraints import (
 )
 from ocannl_core.shape.language.shape_terms import AffineDim, ConcatDim, DimVar, RowVar, Size
 from ocannl_core.shape.solving import ranks
+from ocannl_core.shape.solving.computed_sizes import SolutionRole, linear, roles
 from ocannl_core.shape.solving.counts import Count
-from ocannl_core.shape.solving.derived import SolutionRole, linear, roles
 from ocannl_core.shape.solving.formula_messages import part_without_cells
 from ocannl_core.shape.solving.selections import selected_rows
 from ocannl_core.shape.solving.state import SolverState
@@ -82,9 +82,7 @@ def _above(
 
 
 def _unknown(state: SolverState, formula: Formula) -> Iterator[tuple[DimVar | None, SolutionRole]]:
-    """Yield the undecided sizes of a formula with their roles; None in place of the sizes of a row
-    with unknown axes.
-    """
+    """Yield a formula's undecided sizes with their roles; None for rows with unknown axes."""
     if isinstance(formula, DimEqual):
         for dim, role in roles(formula):
             for var in state.undecided((dim,)):

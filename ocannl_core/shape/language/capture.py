@@ -48,8 +48,7 @@ def equate_captures(
 
     Raises:
         SpecError: if the spec has no such label.
-        UsageError: if a reference is bound to an axis and captured as a row, or the other way
-            round.
+        UsageError: if a reference to an axis is captured as a row, or the other way round.
     """
     found: list[Constraint] = []
     first: dict[DimRef, DimVar | RowVar] = {}

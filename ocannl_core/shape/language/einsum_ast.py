@@ -124,8 +124,7 @@ class RowSpec:
 
     Attributes:
         leading: The axes to the left of the row variable.
-        variable: The name of the row variable; `...` is named after the row's kind. None without
-            a variable.
+        variable: The name of the row variable, of `...` the row's kind; None without one.
         trailing: The other axes.
         ellipsis: True if the variable is written `...`.
     """
@@ -171,9 +170,7 @@ class ShapeSpec:
 
 @dataclass(frozen=True)
 class Spec:
-    """An einsum specification. Parsing the same text again returns the same object, so that facts
-    about it are found once.
-    """
+    """An einsum specification; one object for each text, so that facts are found once."""
 
     operands: tuple[ShapeSpec, ...]
     result: ShapeSpec

@@ -74,8 +74,7 @@ def statement_constraints(
     """Return the constraints of a statement on the shapes of one application.
 
     Raises:
-        SpecError: if the statement is for another number of inputs or outputs, or a coefficient is
-            no number.
+        SpecError: if numbers of inputs or outputs differ, or a coefficient is no number.
     """
     for what, wanted, found in (
         ("input", statement.inputs, inputs),

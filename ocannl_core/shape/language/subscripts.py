@@ -241,9 +241,7 @@ def _axes(keys: Keys, operand: Shape) -> Iterator[tuple[RowKind, AxisKey | NewAx
 
 
 def depends_on_size(keys: Keys, operand: Shape) -> Iterator[tuple[AxisKey, Size]]:
-    """Yield the keys that count from the end of an axis whose size is given at run time, or take
-    a part of it.
-    """
+    """Yield the keys that depend on a size given at run time."""
     for _, key, size in _axes(keys, operand):
         if size is None or size.extent is None or isinstance(key, NewAxis):
             continue
@@ -267,8 +265,6 @@ def sliced_shape(keys: Keys, operand: Shape) -> Shape:
                 rows[kind].append(Size(length, basis))
             case (NewAxis(), _):
                 rows[kind].append(Size(1))
-            case _:
-                pass
     closed = {kind: Row(trailing=tuple(sizes)) for kind, sizes in rows.items()}
     return Shape(closed[RowKind.BATCH], closed[RowKind.INPUT], closed[RowKind.OUTPUT])
 
@@ -302,7 +298,6 @@ def operand_index(
 
 
 def _along(start: indexing.AxisIndex, step: int, index: indexing.AxisIndex) -> indexing.AxisIndex:
-    """Return `start + step * index`."""
     terms, offset = indexing.as_affine(start)
     scaled, distance = indexing.as_affine(index)
     return indexing.affine(

@@ -308,7 +308,6 @@ class _ProjectionAxes:
         return VarIndex(var)
 
     def _computed(self, root: Axis, pin: AxisIndex | None, domain: dict[LoopVar, int]) -> AxisIndex:
-        """Return the computed index of an axis."""
         if root in self._indices:
             return self._indices[root]
         if root in self._under_way:

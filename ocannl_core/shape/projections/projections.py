@@ -88,7 +88,6 @@ class _Case:
     origin: Origin = field(compare=False)
 
     def solve(self) -> indexing.Projections:
-        """Return the projections."""
         ids = count()
         result = _with_identities(self.result, ids)
         operands = [_with_identities(operand, ids) for operand in self.operands]

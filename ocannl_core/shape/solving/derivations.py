@@ -184,9 +184,7 @@ def _solutions(state: SolverState, var: RowVar) -> list[RowVar]:
 
 
 def row_derivation(state: SolverState, row: Row) -> tuple[list[Origin], list[RowVar]]:
-    """Return the constraints that decided the number of axes of a row, and the guessed variables
-    among them.
-    """
+    """Return the constraints that decided a row's number of axes, and guesses among them."""
     origins: list[Origin] = []
     guessed: list[RowVar] = []
     pending = [row.tail] if row.tail is not None else []

@@ -17,7 +17,7 @@ from ocannl_core.shape.language.shape_terms import (
     Size,
     dim_variables,
 )
-from ocannl_core.shape.solving import derived
+from ocannl_core.shape.solving import computed_sizes
 from ocannl_core.shape.solving.derivations import sources
 from ocannl_core.shape.solving.messages import sizes_differ, too_small
 from ocannl_core.shape.solving.state import Edge, Floor, Known, SolverState
@@ -45,7 +45,7 @@ def _equate_formula(state: SolverState, equation: DimEqual) -> None:
     state.watch(equation, (equation.left, equation.right))
     if isinstance(equation.right, ConcatDim) or isinstance(equation.left, ConcatDim):
         state.undo_log.put(state.concatenations, equation, None)
-    outcome = derived.solve(state, equation)
+    outcome = computed_sizes.solve(state, equation)
     if outcome.waits:
         state.wait(equation, (equation.left, equation.right))
         return
@@ -267,9 +267,7 @@ def _bound(state: SolverState, dim: DimVar, new: Known, blame: Constraint | None
 
 
 def _has_unit_operand(state: SolverState, var: DimVar, unit: Known) -> None:
-    """Record an operand of size 1: the variable is 1 with its basis, unless a size below it is
-    larger.
-    """
+    """Record an operand of size 1: the variable is 1, unless a size below it is larger."""
     basis = unit.size.basis
     if basis is not None and basis not in state.unit_bases.get(var, ()):
         state.undo_log.put_inner(state.unit_bases, var, basis, unit.cause)

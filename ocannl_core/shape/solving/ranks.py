@@ -19,7 +19,7 @@ from ocannl_core.shape.language.shape_terms import Row, RowVar
 from ocannl_core.shape.solving.messages import rank_cycle
 from ocannl_core.shape.solving.state import LeafTensor, SolverState, preferred_leaf
 
-_SUSPICIOUS_DEPTH = 16
+_SUSPICIOUS_DEPTH = 8
 
 
 def record(
@@ -59,9 +59,7 @@ def check_growth(state: SolverState, var: RowVar, cause: Constraint) -> None:
 
 
 def _positive_cycle(state: SolverState, var: RowVar) -> list[Constraint]:
-    """Return the causes of a reachable cycle of rank edges with a positive sum (Bellman-Ford);
-    empty if there is none.
-    """
+    """Return the causes of a cycle of rank edges with positive sum (Bellman-Ford), or none."""
     start, _ = state.root(var)
     best = {start: 0}
     length = {start: 0}

@@ -181,7 +181,14 @@ def _split_inserted(
     leading, tail, trailing = own.leading, own.tail, own.trailing
     near = trailing if tail is None or backwards else leading
     if left < 0 or (tail is None and left + width > len(near)):
-        raise _misplaced(constraint, positions, result)
+        raise ShapeError(
+            "Updates have the axes of the positions where the result has the axis that they "
+            "select.",
+            found=f"positions {_shape_text(positions)} at axis {constraint.axis} of updates "
+            f"{_shape_text(result)}",
+            where=str(constraint.origin),
+            fix="move the axes of the updates, or state another axis",
+        )
     if left + width > len(near):
         return None
     end = len(near) - left if backwards else left + width
@@ -254,14 +261,4 @@ def _no_axis(constraint: Selection, source: Rows) -> ShapeError:
         found=f"axis {constraint.axis} of a tensor of {count} axes, {_shape_text(source)}",
         where=str(constraint.origin),
         fix="state the shape of the tensor, or another axis",
-    )
-
-
-def _misplaced(constraint: Selection, positions: Rows, updates: Rows) -> ShapeError:
-    return ShapeError(
-        "Updates have the axes of the positions where the result has the axis that they select.",
-        found=f"positions {_shape_text(positions)} at axis {constraint.axis} of updates "
-        f"{_shape_text(updates)}",
-        where=str(constraint.origin),
-        fix="move the axes of the updates, or state another axis",
     )

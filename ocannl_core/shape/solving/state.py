@@ -128,12 +128,10 @@ class SolverState:
         anchored: Row variables above a closed operand, which need no further axes. The marks here,
             in `contracted` and in `row_leaves` concern the number of axes, and hold for all
             variables of the same length (`ranks.group`).
-        contracted: Row variables that a contraction relates to another row, so that no guess is
-            allowed.
+        contracted: Row variables that a contraction relates to others: no guess is allowed.
         touched_rows: Row variables with new information, for closing.
         touched_dims: As `touched_rows`, for sizes.
-        rank_edges: `rank_edges[v][w] = (k, cause)` says that v's root has at least k more axes than
-            w's.
+        rank_edges: `rank_edges[v][w] = (k, cause)`: v's root has at least k more axes than w's.
         roots: For a row variable that is a part of another one, the outermost of these, and the
             number of its axes outside the part.
         depths: The number of splits that created a row variable.
@@ -166,7 +164,7 @@ class SolverState:
         self.closing: Origin | None = None
         self.revisions = 0
         self.suspended: dict[RowVar, dict[constraints.RowConstraint, None]] = {}
-        self.equations: dict[RowVar, dict[constraints.RowEqual, None]] = {}
+        self.equations: dict[RowVar, dict[constraints.RowEquation, None]] = {}
         self.within: dict[DimVar, dict[constraints.RowConstraint, None]] = {}
         self.formulas: dict[DimVar, dict[constraints.Formula, None]] = {}
         self.open_formulas: dict[constraints.Formula, None] = {}
@@ -295,9 +293,7 @@ class SolverState:
         return self.roots.get(var, (var, 0))
 
     def causes(self, row: Row) -> list[constraints.Constraint]:
-        """Return the causes of the solution of the row's variable, then of the variable in this
-        solution, and so on.
-        """
+        """Return the causes of a row variable's solution, and of the variables in it."""
         found: list[constraints.Constraint] = []
         tail = row.tail
         while tail is not None and tail in self.decided_rows:
@@ -338,7 +334,7 @@ class SolverState:
                     return False
                 is_new = True
                 add_inner(self.suspended, tail, constraint)
-                if isinstance(constraint, constraints.RowEqual):
+                if isinstance(constraint, constraints.RowEquation):
                     add_inner(self.equations, tail, constraint)
                 self.touched_rows[tail] = None
             if row.leading or row.trailing:
@@ -377,7 +373,7 @@ class SolverState:
             for row in sides(constraint):
                 if row.tail is not None and row.tail != var and row.tail in self.suspended:
                     self.undo_log.remove(self.suspended[row.tail], constraint)
-                    if isinstance(constraint, constraints.RowEqual):
+                    if isinstance(constraint, constraints.RowEquation):
                         self.undo_log.remove(self.equations[row.tail], constraint)
             self.agenda.append(constraint)
 

@@ -18,7 +18,7 @@ from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import DimEqual, Formula
 from ocannl_core.shape.language.shape_terms import DimVar, Size
 from ocannl_core.shape.solving import formula_messages as messages
-from ocannl_core.shape.solving.derived import difference
+from ocannl_core.shape.solving.computed_sizes import difference
 from ocannl_core.shape.solving.state import SolverState
 
 
@@ -125,7 +125,6 @@ def _eliminate(zeros: Sequence[Combination]) -> dict[DimVar, Combination] | None
 
 
 def _substitute(var: DimVar, combination: Combination, value: Combination) -> Combination:
-    """Substitute a combination for an unknown in another combination."""
     terms, constant = combination
     factor = terms.get(var)
     if factor is None:

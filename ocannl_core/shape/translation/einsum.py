@@ -50,10 +50,8 @@ class Einsum:
     """The logic of a spec.
 
     Attributes:
-        padded: The default of windows that are marked neither `<` nor `=`: True if they may reach
-            into margins.
-        values: Numbers by name: the value of a coefficient, or the size of the axis with this
-            label.
+        padded: The default of windows without `<` or `=`: True if they may reach into margins.
+        values: Numbers by name: the value of a coefficient, or the size of a labelled axis.
         rows: The sizes of the axes of row variables, by name.
     """
 
@@ -236,9 +234,7 @@ class Instance:
         return kind is not shape_terms.RowKind.BATCH or not self._aligned.isdisjoint(names)
 
     def _operand_row(self, row: RowSpec | None, origin: Origin) -> shape_terms.Row:
-        """Return the row of an operand. Without a row variable, further axes to its left are
-        reduced.
-        """
+        """Return an operand's row; without a row variable, further axes on the left are reduced."""
         if row is None:
             return shape_terms.Row(tail=self._fresh.row())
         tail = self._fresh.row() if row.variable is None else self._row_variable(row.variable)
@@ -246,9 +242,7 @@ class Instance:
         return shape_terms.Row(leading, tail, trailing)
 
     def _mark(self, written: RowSpec, row: shape_terms.Row) -> None:
-        """Mark the axes of an operand that are indexed at other positions than 0, and computed
-        ones.
-        """
+        """Mark the axes of an operand at other positions than 0, and computed ones."""
         for axis, dim in zip(written.axes, row.dims, strict=True):
             if isinstance(dim, shape_terms.DimVar) and _skips_first(axis):
                 self._relation.addressed.append(dim)

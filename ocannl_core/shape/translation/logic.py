@@ -159,8 +159,7 @@ class Adjoint:
 
     Attributes:
         shapes: The shapes of its result and operands, as stated.
-        target: The tensor whose axes the result has: 0 for the other operation's result, 1 for its
-            first operand.
+        target: The tensor whose axes the result has: 0 for the result, 1 for the first operand.
         sources: The tensors whose axes the operands have, numbered like `target`.
     """
 

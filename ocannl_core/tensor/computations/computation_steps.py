@@ -200,8 +200,6 @@ def computed_tensors(step: Step) -> Iterator[Tensor]:
                 yield from tensors
             case UpdateGradients(losses):
                 yield from ancestors(list(losses))
-            case _:
-                pass
 
 
 def operand_tensors(step: Assign) -> list[Tensor]:

@@ -92,7 +92,6 @@ def _substitute(step: code.Assign, value: Tensor) -> code.Assign | None:
 
 
 def _may_write(step: code.Code, tensors: tuple[Tensor, ...]) -> bool:
-    """Return True if a step may write one of the tensors."""
     match step:
         case code.Assign(target=target):
             return any(target is tensor for tensor in tensors)

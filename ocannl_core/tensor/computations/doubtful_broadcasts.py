@@ -1,10 +1,10 @@
 """Warnings about broadcasts that are probably mistakes, of computations with closed shapes.
 
-Four kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
+Five kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
 whose numbers are along an output axis, `8`, has all pairs of the two, `8|8`. So has the quotient of
 `8|3` and its norm with a new axis at the end, `norm[..., None]`, which is a batch axis there: the
-shape is `8,8|3`. A parameter that
-starts as one number, without stated sizes, has as many numbers as the tensor that it scales. In
+shape is `8,8|3`. A parameter that starts as one number, without stated sizes, has as many numbers
+as the tensor that it scales. A bias with input axes makes a matrix of each vector of a batch. In
 `relu(x) @ w`, with the matrix on the wrong side, `relu(x)` is broadcast along the axes that are
 summed.
 """
@@ -66,8 +66,10 @@ def _remarks(
                 continue
             if _is_learned(one, learned) != _is_learned(other, learned):
                 yield _all_pairs(tensor, one, other, primitive)
+    is_sum = primitive in (BinaryOp.ADD, BinaryOp.SUB)
     for one, other in (operands, operands[::-1]):
-        is_sum = primitive in (BinaryOp.ADD, BinaryOp.SUB)
+        if is_sum and _is_matrix_beside_data(one, other):
+            yield _matrices(tensor, one, other, primitive)
         # a product with one number, as in weight decay, gives no parameter its size
         is_cause = one is not other and other.shape.size > 1
         if not is_cause or not _grows(one) or _is_update(other):
@@ -116,7 +118,7 @@ def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:
 
 def _is_update(tensor: Tensor) -> bool:
     """Return True if a tensor depends on gradients or memory, as the change of a parameter by an
-    optimiser does, which has the parameter's shape.
+    optimizer does, which has the parameter's shape.
     """
     return any(isinstance(each.definition, Declared | GradientOf) for each in ancestors([tensor]))
 
@@ -166,6 +168,28 @@ def _all_pairs_of_the_batch(tensor: Tensor, one: Tensor, other: Tensor) -> Doubt
         f"the result {tensor.shape}: all pairs of positions of the batch",
         "without the new axis, x[..., None], which is a batch axis here, the batch axes of both "
         "meet; where all pairs are meant, the other tensor is y[None]",
+        tensor.origin,
+    )
+
+
+def _is_matrix_beside_data(one: Tensor, other: Tensor) -> bool:
+    """Return True for a parameter with input axes, and data without."""
+    if not one.is_parameter or not _repeated(one.shape.input) or _repeated(other.shape.input):
+        return False
+    is_batch = bool(_repeated(other.shape.batch))
+    return is_batch or any(each.is_placeholder for each in ancestors([other]))
+
+
+def _matrices(
+    tensor: Tensor, parameter: Tensor, other: Tensor, primitive: object
+) -> DoubtfulBroadcast:
+    name = "add" if primitive is BinaryOp.ADD else "subtract"
+    return DoubtfulBroadcast(
+        "A bias has the output axes of what it is added to, and no input axes.",
+        f"{parameter.describe()} of shape {parameter.shape} beside {other.describe()} of shape "
+        f"{other.shape}: the result has shape {tensor.shape}, a matrix for each vector",
+        'state output axes, oc.param("b", output=[...]), or no axes, oc.param("b"); where matrices '
+        f'are meant, name the axes, as in oc.{name}(a, b, logic="b|o; i->o => b|i->o")',
         tensor.origin,
     )
 

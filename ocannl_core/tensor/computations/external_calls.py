@@ -41,8 +41,6 @@ def with_siblings(tensors: Sequence[Tensor]) -> list[Tensor]:
                 found.update(dict.fromkeys(application.results))
             case ResultOfLoop(loop):
                 found.update(dict.fromkeys(loop.results))
-            case _:
-                pass
     return list(found)
 
 

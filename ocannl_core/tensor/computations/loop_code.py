@@ -152,7 +152,8 @@ class LoopCode:
 
     def backpropagate(self, loop: Loop, result: Tensor) -> None:
         """Emit the contributions of the results' gradients to the inputs' gradients."""
-        if loop in self._emitter.passed or not loop.is_oldest(result, self.graph):
+        differentiated = {each for each in loop.results if each.grad is not None}
+        if loop in self._emitter.passed or not loop.is_oldest(result, self.graph & differentiated):
             return
         self._emitter.passed.add(loop)
         for result in loop.results:
@@ -264,9 +265,7 @@ class LoopCode:
         operations: Mapping[TensorNode, float],
         forward: _ForwardLoop,
     ) -> set[TensorNode]:
-        """Return the nodes to keep for all steps in a number of bytes: the nodes with the most
-        operations for each byte.
-        """
+        """Return the nodes to keep within some bytes: those with the most operations per byte."""
         infos = self._emitter.nodes
         found: set[TensorNode] = set()
         for node in sorted(nodes, key=lambda n: (-operations.get(n, 0), n.id)):
@@ -383,8 +382,6 @@ class _Step:
                     self._emitter.passed.discard(inner)
                 case ResultOf(application):
                     self._emitter.calls.forget(application)
-                case _:
-                    pass
 
 
 def steps_of(loop: Loop) -> int:

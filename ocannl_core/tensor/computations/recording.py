@@ -391,8 +391,6 @@ class _StepBuilder:
                         pending += tensor.operands
                 case definitions.Filled() if not is_contained:
                     fresh.add(tensor)
-                case _:
-                    pass
         self.written.update(fresh)
         return [code.Forward(tuple(sorted(fresh, key=lambda t: t.id)))] if fresh else []
 

@@ -30,20 +30,7 @@ from ocannl_core.ir.numbers.primitives import OF_OTHER_FORMATS, BinaryOp, UnaryO
 from ocannl_core.shape.language.shape_terms import Shape, broadcast_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise, SliceUpdate
-from ocannl_core.tensor.computations.computation_steps import (
-    Argument,
-    Assign,
-    Backpropagate,
-    Forward,
-    Step,
-    Titled,
-    UpdateGradients,
-    ZeroGradients,
-    depends_on_gradients,
-    expand_updates,
-    operand_tensors,
-    without_titles,
-)
+from ocannl_core.tensor.computations import computation_steps
 from ocannl_core.tensor.computations.copy_elimination import eliminate_copies
 from ocannl_core.tensor.computations.doubtful_broadcasts import report_broadcasts
 from ocannl_core.tensor.computations.external_calls import (
@@ -81,8 +68,7 @@ class ResolvedComputation:
     """A computation with closed shapes.
 
     Attributes:
-        kept_bytes: The bytes of the values of steps that loops keep for gradients, beside the
-            carries.
+        kept_bytes: The bytes that loops keep of steps for gradients, beside the carries.
         step_tensors: The tensors behind nodes of the steps of loops.
     """
 
@@ -93,7 +79,7 @@ class ResolvedComputation:
 
 
 def resolve(
-    steps: tuple[Step, ...],
+    steps: tuple[computation_steps.Step, ...],
     results: frozenset[Tensor],
     name: str,
     temporaries: frozenset[Tensor],
@@ -124,7 +110,7 @@ def resolve(
         for tensor in members:
             tensor.settle()
         report_broadcasts(members)
-    steps = eliminate_copies(expand_updates(steps), temporaries)
+    steps = eliminate_copies(computation_steps.expand_updates(steps), temporaries)
     emitter = AssignmentEmitter(differentiated_tensors(steps), kept_bytes)
     for step in steps:
         emitter.step(step)
@@ -150,33 +136,33 @@ def _shapes_of(tensor: Tensor) -> Iterator[Shape]:
         yield from tensor.definition.logic.shapes
 
 
-def mentioned_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
+def mentioned_tensors(steps: tuple[computation_steps.Step, ...]) -> set[Tensor]:
     """Return every tensor whose shape the steps need."""
     found: set[Tensor] = set()
-    for step in without_titles(steps):
+    for step in computation_steps.without_titles(steps):
         match step:
-            case Assign(target=target):
-                found |= {target, *operand_tensors(step)}
-            case Forward(tensors):
+            case computation_steps.Assign(target=target):
+                found |= {target, *computation_steps.operand_tensors(step)}
+            case computation_steps.Forward(tensors):
                 found |= with_steps(with_siblings(tensors))
                 found.update(operand for tensor in tensors for operand in tensor.operands)
-            case ZeroGradients(roots):
+            case computation_steps.ZeroGradients(roots):
                 found.update(with_siblings(ancestors(list(roots))))
-            case Backpropagate(roots):
+            case computation_steps.Backpropagate(roots):
                 found.update(*map(backpropagation_tensors, roots))
-            case UpdateGradients():
+            case computation_steps.UpdateGradients():
                 found |= mentioned_tensors(step.steps)
             case _:
                 assert_never(step)
     return found
 
 
-def differentiated_tensors(steps: tuple[Step, ...]) -> set[Tensor]:
+def differentiated_tensors(steps: tuple[computation_steps.Step, ...]) -> set[Tensor]:
     """Return the tensors whose gradients the steps pass on to operands."""
     return {
         tensor
-        for step in without_titles(steps)
-        if isinstance(step, Backpropagate | UpdateGradients)
+        for step in computation_steps.without_titles(steps)
+        if isinstance(step, computation_steps.Backpropagate | computation_steps.UpdateGradients)
         for tensor in ancestors(list(step.roots))
         if tensor.grad is not None
     }
@@ -236,14 +222,14 @@ class AssignmentEmitter:
             if node in self.embedded or not self.tensors[node].is_statistic
         }
 
-    def step(self, step: Step) -> None:
+    def step(self, step: computation_steps.Step) -> None:
         match step:
-            case Assign():
+            case computation_steps.Assign():
                 self.assign(step)
-            case Forward(tensors, is_written_here):
+            case computation_steps.Forward(tensors, is_written_here):
                 for tensor in tensors:
                     self.forward(tensor, anew=is_written_here)
-            case ZeroGradients(roots, keeps_sums):
+            case computation_steps.ZeroGradients(roots, keeps_sums):
                 cleared = dict.fromkeys(with_siblings(ancestors(list(roots))))
                 for tensor in cleared:
                     gradient = tensor.grad
@@ -251,7 +237,7 @@ class AssignmentEmitter:
                         continue
                     self.gradients.clear(tensor, gradient, cleared.keys(), roots)
                     self.fetch_zero(gradient)
-            case Backpropagate(roots):
+            case computation_steps.Backpropagate(roots):
                 self.passed.clear()
                 graph = ancestors(list(roots))
                 self.loops.graph = set(graph)
@@ -261,10 +247,10 @@ class AssignmentEmitter:
                         tensor.definition, (Applied, ResultOf, ResultOfLoop)
                     ):
                         self.gradients.add_losses(tensor.grad, roots)
-            case UpdateGradients():
+            case computation_steps.UpdateGradients():
                 for each in step.steps:
                     self.step(each)
-            case Titled(title, inner):
+            case computation_steps.Titled(title, inner):
                 outer, self.body = self.body, []
                 for each in inner:
                     self.step(each)
@@ -274,8 +260,8 @@ class AssignmentEmitter:
             case _:
                 assert_never(step)
 
-    def assign(self, step: Assign) -> None:
-        tensors = operand_tensors(step)
+    def assign(self, step: computation_steps.Assign) -> None:
+        tensors = computation_steps.operand_tensors(step)
         if isinstance(step.logic, IndexMaps):
             _refuse_extents((step.target, *tensors), step.origin)
             found = step.logic.projections(
@@ -326,7 +312,9 @@ class AssignmentEmitter:
         if (step.reset or step.combine is BinaryOp.SECOND) and not is_part:
             self.gradients.assign(step.target)
 
-    def _reset_part(self, step: Assign, target: TensorNode, projections: Projections) -> None:
+    def _reset_part(
+        self, step: computation_steps.Assign, target: TensorNode, projections: Projections
+    ) -> None:
         """Set the cells that an assignment to a slice accumulates into to the neutral element."""
         kept = {var for index in projections.lhs for var in variables(index)}
         domain = tuple((var, extent) for var, extent in projections.domain if var in kept)
@@ -383,7 +371,7 @@ class AssignmentEmitter:
             self._changes.get(operand, 0) > computed for operand in tensor.operands
         )
 
-    def operand(self, argument: Argument, *, is_stored: bool = False) -> Operand:
+    def operand(self, argument: computation_steps.Argument, *, is_stored: bool = False) -> Operand:
         """Return an operand of an assignment: cells, a merge buffer, or a number for constants of
         one cell.
 
@@ -402,7 +390,7 @@ class AssignmentEmitter:
 
     def forward(self, tensor: Tensor, *, anew: bool = False) -> None:
         """Emit the code of one tensor; unless `anew`, only if the tensor is not up to date."""
-        if depends_on_gradients(tensor):
+        if computation_steps.depends_on_gradients(tensor):
             self.gradients.read()
         match tensor.definition:
             case Applied():

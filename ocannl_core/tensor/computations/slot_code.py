@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ocannl_core.base.errors import SpecError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
-from ocannl_core.ir.assignments.nodes import (
-    Accumulate,
-    Constant,
-    Fetch,
-    Merge,
-    NodeOperand,
-    Operand,
-    RangeOverOffsets,
-    Scalar,
-    SetVector,
-)
+from ocannl_core.ir.assignments import nodes as assign
 from ocannl_core.ir.indexing import (
     ComputedIndex,
     ConcatIndex,
@@ -72,7 +62,7 @@ _SELECTED_TERM = formulas.Variable("intermediate", 0, "term")
 class SlotAccess:
     """The cells that a slot stands for, with their index map over the operation's domain."""
 
-    operand: Operand | None
+    operand: assign.Operand | None
     """The cells, a number, or None for the gradient of a tensor that needs none: assignments are
     dropped.
     """
@@ -88,7 +78,7 @@ class SlotAccess:
     @property
     def node(self) -> TensorNode:
         """The node of the cells."""
-        assert isinstance(self.operand, NodeOperand)
+        assert isinstance(self.operand, assign.NodeOperand)
         return self.operand.node
 
     @property
@@ -177,22 +167,22 @@ class SlotCode:
     def _new_access(self, variable: formulas.Variable) -> SlotAccess:
         if variable.is_merge:
             base = self._access(replace(variable, is_merge=False))
-            if not isinstance(base.operand, NodeOperand):
+            if not isinstance(base.operand, assign.NodeOperand):
                 name = self._code.text(variable)
                 raise UsageError("Constants have no merge buffer.", found=name)
-            return replace(base, operand=Merge(base.operand.node))
+            return replace(base, operand=assign.Merge(base.operand.node))
         match variable.role:
             case "selection":
                 result = self._new_access(formulas.RESULT)
                 node = self._selection or self.selection()
                 dtype = self._access(formulas.POSITION).dtype
                 beyond = self._beyond(variable)
-                return replace(result, operand=NodeOperand(node), dtype=dtype, beyond=beyond)
+                return replace(result, operand=assign.NodeOperand(node), dtype=dtype, beyond=beyond)
             case "position":
                 return self._accesses.get(formulas.POSITION) or self._ramp()
             case "count":
                 position = self._access(formulas.POSITION)
-                return SlotAccess(Scalar(float(prod(position.dims))), position.dtype, (), ())
+                return SlotAccess(assign.Scalar(float(prod(position.dims))), position.dtype, (), ())
             case _:
                 return self._access_of_tensor(variable)
 
@@ -207,7 +197,7 @@ class SlotCode:
             if position == 0
             else (p.rhs[position - 1], p.rhs_dims[position - 1])
         )
-        operand: Operand | None
+        operand: assign.Operand | None
         if variable.role == "intermediate":
             operand = self._intermediate(variable.name, tensor, dims)
         elif variable.role == "value":
@@ -217,7 +207,7 @@ class SlotCode:
             operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
         else:
             grad = tensor.grad
-            operand = None if grad is None else NodeOperand(self._emitter.node_of(grad))
+            operand = None if grad is None else assign.NodeOperand(self._emitter.node_of(grad))
         beyond = self._beyond(variable)
         return SlotAccess(operand, tensor.dtype, index, dims, position, beyond)
 
@@ -233,7 +223,7 @@ class SlotCode:
     def _tensor_at(self, position: int) -> Tensor:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
 
-    def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> NodeOperand:
+    def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> assign.NodeOperand:
         """Return a new node for an intermediate tensor with the axes of a slot."""
         if any(margins_of(self._projections, i) for i in (None, *range(len(self._is_padded)))):
             raise UsageError(
@@ -241,10 +231,9 @@ class SlotCode:
                 found=f"{name} in the code of {self._tensor.origin.operation}",
                 where=str(self._tensor.origin),
             )
-        return NodeOperand(self._new_node(name, tensor.dtype, dims))
+        return assign.NodeOperand(self._new_node(name, tensor.dtype, dims))
 
     def _assign(self, assignment: SlotAssignment, target: SlotAccess) -> None:
-        """Emit an assignment."""
         value, combine, origin = assignment.value, assignment.combine, self._tensor.origin
         if isinstance(self._definition.logic, NumbersOfWords):
             self._unpack(target, value)
@@ -256,7 +245,7 @@ class SlotCode:
         if combine is BinaryOp.SECOND:
             self._refuse_reduction(target, value)
             if isinstance(value, float):  # also the cells that no operand is placed at
-                self._emitter.body.append(Fetch(target.node, Constant(value), origin))
+                self._emitter.body.append(assign.Fetch(target.node, assign.Constant(value), origin))
                 return
         op, args = _as_application(value)
         settled = tuple([self._settle(arg, target.dtype) for arg in args])
@@ -280,7 +269,9 @@ class SlotCode:
         operands = tuple([operand for operand, _, _ in settled])
         origin = self._tensor.origin
         self._emitter.body.append(
-            Accumulate(target.node, combine, reset, op, operands, projections, origin, beyond)
+            assign.Accumulate(
+                target.node, combine, reset, op, operands, projections, origin, beyond
+            )
         )
 
     def _with_one_margin_value(
@@ -378,7 +369,9 @@ class SlotCode:
         operand, index, dims = _as_operand(self._access(words))
         domain = self._projections.domain
         projections = Projections(domain, target.index, (index,), target.dims, (dims,))
-        self._emitter.body.append(SetVector(target.node, operand, projections, self._tensor.origin))
+        self._emitter.body.append(
+            assign.SetVector(target.node, operand, projections, self._tensor.origin)
+        )
 
     def _refuse_reduction(self, target: SlotAccess, value: formulas.Formula) -> None:
         """Refuse a plain assignment that would keep the last of several values of a cell."""
@@ -457,7 +450,7 @@ class SlotCode:
         self, name: str, dtype: DType, index: IndexMap, dims: tuple[int, ...], margins: Margins = ()
     ) -> SlotAccess:
         """Return the access to a new node that is addressed by an index map."""
-        operand = NodeOperand(self._new_node(name, dtype, dims, margins))
+        operand = assign.NodeOperand(self._new_node(name, dtype, dims, margins))
         return SlotAccess(operand, dtype, index, dims)
 
     def _new_node(
@@ -521,7 +514,7 @@ class SlotCode:
         dtype = int64 if is_wide else int32  # as wide as the compared values, for vectors
         position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
         origin = self._tensor.origin
-        self._emitter.body.append(Fetch(position.node, RangeOverOffsets(), origin))
+        self._emitter.body.append(assign.Fetch(position.node, assign.RangeOverOffsets(), origin))
         return position
 
     def _compared_format(self) -> DType:
@@ -564,12 +557,12 @@ def _as_application(value: formulas.Formula) -> tuple[Op, tuple[formulas.Formula
     return UnaryOp.IDENTITY, (value,)
 
 
-def _as_operand(value: Argument) -> tuple[Operand, IndexMap, tuple[int, ...]]:
+def _as_operand(value: Argument) -> tuple[assign.Operand, IndexMap, tuple[int, ...]]:
     """Return the operand with its index map and extents; numbers have none."""
     if not isinstance(value, SlotAccess):
-        return Scalar(value), (), ()
+        return assign.Scalar(value), (), ()
     assert value.operand is not None, "gradients of operands are not read"
-    if isinstance(value.operand, Scalar):
+    if isinstance(value.operand, assign.Scalar):
         return value.operand, (), ()
     return value.operand, value.index, value.dims
 

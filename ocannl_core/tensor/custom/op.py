@@ -283,8 +283,7 @@ class Apply:
         origin: The op and the user's line that applied it.
 
     Raises:
-        OpError: if the arguments are no application of an op, or an equal one has outputs of other
-            types.
+        OpError: if the arguments are no application, or an equal one has outputs of other types.
         ShapeError: if the inputs' shapes do not fit; nothing changes then.
     """
 

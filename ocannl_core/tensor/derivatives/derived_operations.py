@@ -60,9 +60,7 @@ def slot_behind(operation: Operation, slot: Variable) -> Variable:
 
 
 def padding_of(operation: Operation) -> BinaryOp | None:
-    """Return the accumulation whose neutral element windows over operands read beyond an axis; None
-    for 0.
-    """
+    """Return the accumulation whose neutral element is read beyond an axis; None for 0."""
     if isinstance(operation, DerivedOperation):
         return operation.padding
     return operation.forward.accumulation

@@ -1,6 +1,4 @@
-"""Assignments to tensors and slots: `c[:] = e`, `c += e`, `c[oc.neutral] += e`, `c[oc.maximum] =
-e`.
-"""
+"""Assignments: `c[:] = e`, `c += e`, `c[oc.neutral] += e`, `c[oc.maximum] = e`."""
 
 from __future__ import annotations
 

@@ -29,9 +29,7 @@ Margins = tuple[Margin, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowAccess:
-    """An operation's access to a tensor through padded windows. It holds shapes, and so keeps no
-    tensor alive.
-    """
+    """An access through padded windows, by shapes: it keeps no tensor alive."""
 
     logic: Logic
     result: Shape

@@ -241,9 +241,7 @@ def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
 
 
 def operand_precisions(operands: Sequence[Tensor], beside: DType | None) -> list[Precision]:
-    """Return the formats of operands, `beside` for numbers: free whole numbers beside integers are
-    integers.
-    """
+    """Return operands' formats, `beside` for numbers; whole ones beside integers are integers."""
     found = [operand.precision for operand in operands]
     if beside is None or not beside.holds_integers:
         return found

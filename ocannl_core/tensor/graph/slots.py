@@ -241,7 +241,6 @@ def _violations(code: Code) -> Iterator[str | None]:
 
 
 def _trace(function: Callable[..., None], operands: int) -> list[SlotAssignment]:
-    """Return the assignments of a defining function."""
     found: list[SlotAssignment] = []
 
     def argument(name: str, variable: formulas.Variable) -> Any:

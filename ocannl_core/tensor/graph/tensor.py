@@ -1,6 +1,4 @@
-"""The tensor: an identity, a shape to be inferred, a number format (see `precision`), and a
-definition.
-"""
+"""The tensor: an identity, a shape, a number format (see `precision`), and a definition."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.graphs import reachable
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.host_arrays import convert
+from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float16, float32, promote
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
@@ -81,13 +80,11 @@ class Tensor(TensorMethods, Assignable):
         label: Name parts, most significant first.
         origin: The operation and the user's line that created it.
         definition: The source of its cells.
-        grad: The gradient of the backpropagated loss with respect to this tensor; None when it
-            needs none.
+        grad: The gradient of the backpropagated loss in this tensor; None when it needs none.
         recording: The recorded code that it belongs to, or None.
         loop: The loop to whose step it belongs, or None.
         made_in: The application of a block whose body made it, or None.
-        fixed_by: The operation that relies on the cells of a literal, which the host must not
-            overwrite then.
+        fixed_by: The operation that relies on a literal's cells, which the host must keep.
         is_overwritten: True once the host has overwritten a literal.
         effects: The code that follows each backpropagation through the tensor.
     """
@@ -203,12 +200,13 @@ class Tensor(TensorMethods, Assignable):
 
     @property
     def size(self) -> int:
-        """The number of cells.
+        """The number of cells in memory, where an extent at run time has its maximum.
 
         Raises:
             ShapeError: if a size is not known.
         """
-        return math.prod(self.shape)
+        sizes = tuple(self.shape)
+        return math.prod(n.maximum if isinstance(n, StaticExtent) else n for n in sizes)
 
     @property
     def is_determined(self) -> bool:
@@ -522,9 +520,7 @@ class Tensor(TensorMethods, Assignable):
         return transposed
 
     def note_memory(self) -> None:
-        """Make the changes of the session so far final: a failure that follows must not separate
-        the tensor from its memory.
-        """
+        """Make the session's changes final: a later failure must not lose the tensor's memory."""
         with self.session.undo_log.lock:
             self.session.undo_log.commit()
 
@@ -592,7 +588,7 @@ class Tensor(TensorMethods, Assignable):
         return definition.scopes if isinstance(definition, Declared | Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters it depends on, also through initialisers, oldest first."""
+        """Return the parameters it depends on, also through initializers, oldest first."""
 
         def needed(tensor: Tensor) -> tuple[Tensor, ...]:
             definition = tensor.definition

@@ -68,7 +68,7 @@ FOREIGN: dict[str, str] = {
     "amax": "oc.max(x, axis)",
     "amin": "oc.min(x, axis)",
     "unsqueeze": "oc.expand_dims(x, axis)",
-    "optim": "oc.train has the optimisers: oc.train.AdamW",
+    "optim": "oc.train has the optimizers: oc.train.AdamW",
     "functional": "the functions are in oc, as oc.relu, and in oc.nn",
     "utils": "oc.data has loaders, oc.save and oc.load checkpoints",
     **dict.fromkeys(["Module", "Sequential"], _MODULE),

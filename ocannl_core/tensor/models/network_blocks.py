@@ -123,9 +123,7 @@ class NetworkBlock(Generic[R]):
             return block._apply(session, tensors)
 
     def _copy_in(self, session: Session) -> NetworkBlock[R]:
-        """Return the block's copy in a session that keeps copies, unless the block was made in one
-        of the running applications.
-        """
+        """Return the block's copy in a session that keeps copies, unless an application made it."""
         assert session.block_copies is not None
         around = () if session.block is None else session.block.blocks
         if any(each is self for block in around for each in block.blocks.values()):
@@ -309,7 +307,11 @@ class BlockFunction(Generic[P, R]):
         config = {name: value for name, value in keywords.items() if name not in named}
         if self._title and args and _is_size(args[0]):
             names = [n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
-            raise _size_by_position(self._title, args[0], names)
+            raise UsageError.at_caller(
+                f"{self._title} takes tensors by position, and its configuration by keyword.",
+                found=f"{args[0]!r}, where the input stands; sizes of inputs are inferred",
+                fix=f"write {self._title}({', '.join(f'{name}=...' for name in names)})",
+            )
         self._check_config(config)
         block = self._block(config, label)
         return block(*args, **named) if args or named else block
@@ -358,20 +360,10 @@ class BlockFunction(Generic[P, R]):
 
 
 def _is_size(value: object) -> bool:
-    """Return True for a number of features or several: no block of the library takes them as its
-    input.
-    """
+    """Return True for a number of features or several, which no block takes as its input."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(map(_is_size, value))
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _size_by_position(title: str, value: object, keywords: Iterable[str]) -> UsageError:
-    return UsageError.at_caller(
-        f"{title} takes tensors by position, and its configuration by keyword.",
-        found=f"{value!r}, where the input stands; sizes of inputs are inferred",
-        fix=f"write {title}({', '.join(f'{name}=...' for name in keywords)})",
-    )
 
 
 def op(function: Callable[P, R]) -> BlockFunction[P, R]:
@@ -384,6 +376,10 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 
         layer = mlp_layer(hidden=64, label="L1")
         y1, y2 = layer(x1), layer(x2)               # share w and b
+        y = mlp_layer(x, hidden=64)                 # a block of its own
+
+    Positional parameters are tensors, keyword-only ones configuration. A call without tensors
+    returns an `oc.NetworkBlock`, one with tensors the result of a new block. `label=` names it.
     """
     return BlockFunction(function)
 
@@ -434,8 +430,7 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
     """Return a key that is equal for equal values of a configuration, in every application.
 
     Args:
-        around: The functions that capture the value, so that a function that captures itself is met
-            once.
+        around: The functions that capture the value, each of which is met once.
     """
     match value:
         case list() | tuple():
@@ -498,7 +493,7 @@ _is_evaluating: ContextVar[bool] = ContextVar("ocannl_evaluation", default=False
 
 @contextmanager
 def evaluation() -> Iterator[None]:
-    """Build expressions for evaluation: dropout is the identity, and normalisation reads running
+    """Build expressions for evaluation: dropout is the identity, and normalization reads running
     statistics.
 
         with oc.evaluation():

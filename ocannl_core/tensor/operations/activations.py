@@ -187,8 +187,7 @@ def clip(x: Operand, min: Any = None, max: Any = None) -> Any:
 
     Args:
         min: A number or a tensor, or None for no bound.
-        max: A number or a tensor, or None for no bound; where it is below `min`, the result is
-            `max`.
+        max: A number, a tensor, or None for no bound; where below `min`, it is the result.
     """
     if min is None and max is None:
         raise UsageError.at_caller(

@@ -166,9 +166,22 @@ def where(
 ) -> Any:
     """Return `a` where the condition is not 0, and `b` elsewhere.
 
-    With a specification, `oc.where(c, a, b, logic="i; ij; j => i")`, cells are selected first and
-    then summed over the axes that are not in the result. In recorded code the assignment states the
-    reduction.
+        oc.where(x > 0, x, 0.0)
+
+    The gradient of a cell flows to the operand that it is taken from. With a specification,
+    `oc.where(c, a, b, logic="i; ij; j => i")`, cells are selected first and then summed over the
+    axes that are not in the result. In recorded code the assignment states the reduction.
+
+    Args:
+        condition: A tensor of any number format, NaN being not 0. It has no part in the format of
+            the result.
+        a: A tensor or a number; the three operands broadcast row by row.
+        b: A tensor or a number.
+        logic: The correspondence of axes; the other arguments are as for all operations on cells,
+            such as `add`.
+
+    Raises:
+        ShapeError: if the shapes do not fit.
     """
     operands = (condition, a, b)
     is_slot = any(isinstance(each, Slot | SlotApplication) for each in operands)
@@ -220,14 +233,11 @@ def einsum(
         values: Numbers for names in the specification: for coefficients, and sizes of axes.
         capture: Dimensions made by `oc.dim`, to stand for the sizes of names in the specification.
         label: A name for the result.
-        dtype: The number format of the result and of its sums; it follows from the operands when
-            not given.
-        requires_grad: True for a result with a gradient; by default it has one where an operand
-            has.
+        dtype: The number format of the result and its sums; by default that of the operands.
+        requires_grad: True for a result with a gradient; by default if an operand has one.
 
     Raises:
-        SpecError: if the specification does not follow the notation or has another number of
-            operands.
+        SpecError: if the specification is malformed or has another number of operands.
         ShapeError: if the operands' shapes do not fit it.
     """
     if not 1 <= len(operands) <= len(_EINSUMS):

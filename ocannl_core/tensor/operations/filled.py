@@ -111,9 +111,7 @@ def ones_like(x: Any, *, dtype: DType | str | None = None, label: str | None = N
 def full_like(
     x: Any, fill_value: float, *, dtype: DType | str | None = None, label: str | None = None
 ) -> Tensor:
-    """Return one number in the shape and the number format of a tensor; `dtype=` states another
-    format.
-    """
+    """Return one number in a tensor's shape and format; `dtype=` states another one."""
     return _filled_like("full_like", x, fill_value, dtype, label)
 
 

@@ -59,8 +59,7 @@ def gradients(
             or depends on only through operations without a gradient.
 
     Raises:
-        UsageError: for a variable without a gradient unless `allow_unused`, or without real
-            numbers.
+        UsageError: for a variable without gradient unless `allow_unused`, or no real numbers.
         MissingGradientError: for a user-written operation without `grad` on the way.
     """
     ys, xs = _tensors(y, "y"), _tensors(x, "x")
@@ -178,7 +177,6 @@ class _Walk:
         return found
 
     def add(self, tensor: Tensor, term: Tensor) -> None:
-        """Add a term to the gradient of a tensor."""
         self._terms.setdefault(tensor, []).append(term)
 
     def run(self) -> dict[Tensor, Tensor]:

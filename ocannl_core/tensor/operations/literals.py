@@ -173,8 +173,7 @@ def from_function(
         batch: Sizes of the batch axes.
         input: Sizes of the input axes.
         output: Sizes of the output axes.
-        dtype: The number format; by default the format of its uses, else the session's default
-            float.
+        dtype: The number format; by default that of its uses, else the session's default float.
     """
     session = sessions.current()
     origin = Origin("literal", caller_location())

@@ -275,7 +275,6 @@ class StepCopy:
     def _apply(
         self, tensor: Tensor, definition: definitions.Applied, operands: tuple[Tensor, ...]
     ) -> Tensor:
-        """Return the operation of a tensor on other operands."""
         origin = tensor.origin
         made = self._new(tensor, replace(definition, operands=operands, like=None), operands)
         for operand in operands:
@@ -300,7 +299,6 @@ class StepCopy:
         return made
 
     def _copy_loop(self, inner: definitions.Loop) -> None:
-        """Copy a loop inside of the step."""
         made: definitions.Loop = definitions.Loop(
             inner.name,
             StaticIndex(inner.index.name, inner.index.extent),

@@ -44,8 +44,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
             `numpy.put`, and `values` has the shape of `ids`.
 
     Raises:
-        UsageError: if the positions are no integers; and when the routine runs, if one is beyond
-            the axis.
+        UsageError: if positions are no integers; when the routine runs, if one is beyond.
         ShapeError: if the shapes do not fit.
     """
     given, places = operand(x, "put"), operand(ids, "put")

@@ -80,8 +80,7 @@ def take(
 
     Args:
         ids: Positions, a tensor of integers. They count from 0; negative ones are errors.
-        axis: The axis of `x`, counted in buffer order (batch, output, input), from the end if
-            negative.
+        axis: The axis, counted in buffer order (batch, output, input), from the end if negative.
         requires_grad: False to stop gradients, True for a gradient even if no operand has one.
 
     Raises:
@@ -192,7 +191,6 @@ def store_rows(
 
 
 def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tensor]:
-    """Return the operands as tensors."""
     for each in (values, ids):
         if not isinstance(each, Tensor):
             raise UsageError.at_caller(

@@ -54,10 +54,9 @@ def power(
     """Return `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
 
     Args:
-        exponent: A number, into which no gradient flows, or a tensor. A fraction makes floats of
-            integers.
+        exponent: A number without a gradient, or a tensor. A fraction makes floats of integers.
         logic: The correspondence of axes, with one operand for each tensor; the other arguments are
-            as for all operations on cells, such as `mul`.
+            as for all operations on cells, such as `add`.
     """
     if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
         return power_primitive(base, exponent)

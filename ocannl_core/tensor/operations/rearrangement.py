@@ -1,7 +1,7 @@
 """Operations that move cells: axes exchanged, inserted, removed, split and joined.
 
 Axes are counted in buffer order (batch, output, input). A rearrangement copies cells; where its
-result is only read, the optimiser reads the operand instead.
+result is only read, the optimizer reads the operand instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin, caller_depth, caller_location
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.primitives import UnaryOp
@@ -84,7 +83,16 @@ def _permute(name: str, x: Tensor, own: Axes, order: Sequence[int]) -> Tensor:
 
 
 def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
-    """Return the tensor with axes moved to other positions; the others keep their order."""
+    """Return the tensor with axes moved to other positions; the others keep their order.
+
+        oc.moveaxis(x, 0, -1)                # the first axis becomes the last one
+
+    Kinds stay in place, as for `permute`.
+
+    Args:
+        source: The axis, or several, counted in buffer order, from the end if negative.
+        destination: The position in the result of each.
+    """
     given = operand(x, "moveaxis")
     own = axes_of(given, "moveaxis")
     origins, targets = own.positions(source), own.positions(destination)
@@ -100,7 +108,7 @@ def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
 
 
 def swapaxes(x: Any, first: int, second: int) -> Any:
-    """Return the tensor with two axes exchanged."""
+    """Return the tensor with two axes exchanged. Kinds stay in place, as for `permute`."""
     given = operand(x, "swapaxes")
     own = axes_of(given, "swapaxes")
     order = list(range(len(own)))
@@ -118,7 +126,15 @@ def length_of(x: Tensor) -> int:
             found=f"no axis: {x!r}",
             fix="ctx.item(x) is its number",
         )
-    return own.known_size(0)
+    size = own.lengths[0]
+    if isinstance(size, StaticExtent):
+        raise ShapeError.at_caller(
+            "A length, and a loop over slices, are of a size that is constant.",
+            found=f"the extent {size}, which calls give, along axis 0 of {x.describe()}",
+            fix=f"oc.number({size.name}) is the extent as a tensor, and operations go over all "
+            "positions of an axis",
+        )
+    return size
 
 
 def slices_of(x: Tensor) -> Iterator[Tensor]:
@@ -271,11 +287,9 @@ def _reshape(x: Tensor, own: Axes, target: tuple[int, ...], ranks: tuple[int, ..
     wanted = [size for size in target if size != 1]
     before: tuple[Sequence[int], Sequence[int]] = own.known_sizes, own.ranks
     while True:
-        step = _step(sizes, wanted)
-        sizes = step.sizes
+        read, made, sizes, values = _step(sizes, wanted)
         after = (target, ranks) if sizes == wanted else (sizes, (0, len(sizes), 0))
-        spec = f"{_shape(step.read, *before)} => {_shape(step.made, *after)}"
-        x = move("reshape", x, spec, step.values)
+        x = move("reshape", x, f"{_shape(read, *before)} => {_shape(made, *after)}", values)
         if sizes == wanted:
             return x
         before = after
@@ -287,25 +301,12 @@ def _shape(axes: Sequence[str], sizes: Sequence[int], ranks: Sequence[int]) -> s
     return write_shape(["0" if size == 1 else next(left) for size in sizes], ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """An operation that splits and joins axes.
-
-    Attributes:
-        read: The axes of the operand, in words.
-        made: The axes of the result.
-        sizes: The extents of the result.
-        values: The numbers of positions of the inner axes in `read` and `made`.
+def _step(
+    sizes: Sequence[int], wanted: Sequence[int]
+) -> tuple[list[str], list[str], list[int], dict[str, int]]:
+    """Return an operation that splits or joins an axis of every group that is to change: the axes
+    of its operand and of its result, the extents of the result, and values of the specification.
     """
-
-    read: list[str]
-    made: list[str]
-    sizes: list[int]
-    values: dict[str, int]
-
-
-def _step(sizes: Sequence[int], wanted: Sequence[int]) -> _Step:
-    """Return the operation that splits or joins an axis of every group that is to change."""
     read, made, after, values = list[str](), list[str](), list[int](), dict[str, int]()
     for number, (old, new) in enumerate(_groups(sizes, wanted)):
         kept = [f"a{number}_{position}" for position in range(len(old))]
@@ -328,15 +329,13 @@ def _step(sizes: Sequence[int], wanted: Sequence[int]) -> _Step:
             read += [outer, last, *kept[2:]]
             made += [joined, *kept[2:]]
             after += [first * inner, *old[2:]]
-    return _Step(read, made, after, values)
+    return read, made, after, values
 
 
 def _groups(
     sizes: Sequence[int], wanted: Sequence[int]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield the shortest runs of neighbouring axes with as many cells before and after; no size is
-    1.
-    """
+    """Yield the shortest runs of neighboring axes of equal cell counts; no size is 1."""
     begin = made = 0
     while begin < len(sizes):
         end, made_end = begin + 1, made + 1

@@ -74,8 +74,7 @@ def scan(
     Raises:
         UsageError: if the function returns another structure, or a carry in another number format,
             or records assignments.
-        ShapeError: if a carry changes its shape, or tensors of `xs` have time axes of different
-            lengths.
+        ShapeError: if a carry changes its shape, or time axes of `xs` have different lengths.
     """
     return run_steps(body, init, xs, length, is_reversed=reverse, keep=keep, has_layers=False)
 

@@ -74,8 +74,7 @@ def scan_while(
     Raises:
         UsageError: if the function returns another structure, or a carry in another number format,
             or records assignments; or if the condition is no tensor.
-        ShapeError: if a carry changes its shape, or tensors of `xs` have time axes of different
-            lengths.
+        ShapeError: if a carry changes its shape, or time axes of `xs` have different lengths.
     """
     over, initial = leaves_of(xs), leaves_of(init)
     check_arguments(body, over, initial, length)

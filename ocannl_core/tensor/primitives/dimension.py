@@ -68,8 +68,7 @@ class Dimension(Tensor):
 
         Raises:
             ShapeError: if the size is another one; then nothing changes.
-            UsageError: if no operation has captured one of the dimensions, or the argument is no
-                size.
+            UsageError: if no operation has captured a dimension, or the argument is no size.
         """
         environment = self.session.environment
         self._check_captured()

@@ -97,9 +97,7 @@ def composite_name() -> str | None:
 
 
 class describe_operands:
-    """A context manager that adds shapes and lines of the tensors concerned to the shape errors of
-    an operation.
-    """
+    """A context manager that adds tensors' shapes and lines to an operation's shape errors."""
 
     def __init__(self, operands: Sequence[Tensor], target: Tensor | None = None) -> None:
         self._operands = operands

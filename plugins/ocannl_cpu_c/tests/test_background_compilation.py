@@ -16,8 +16,8 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.c_family import render_kernel
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.text.kernel_text import KernelText
-from ocannl_core.ir.kernels.nodes import Kernel, Plan
-from ocannl_core.ir.kernels.stream import FinishedStep, KernelStream
+from ocannl_core.ir.kernels.nodes import FinishedStep, Kernel, Plan
+from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import Block, Fill
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32

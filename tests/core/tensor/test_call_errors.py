@@ -56,6 +56,14 @@ def test_the_error_names_the_argument(call: Callable[[oc.Tensor], Any], name: st
     assert "test_call_errors.py" in caught.value.where
 
 
+@pytest.mark.parametrize("arguments", [{"inplace": True}, {"padded": "valid"}])
+def test_the_error_about_an_argument_names_the_operation(arguments: dict[str, Any]) -> None:
+    with pytest.raises(oc.UsageError) as caught:
+        oc.relu(oc.tensor([1.0]), **arguments)
+    assert caught.value.rule.startswith("oc.relu takes ")
+    assert next(iter(arguments)) in caught.value.found
+
+
 def test_methods_of_objects_that_calls_return_name_their_arguments() -> None:
     program = """
 import numpy as np

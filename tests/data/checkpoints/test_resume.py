@@ -65,11 +65,11 @@ SMALL: dict[str, dict[str, Any]] = {
     "Lion": {"accumulate": 2, "average": 0.9},
     "RMSprop": {"centered": True, "momentum": 0.9},
 }
-"""Settings under which optimisers keep more state; those of the others are the defaults."""
+"""Settings under which optimizers keep more state; those of the others are the defaults."""
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimiser_resumes_with_the_bits_of_an_uninterrupted_run(
+def test_every_optimizer_resumes_with_the_bits_of_an_uninterrupted_run(
     name: str, tmp_path: Path
 ) -> None:
     """Batches are shuffled, hidden units dropped; all state is read from the file."""
@@ -113,7 +113,7 @@ def test_every_optimiser_resumes_with_the_bits_of_an_uninterrupted_run(
 
 @oc.op
 def regularized(x: oc.Tensor) -> oc.Tensor:
-    """Return the output of a network with batch normalisation and dropout."""
+    """Return the output of a network with batch normalization and dropout."""
     hidden = oc.param("w", output=[6]) @ oc.nn.batch_norm(x)
     return oc.param("v", output=[1]) @ oc.nn.dropout(oc.relu(hidden), rate=0.5)
 

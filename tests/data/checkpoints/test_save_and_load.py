@@ -79,7 +79,7 @@ def test_metadata_step_and_seed_come_back(tmp_path: Path) -> None:
     assert '"mlp.dense.weight": "5->3"' in found.metadata["ocannl.shapes"]
 
 
-def test_a_checkpoint_of_training_loads_without_its_optimiser(tmp_path: Path) -> None:
+def test_a_checkpoint_of_training_loads_without_its_optimizer(tmp_path: Path) -> None:
     _, loss = model()
     ctx = context(loss)
     opt = oc.train.Adam(learning_rate=0.1)
@@ -227,14 +227,14 @@ def test_a_block_is_saved_with_blocks_from_outside_that_its_body_uses(tmp_path: 
     assert set(oc.load(path, ctx, y).loaded) == set(y.params.keys())
 
 
-def test_the_state_of_a_second_optimiser_is_part_of_the_subject(tmp_path: Path) -> None:
+def test_the_state_of_a_second_optimizer_is_part_of_the_subject(tmp_path: Path) -> None:
     path, ctx = tmp_path / "m.safetensors", oc.Context("interp")
     loss = oc.sum(oc.param("w", output=[2]) * oc.tensor([1.0, 2.0]))
     first, second = (oc.train.Adam(learning_rate=0.1) for _ in range(2))
     step = ctx.compile(first.minimize(loss) + second.minimize(loss))
     ctx.init_params(loss)
     step()
-    with pytest.raises(oc.UsageError, match="is an optimiser") as error:
+    with pytest.raises(oc.UsageError, match="is an optimizer") as error:
         oc.save(path, ctx, loss, optimizer=[first, second])  # type: ignore[arg-type]
     assert "part of the subject" in error.value.fix
     subject = {**loss.params, **{f"second/{n}": t for n, t in second.state.items()}}
@@ -246,7 +246,7 @@ def test_the_state_of_a_second_optimiser_is_part_of_the_subject(tmp_path: Path) 
         assert np.array_equal(ctx[opt.state["w.first_moment"]], cells)
 
 
-def test_reserved_names_and_optimisers_without_code_are_errors(tmp_path: Path) -> None:
+def test_reserved_names_and_optimizers_without_code_are_errors(tmp_path: Path) -> None:
     path, ctx = tmp_path / "m.safetensors", oc.Context("interp")
     w = oc.declare("w", output=[1])
     for name in ("__metadata__", "optimizer/w", ""):

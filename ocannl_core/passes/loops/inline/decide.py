@@ -234,7 +234,6 @@ class _InliningPass:
     def record_definition(
         self, analyzed: AnalyzedStatement, stmt: ir.Stmt, node: TensorNode
     ) -> None:
-        """Record the definition of a node by a statement."""
         computation = build_definition(analyzed, stmt, node, self.program.nodes[node])
         if computation.depth > MAX_EXPRESSION_DEPTH or computation.size > MAX_EXPRESSION_NODES:
             self.refuse(node, Reason.TOO_LARGE)

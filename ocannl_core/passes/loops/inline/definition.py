@@ -148,8 +148,6 @@ def _find_read_obstacle(
                     uses += [(Reason.ESCAPING_LOAD_SYMBOL, index) for index in each.indices]
                 case ir.IndexValue(index):
                     uses.append((Reason.ESCAPING_INDEX_SYMBOL, index))
-                case _:
-                    pass
     escaping = (why for why, index in uses if shared.intersection(variables(index)))
     return next(escaping, Reason.READ_WITHIN_DEFINITION)
 
@@ -160,10 +158,10 @@ def build_definition(
     """Build the definition of a node by a top-level statement.
 
     Args:
-        analysed: The accesses of the original statement.
+        analyzed: The accesses of the original statement.
         stmt: The statement, with its operands inlined.
     """
-    body = _slice(stmt, node)
+    body = ir.Block(slice_writes(stmt, lambda written: written is node))
     writes = [site for site in analyzed.writes if site.node is node]
     if isinstance(writes[0].access, ir.Fill):
         return InlinableDefinition(node, analyzed.position, body, None, {}, frozenset())
@@ -246,15 +244,8 @@ class _Traits:
                     self.has_inner_loops = True
                 case ir.For():
                     taken = inside | _LOOPS  # see `repeats`
-                case _:
-                    pass
             classes.append(taken)
         return classes[0], depths[0]
-
-
-def _slice(stmt: ir.Stmt, node: TensorNode) -> ir.Block:
-    """Return the stores to one node, under their loops."""
-    return ir.Block(slice_writes(stmt, lambda written: written is node))
 
 
 def slice_writes(stmt: ir.Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[ir.Stmt, ...]:

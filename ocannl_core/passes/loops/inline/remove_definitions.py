@@ -67,8 +67,6 @@ def _only_stores(stmt: ir.Stmt) -> bool:
                 declared.add(local)
             case ir.SetLocal(local):
                 assigned.add(local)
-            case _:
-                pass
     return assigned <= declared and not isinstance(stmt, ir.DeclareLocal)
 
 

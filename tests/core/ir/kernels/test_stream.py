@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 import pytest
 
-from ocannl_core.ir.kernels.nodes import Kernel, Plan
-from ocannl_core.ir.kernels.stream import FinishedStep, KernelStream
+from ocannl_core.ir.kernels.nodes import FinishedStep, Kernel, Plan
+from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.loops.nodes import Block, Fill
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32

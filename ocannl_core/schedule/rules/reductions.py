@@ -55,16 +55,14 @@ def find_vector_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> 
 
 
 def vector_axis_candidates(model: ReductionModel) -> list[str]:
-    """Return the axes that may be vectorised, in the order of their cycles."""
+    """Return the axes that may be vectorized, in the order of their cycles."""
     least = {name: 2 for name in model.output_axes if model.has_vector_epilogue}
     least |= dict.fromkeys(model.reduced_axes, 2 if model.has_vector_epilogue else model.lanes)
     return sorted((each for each in least if model.extents[each] >= least[each]), key=model.cycles)
 
 
 def schedule_reduction(model: ReductionModel, parameters: TilingParameters) -> Schedule:
-    """Return the schedule of a reduction by some parameters; those that do not fit the nest are
-    ignored.
-    """
+    """Return the schedule of a reduction; parameters that do not fit are ignored."""
     vector_axis = parameters.vector_axis or vector_axis_candidates(model)[0]
     if vector_axis in model.reduced_axes:
         return vectorize_reduction(model, vector_axis, parameters)

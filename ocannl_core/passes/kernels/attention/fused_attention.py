@@ -95,8 +95,7 @@ class FusedAttention:
         batch: The axes of rows that each thread block has one position along.
         rows: The axis of rows that tiles run along.
         products: The products of rows and columns, the first of which has the statistics.
-        score: The value of a row and a column that is kept: the term of the maximum if there is
-            one.
+        score: The value of a row and a column that is kept: the term of the maximum, if any.
         row_sums: The other statistics, in the order of the program.
         output: The sums of the last product, the accumulator.
         operand: Its factor of columns and cells.

@@ -20,6 +20,7 @@ from ocannl_core.codegen.export import header as c_header
 from ocannl_core.codegen.export.exported_dialect import INSTRUCTION_FUNCTIONS, exported_dialect
 from ocannl_core.codegen.export.model import (
     ALIGNMENT,
+    INNER_NAMES,
     LEAST,
     MOST,
     ExportedFunction,
@@ -28,6 +29,7 @@ from ocannl_core.codegen.export.model import (
     IndexArgument,
     Role,
     aligned,
+    argument,
 )
 from ocannl_core.codegen.text.routine_source import Launch, RoutineSource, RunStep
 from ocannl_core.compile.memory_plan import memory_plan
@@ -43,9 +45,9 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.ir.serialization.safetensors import StoredArray, header_bytes, layout
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime import values
+from ocannl_core.runtime.export.webassembly import compile_wasm
 from ocannl_core.runtime.store import BufferStore
 from ocannl_core.runtime.target_code import described_target
-from ocannl_core.runtime.webassembly import compile_wasm
 
 if TYPE_CHECKING:
     from ocannl_core.codegen.dialect import Dialect
@@ -75,12 +77,6 @@ _RESERVED = frozenset(
     )
 )
 """Words of C and C++, and macros of common headers, for which no tensor is named."""
-
-_OWN_NAMES = re.compile(
-    r"s|state|head|failed|dims|strides|arrays|indices|step\d+|weights\d*|state_bytes|weights_bytes|"
-    r"fingerprint|memcpy|memset|is_valid|move_cells|share|k_[0-9a-f]{16}(_part)?"
-)
-"""Names inside of exported functions, which no argument has."""
 
 _MACROS = re.compile(
     "EOF|I|INFINITY|NAN|NULL|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)|(M|FE|FLT|DBL|LDBL|FP)_[A-Z0-9_]+"
@@ -225,7 +221,7 @@ class _Exporter:
         for name in (prefix, *functions, *joined):
             _check_identifier(name)
         for name in joined:  # in capitals as the macros of the file, or as a function of its own
-            if name.isupper() or _OWN_NAMES.fullmatch(name):
+            if name.isupper() or INNER_NAMES.fullmatch(name):
                 raise UsageError(
                     "Functions in C have the names of the file and of the routine, which are no "
                     "names of the file itself.",
@@ -339,7 +335,6 @@ class _Exporter:
     def _roles(
         self, given: Mapping[TensorNode, None], computed: Mapping[TensorNode, None]
     ) -> dict[TensorNode, Role]:
-        """Return the use of each tensor."""
         steps = (step for plan in self._plans.values() for step in plan.steps)
         written = {node for step in steps for node in nodes_written(step)}
 
@@ -386,7 +381,6 @@ class _Exporter:
         return bytes(self._infos[node].nbytes)
 
     def _plan(self, routine: ExportedRoutine) -> Plan:
-        """Return the plan of a routine for the target."""
         built = routine.linkable.built
         name = built.plan.name
         if built.usage.merged:
@@ -469,9 +463,7 @@ class _Exporter:
         }
 
     def _outputs(self) -> dict[TensorNode, None]:
-        """Return the nodes that are computed anew by each call, gradients left out, in the order of
-        their creation.
-        """
+        """Return the nodes that each call computes anew, without gradients, oldest first."""
         usages = [each.linkable.usage for each in self._functions.values()]
         writes = set().union(*(each.writes for each in usages))
         kept = set().union(*(each.reads_first for each in usages))
@@ -566,7 +558,6 @@ def _without_tiles(target: Target) -> Target:
 
 
 def _check_step(step: LeafStep, name: str, code: ResolvedCode) -> None:
-    """Check that a step has code in C."""
     if not isinstance(step, HostCall):
         return
     op = step.call.op
@@ -608,10 +599,10 @@ class _Names:
         if self._is_macro(wanted):
             wanted = wanted.lower()
         found, number = wanted, 1
-        while found.lower() in self._given or _OWN_NAMES.fullmatch(found.lower()):
+        while not self._given.isdisjoint(spellings := {found.lower(), argument(found.lower())}):
             number += 1
             found = f"{wanted}_{number}"
-        self._given.add(found.lower())
+        self._given |= spellings
         return found
 
     def _is_macro(self, name: str) -> bool:
@@ -630,7 +621,7 @@ def _own_name(name: str, names: _Names) -> str:
     if free != name:
         raise UsageError(
             "The arguments of exported functions have different names, also apart from case, and "
-            "none of a variable or a function inside of the file.",
+            "none of a function of the processor.",
             found=repr(name),
             fix=f'another name, such as "{free}"',
         )

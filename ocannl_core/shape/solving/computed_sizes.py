@@ -20,15 +20,8 @@ from math import gcd
 from typing import NamedTuple, assert_never
 
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.shape.language import shape_terms
 from ocannl_core.shape.language.constraints import DimEqual
-from ocannl_core.shape.language.shape_terms import (
-    AffineDim,
-    ConcatDim,
-    Dim,
-    DimVar,
-    Size,
-    plain_dims,
-)
 from ocannl_core.shape.solving import formula_messages as messages
 from ocannl_core.shape.solving.state import SolverState
 
@@ -44,7 +37,7 @@ class SolutionRole(IntEnum):
 class Linear(NamedTuple):
     """`sum(coefficient * variable) + constant`; the variables are undecided representatives."""
 
-    terms: dict[DimVar, int]
+    terms: dict[shape_terms.DimVar, int]
     constant: int
 
 
@@ -57,27 +50,27 @@ class SolutionOutcome(NamedTuple):
         waits: True if more sizes are needed.
     """
 
-    solved: tuple[DimVar, Size] | None = None
-    same: tuple[DimVar, DimVar] | None = None
+    solved: tuple[shape_terms.DimVar, shape_terms.Size] | None = None
+    same: tuple[shape_terms.DimVar, shape_terms.DimVar] | None = None
     waits: bool = False
 
 
-def linear(state: SolverState, dim: Dim, *, is_symbolic: bool = False) -> Linear:
+def linear(state: SolverState, dim: shape_terms.Dim, *, is_symbolic: bool = False) -> Linear:
     """Return a size as a linear form of its unknowns, or of all its variables."""
     match dim:
-        case Size(n):
+        case shape_terms.Size(n):
             return Linear({}, n)
-        case DimVar():
+        case shape_terms.DimVar():
             known = None if is_symbolic else state.size(dim)
             return Linear({state.find(dim): 1}, 0) if known is None else Linear({}, known.n)
-        case AffineDim(stride, over, window):
+        case shape_terms.AffineDim(stride, over, window):
             scaled = _combine((stride, linear(state, over, is_symbolic=is_symbolic)))
             if window is None or window.padded:
                 return scaled
             kernel = linear(state, window.kernel, is_symbolic=is_symbolic)
             terms, constant = _combine((1, scaled), (window.dilation, kernel))
             return Linear(terms, constant + 1 - stride - window.dilation)
-        case ConcatDim(parts):
+        case shape_terms.ConcatDim(parts):
             forms = (linear(state, part, is_symbolic=is_symbolic) for part in parts)
             return _combine(*((1, form) for form in forms))
         case _:
@@ -90,7 +83,7 @@ def difference(state: SolverState, equation: DimEqual) -> Linear:
 
 
 def _combine(*forms: tuple[int, Linear]) -> Linear:
-    terms: dict[DimVar, int] = {}
+    terms: dict[shape_terms.DimVar, int] = {}
     for factor, form in forms:
         for var, coefficient in form.terms.items():
             terms[var] = terms.get(var, 0) + factor * coefficient
@@ -98,28 +91,28 @@ def _combine(*forms: tuple[int, Linear]) -> Linear:
     return Linear(kept, sum(factor * form.constant for factor, form in forms))
 
 
-def roles(equation: DimEqual) -> Iterator[tuple[DimVar, SolutionRole]]:
+def roles(equation: DimEqual) -> Iterator[tuple[shape_terms.DimVar, SolutionRole]]:
     """Yield the variables of an equation and their roles."""
     for side in (equation.left, equation.right):
-        if isinstance(side, DimVar):
+        if isinstance(side, shape_terms.DimVar):
             yield side, SolutionRole.WHOLE
         else:
             yield from _roles_within(side)
 
 
-def _roles_within(dim: Dim) -> Iterator[tuple[DimVar, SolutionRole]]:
+def _roles_within(dim: shape_terms.Dim) -> Iterator[tuple[shape_terms.DimVar, SolutionRole]]:
     match dim:
-        case DimVar():
+        case shape_terms.DimVar():
             yield dim, SolutionRole.PART
-        case AffineDim(over=over, window=window):
+        case shape_terms.AffineDim(over=over, window=window):
             yield from _roles_within(over)
             if window is not None:
                 for var, _ in _roles_within(window.kernel):
                     yield var, SolutionRole.KERNEL
-        case ConcatDim(parts):
+        case shape_terms.ConcatDim(parts):
             for part in parts:
                 yield from _roles_within(part)
-        case Size():
+        case shape_terms.Size():
             return
         case _:
             assert_never(dim)
@@ -151,7 +144,7 @@ def solve(state: SolverState, equation: DimEqual) -> SolutionOutcome:
         if n < _least(state, equation, var):
             itself = var in left.terms and var in right.terms
             raise messages.too_short(state, equation, itself=itself)
-        return SolutionOutcome(solved=(var, Size(n, basis)))
+        return SolutionOutcome(solved=(var, shape_terms.Size(n, basis)))
     if constant == 0 and len(terms) == 2 and sum(terms.values()) == 0:
         one, other = terms
         return SolutionOutcome(same=(one, other))
@@ -165,7 +158,7 @@ def solve(state: SolverState, equation: DimEqual) -> SolutionOutcome:
 def _refuse_extents(state: SolverState, equation: DimEqual) -> None:
     """Refuse windows, strides and concatenation of axes whose extent is known at run time only."""
     for side in (equation.left, equation.right):
-        for dim in plain_dims(side):
+        for dim in shape_terms.plain_dims(side):
             size = state.size(dim)
             if size is not None and size.extent is not None:
                 raise messages.computed_from_extent(state, equation, size.extent)
@@ -182,14 +175,14 @@ def _is_from_itself(state: SolverState, equation: DimEqual) -> bool:
     )
 
 
-def _parts_of_windows(dim: Dim) -> Iterator[Dim]:
+def _parts_of_windows(dim: shape_terms.Dim) -> Iterator[shape_terms.Dim]:
     """Yield the positions and kernels of the windows in a size that must lie inside the axis."""
-    if isinstance(dim, AffineDim):
+    if isinstance(dim, shape_terms.AffineDim):
         if dim.window is not None and not dim.window.padded:
             yield dim.over
             yield dim.window.kernel
         yield from _parts_of_windows(dim.over)
-    elif isinstance(dim, ConcatDim):
+    elif isinstance(dim, shape_terms.ConcatDim):
         for part in dim.parts:
             yield from _parts_of_windows(part)
 
@@ -203,11 +196,11 @@ def _check_windows(state: SolverState, equation: DimEqual) -> None:
                 raise messages.too_short(state, equation, itself=False)
 
 
-def _least(state: SolverState, equation: DimEqual, var: DimVar) -> int:
+def _least(state: SolverState, equation: DimEqual, var: shape_terms.DimVar) -> int:
     """Return the least size that a variable can have in an equation."""
     for side in (equation.left, equation.right):
         for part in _parts_of_windows(side):
-            if isinstance(part, DimVar) and state.find(part) == var:
+            if isinstance(part, shape_terms.DimVar) and state.find(part) == var:
                 return 1
     return 0
 
@@ -215,7 +208,9 @@ def _least(state: SolverState, equation: DimEqual, var: DimVar) -> int:
 def _basis(state: SolverState, equation: DimEqual) -> str | None:
     """Return the known basis of an axis, its positions, its kernel and its parts."""
     sizes = [
-        state.size(dim) for side in (equation.left, equation.right) for dim in plain_dims(side)
+        state.size(dim)
+        for side in (equation.left, equation.right)
+        for dim in shape_terms.plain_dims(side)
     ]
     bases = {size.basis: None for size in sizes if size is not None and size.basis is not None}
     if len(bases) > 1:
@@ -225,13 +220,13 @@ def _basis(state: SolverState, equation: DimEqual) -> str | None:
 
 def _propagate_basis(
     state: SolverState, equation: DimEqual, basis: str | None
-) -> tuple[DimVar, Size] | None:
+) -> tuple[shape_terms.DimVar, shape_terms.Size] | None:
     """Return a size of an equation whose basis follows from the others."""
     if basis is None:
         return None
     for side in (equation.left, equation.right):
-        for dim in plain_dims(side):
+        for dim in shape_terms.plain_dims(side):
             size = state.size(dim)
-            if isinstance(dim, DimVar) and size is not None and size.basis is None:
+            if isinstance(dim, shape_terms.DimVar) and size is not None and size.basis is None:
                 return state.find(dim), replace(size, basis=basis)
     return None

@@ -19,15 +19,14 @@ from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
-from ocannl_core.passes.kernels.rows.flash_attention import (
+from ocannl_core.passes.kernels.attention.fused_attention import (
     FusedAttention,
     Invariant,
     Sum,
     replaced,
     replaced_score,
 )
-from ocannl_core.passes.kernels.rows.trace import (
+from ocannl_core.passes.kernels.attention.trace import (
     NoAttentionError,
     Sides,
     Trace,
@@ -35,6 +34,7 @@ from ocannl_core.passes.kernels.rows.trace import (
     last_stores,
     sides_of,
 )
+from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
 
 _MOST_PRODUCTS = 2
 """The products that an attention recomputes, at most: each has two tiles in shared memory."""
@@ -110,7 +110,9 @@ def _attention(trace: Trace, nest: KernelNest, at: int, sides: Sides) -> FusedAt
         if output is None or not trace.varies(output.term):
             return None
     else:
-        for expr in _invariants(term, trace.rows, trace.columns):
+        for expr in sorted(
+            _invariant_parts(term, trace.rows, trace.columns), key=traverse.size, reverse=True
+        ):
             if not any(each == expr for each in traverse.walk(term)):
                 continue
             number = len(trace.defined.plan.steps) + len(of_rows) + len(of_columns)
@@ -161,13 +163,6 @@ def _is_complete(attention: FusedAttention) -> bool:
 
 _KEPT = LocalRead(Local(-1, float32))
 """Stands for a value that the attention keeps."""
-
-
-def _invariants(term: Expr, rows: LoopVar, columns: LoopVar) -> list[Expr]:
-    """Return the greatest parts of a term that load, and depend on the row or the column alone; the
-    largest come first.
-    """
-    return sorted(_invariant_parts(term, rows, columns), key=traverse.size, reverse=True)
 
 
 def _invariant_parts(expr: Expr, rows: LoopVar, columns: LoopVar) -> list[Expr]:

@@ -229,8 +229,7 @@ def load_exported(
         threads: The threads that share a call, if the file was exported for them.
 
     Raises:
-        ExportedError: if the file is no shared library, none of an exported file, or one for a
-            single thread.
+        ExportedError: if the file is no shared library of an export, or for a single thread.
         OSError: if there is no such file.
     """
     file = Path(path).resolve()
@@ -295,7 +294,7 @@ def _view(memory: Any, tensor: Any, dims: tuple[int, ...]) -> Any:
         return memory
     nbytes = prod(dims) * size
     letter = _FORMATS.get(tensor.format.decode(), {1: "B", 2: "H", 4: "I", 8: "Q"}.get(size, "B"))
-    return memory[:nbytes].cast(letter, dims) if dims else memory[:nbytes].cast(letter)
+    return memory[:nbytes].cast(letter, dims)
 
 
 def _view_of(function: str, tensor: Any, given: Any) -> memoryview:

@@ -26,8 +26,7 @@ from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Sto
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import Kind
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.defining_stores import DefiningStore, DefiningStores
-from ocannl_core.passes.kernels.rows.flash_attention import (
+from ocannl_core.passes.kernels.attention.fused_attention import (
     Product,
     RowMaximum,
     Sum,
@@ -36,6 +35,7 @@ from ocannl_core.passes.kernels.rows.flash_attention import (
     joined,
     replaced_score,
 )
+from ocannl_core.passes.kernels.defining_stores import DefiningStore, DefiningStores
 
 
 class NoAttentionError(Exception):
@@ -51,8 +51,7 @@ class Trace:
     Attributes:
         axes: The axes of rows and columns: what depends on others is loaded.
         runs: True if the statistics of rows run along with the columns; False if they are loaded.
-        members: The nests that computed the values, by their positions: the values of the
-            variables of each.
+        members: The values of the variables of the nests that computed values, by position.
         cells: The stores whose values are known, with these values.
         reads: The nodes that expressions load, with the positions of the nests that state them.
     """
