@@ -462,10 +462,8 @@ class Optimizer(ABC):
     ) -> None:
         """Record the update of one parameter, or of some of its rows."""
         dtype = state_format(owner)
-        p, gradient = (
-            pointwise.cast(owner if rows is None else owner[rows], dtype),
-            pointwise.cast(gradient, dtype),
-        )
+        p = pointwise.cast(owner if rows is None else owner[rows], dtype)
+        gradient = pointwise.cast(gradient, dtype)
         rate, t = clock.rate(self.learning_rate, dtype), clock.time(dtype)
         has_decay = not (isinstance(self.weight_decay, Real) and self.weight_decay == 0)
         decay = self.weight_decay * p if has_decay else None
