@@ -84,7 +84,7 @@ FOREIGN: dict[str, str] = {
     "LayerNorm": _EXACT.format("layer_norm(x)"),
     "BatchNorm1d": _EXACT.format("batch_norm(x)"),
     "BatchNorm2d": _EXACT.format('batch_norm(x, shape="...|h, w, ..c..", features="..c..")'),
-    "GroupNorm": _EXACT.format("group_norm(x, groups=4)"),
+    "GroupNorm": _EXACT.format("group_norm(x, groups=2)"),
     "PReLU": 'oc.where(x > 0.0, x, oc.param("slope", output=[], input=[], init=0.25) * x)',
     "Flatten": "nothing: oc.nn.dense contracts all output axes",
     **dict.fromkeys(["Upsample", "interpolate"], "oc.nn.resize(x, [64, 64])"),
