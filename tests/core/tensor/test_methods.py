@@ -464,7 +464,7 @@ def test_calls_that_replace_layers_of_other_libraries_work() -> None:
     shapes |= {"conv1d": [6, 2], "conv3d": [4, 4, 4, 2]}
     of_images = "BatchNorm2d", "MaxPool2d", "AvgPool2d", "GroupNorm", "Upsample", "interpolate"
     of_images += "AdaptiveAvgPool2d", "adaptive_avg_pool2d"
-    shapes |= dict.fromkeys(of_images, [6, 6, 2])
+    shapes |= {name: [6, 6, 2] for name in of_images}
     tried = []
     for name, advice in FOREIGN.items():
         call = re.search(r"oc\.nn\.\w+\((?:x|ids),? ?.*\)", advice)
