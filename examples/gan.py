@@ -104,7 +104,7 @@ def picture(points: Points, rows: int = 24) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> Result:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=8000)
     options = parser.parse_args(arguments)
     with oc.Session(seed=0):
         result = train(options.steps)

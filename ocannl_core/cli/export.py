@@ -24,11 +24,15 @@ DESCRIPTION = (
     "the dictionary of routines, that it returns, as `Context.export` does. The function may name "
     'inputs and outputs: {"routines": ..., "inputs": ..., "outputs": {"scores": y}}.'
 )
+_USAGE = "%(prog)s [options] PROGRAM:FUNCTION FILE [options] [-- ARGUMENT ...]"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    command.add_argument("program", metavar="PROGRAM:FUNCTION", help="train.py:exported")
+    command.usage = _USAGE
+    command.add_argument(
+        "program", metavar="PROGRAM:FUNCTION", help="a function of a program: train.py:exported"
+    )
     _add_options(command)
     command.add_argument(
         "arguments",
@@ -40,8 +44,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def _add_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--target", metavar="NAME", help="the processor: portable, cortex-m4, ...")
-    add("--weights", choices=("inside", "beside"), default="inside")
+    add(
+        "--target",
+        metavar="NAME",
+        help="the processor: portable, x86-64-v3, cortex-m4, ...; by default that of the routine",
+    )
+    add(
+        "--weights",
+        choices=("inside", "beside"),
+        default="inside",
+        help="the place of the weights: in the C file (default), or in a file beside it",
+    )
     add("--threads", action="store_true", help="let threads of the caller share the work")
 
 
@@ -49,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Export; return 0."""
     rest = arguments.arguments
     end = rest.index("--") if "--" in rest else len(rest)
-    options = argparse.ArgumentParser(prog="ocannl export PROGRAM:FUNCTION")
+    options = argparse.ArgumentParser(prog="ocannl export", usage=_USAGE)
     options.add_argument("path", metavar="FILE")
     _add_options(options)
     options.parse_args(rest[:end], arguments)

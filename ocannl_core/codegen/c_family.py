@@ -98,6 +98,7 @@ def render_kernel(
         group_bytes=group_offsets(kernel.writer.group_arrays)[-1],
         tensor_maps=kernel.device_loops.tensor_maps,
         definitions=text_digest(definitions),
+        has_plain_tiles=kernel.has_plain_tiles,
     )
 
 
@@ -176,6 +177,7 @@ class _KernelRenderer:
             dialect.device_loops(nest, state) if uses_instructions else DeviceLoops(dialect)
         )
         self.checks = False
+        self.has_plain_tiles = False
         self._stack_bytes = 0
         self._innermost = 0
         self._plain_loops = 0
@@ -416,6 +418,10 @@ class _KernelRenderer:
                 vector_loop.render(loop.body)
 
     def _write_serial_loop(self, loop: ir.For, name: str) -> None:
+        if loop.kind is ir.AxisKind.TILE or (
+            loop.kind is ir.AxisKind.VECTOR and self._dialect.has_vectors and loop.bound is None
+        ):
+            self.has_plain_tiles = True
         pragma = self._dialect.loop_pragma(loop.kind, loop.stop - loop.start)
         if pragma:
             self.writer.line(pragma)

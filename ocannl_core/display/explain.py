@@ -12,6 +12,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.base.text_tables import aligned_rows
+from ocannl_core.codegen.text.routine_source import Launch, RoutineSource
 from ocannl_core.compile.memory_plan import MemoryPlan
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.tuned_placements import PlacementResult
@@ -95,6 +96,8 @@ class KernelExplanation:
             why no faster ones do.
         parts: The kernels that share its launch, if there are several.
         apart: The decisions not to merge it with launches before it.
+        has_plain_tiles: True if code generation has replaced vectors, or the tiles of a matrix
+            unit, by plain loops: it has no form for some expression or format in them.
     """
 
     title: str
@@ -106,6 +109,7 @@ class KernelExplanation:
     products: tuple[ProductStatus, ...] = ()
     parts: tuple[LaunchPart, ...] = ()
     apart: tuple[KeptApart, ...] = ()
+    has_plain_tiles: bool = False
 
     @property
     def is_parallel(self) -> bool:
@@ -171,6 +175,10 @@ class RoutineExplanation:
             lines += _launch_lines(kernel.parts)
             if kernel.schedule:
                 lines.append(f"     schedule: {kernel.schedule}")
+            if kernel.has_plain_tiles:
+                lines.append(
+                    "     plain loops in the code: it has no form for these vectors or tiles"
+                )
             lines += [f"     product: {each}" for each in kernel.products]
             lines += [f"     apart from the launch before: {each}" for each in kernel.apart]
             if kernel.measured is not None:
@@ -294,8 +302,9 @@ def _routine(routine: Routine) -> RoutineExplanation:
             products=step.products,
             parts=step.parts,
             apart=step.apart,
+            has_plain_tiles=is_plain,
         )
-        for step in routine.plan.kernels
+        for step, is_plain in zip(routine.plan.kernels, _plain_tiles(routine), strict=True)
     )
     tuned = routine.tuned_placements
     return RoutineExplanation(
@@ -307,6 +316,14 @@ def _routine(routine: Routine) -> RoutineExplanation:
         () if tuned is None else tuple(tuned.unused(routine.placements)),
         routine.devices,
     )
+
+
+def _plain_tiles(routine: Routine) -> list[bool]:
+    """Return `KernelText.has_plain_tiles` of each kernel; False without a text of the C family."""
+    source = routine.linkable.built.source
+    if not isinstance(source, RoutineSource):
+        return [False] * len(routine.plan.kernels)
+    return [isinstance(each, Launch) and each.text.has_plain_tiles for each in source.launches]
 
 
 def _placements_text(found: PlacementResult) -> str:

@@ -277,6 +277,33 @@ def test_a_conjunction_of_cells_is_right_in_every_cell(
         np.testing.assert_array_equal(ctx[either], np.logical_or(a, b))
 
 
+@pytest.mark.parametrize("rows", [1, 11, 32])
+@pytest.mark.parametrize("width", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gates_behind_other_conditions_are_right_in_every_cell(
+    target: str, dtype: str, width: int, rows: int
+) -> None:
+    """The gate of a gradient reads cells that it has just computed, under a condition of theirs."""
+    numbers = np.random.default_rng(rows)
+    points = numbers.integers(-5, 6, (rows, 7)).astype(dtype)
+    weights = numbers.integers(-5, 6, (width, 1)).astype(dtype)
+    slopes = numbers.integers(1, 9, (rows, width)).astype(dtype)
+    with oc.Session(dtype=dtype):
+        x, w = (
+            oc.tensor(points, batch_axes=1, requires_grad=True),
+            oc.tensor(weights, input_axes=1, requires_grad=True),
+        )
+        y = oc.relu(w @ x[:, 3:4])
+        loss = oc.sum(y * oc.tensor(slopes, batch_axes=1))
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.grad_update(loss), keep=[y, x.grad, w.grad])()
+        scores = points[:, 3:4] @ weights.T
+        gated = np.where(scores > 0, slopes, 0)
+        np.testing.assert_array_equal(ctx[y], np.maximum(scores, 0))
+        np.testing.assert_array_equal(ctx[x.grad][:, 3:4], gated @ weights)
+        np.testing.assert_array_equal(ctx[w.grad], gated.T @ points[:, 3:4])
+
+
 @pytest.mark.parametrize("schedule", ["default", "none"])
 @pytest.mark.parametrize("dims", [(4, 3, 2), (3, 5, 3), (2, 7, 5)])
 def test_short_sums_are_right_in_every_cell(

@@ -337,11 +337,11 @@ _OPENING = """\
 #include "{prefix}.h"
 
 /* Products and sums are fused where this text says so, and nowhere else. GCC 12 drops conversions
-   of pairs of numbers. */
+   of pairs of numbers, and mixes up the masks of loads. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #elif defined(__GNUC__)
-#pragma GCC optimize("fp-contract=off", "no-tree-slp-vectorize")
+#pragma GCC optimize("fp-contract=off", "no-tree-slp-vectorize", "no-thread-jumps")
 #endif
 #if defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wpsabi"

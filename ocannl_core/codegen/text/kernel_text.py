@@ -95,6 +95,8 @@ class KernelText:
             of such a kernel are persistent: any number of them runs the grid.
         definitions: A digest of the definitions of the helpers.
         author: The author, for messages, if not the compiler; equality ignores it.
+        has_plain_tiles: True if loops that the schedule has in vectors, or on a matrix unit, are
+            plain loops, since the renderer has no form for their code.
     """
 
     symbol: str
@@ -110,3 +112,4 @@ class KernelText:
     tensor_maps: tuple[TensorMap, ...] = ()
     definitions: str = ""
     author: str = field(default="", compare=False)
+    has_plain_tiles: bool = False

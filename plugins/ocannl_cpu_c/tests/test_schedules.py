@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.base import settings as core_settings
+from ocannl_core.codegen.rendering.render_state import NotVectorizedError
+from ocannl_core.codegen.rendering.vector_loops import VectorLoop
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.numbers.dtypes import float32, int32, uint32
@@ -237,3 +240,24 @@ def test_integers_of_the_last_cell_are_summed_in_pairs(cells: int, dtype: str) -
         context = oc.Context("cpu_c")
         context.compile(oc.train.forward(y))()
         np.testing.assert_array_equal(context[y], values + values * values.sum())
+
+
+def test_an_explanation_names_vectors_that_became_plain_loops(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*args: object) -> None:
+        raise NotVectorizedError
+
+    x = oc.placeholder("x", output=[64])
+    code = oc.train.forward(oc.exp(x))
+    ctx = oc.Context("cpu_c")
+    with core_settings.overrides(cache_dir=str(tmp_path / "vectors")):
+        vectors = ctx.compile(code)
+    with core_settings.overrides(cache_dir=str(tmp_path / "plain")):
+        monkeypatch.setattr(VectorLoop, "render", refuse)
+        plain = oc.Context("cpu_c").compile(code)
+    for routine, is_plain in ((vectors, False), (plain, True)):
+        (kernel,) = oc.explain(routine).kernels
+        assert "vectorize" in kernel.schedule
+        assert kernel.has_plain_tiles is is_plain
+        assert ("plain loops in the code" in str(oc.explain(routine))) is is_plain

@@ -58,7 +58,6 @@ _VECTORS_OF_GCC = (
     "-fno-ipa-pure-const",
     "-fno-ssa-backprop",
     "-fno-ssa-phiopt",
-    "-fno-thread-jumps",
     "-fno-tree-ccp",
     "-fno-tree-copy-prop",
     "-fno-tree-forwprop",
@@ -293,6 +292,9 @@ def _probe(chosen: CompilerCommand, arch: str) -> Compiler:
         flags += ("-fno-predictive-commoning",)
         # of pairs of numbers it drops a conversion to float32 and back: superword-level parallelism
         flags += ("-fno-tree-slp-vectorize",)
+        # it moves loads behind a condition that another one decides, and of the masked loads that
+        # it makes of these, copies of one unrolled loop get the masks of others
+        flags += ("-fno-thread-jumps",)
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     units = units_of(macros.keys())
