@@ -194,7 +194,8 @@ def stored_nodes(
                 "keep= names tensors that the compiled code computes.",
                 found=f"{tensor.describe()}, which it does not mention",
                 where=f"compiling {program.name}",
-                fix=f"add its code, such as oc.train.forward({tensor.node.name})",
+                fix=f"put its code in front, as in oc.train.forward({tensor.node.name}) + ...: "
+                "behind an update of parameters, its values are computed again, with the new ones",
             )
     reasons = {node: _reason_to_store(node, code, context, kept) for node in program.nodes}
     reasons.update(dict.fromkeys(read_again - reasons.keys(), Reason.USED_ELSEWHERE))

@@ -251,7 +251,8 @@ class Optimizer(ABC):
         steps nor decay move them, and they have no state.
 
         Args:
-            params: The parameters to update instead; frozen ones among them decay.
+            params: The parameters to update instead, such as `net.params`; frozen ones among them
+                decay.
             shard: The rows of each parameter to update, with state for them alone; None for all.
 
         Raises:
@@ -385,7 +386,7 @@ class Optimizer(ABC):
         cut = dict.fromkeys(groups) if self.reads_whole_gradients else parts
         gradients = {p: self._gradient(p, group, cut[p]) for p, group in groups.items()}
         is_last = self._accumulated(gradients, cut)
-        gate = is_last
+        gate, raw = is_last, gradients
         if self.clip_norm is not None or self.skip_outliers is not None:
             norm = state.diagnostic("gradient_norm", dtype)
             # squares leave the range of float16 far earlier than the norm
@@ -395,11 +396,14 @@ class Optimizer(ABC):
                 gate = _both(gate, self.skip_outliers.accepts(norm, state, is_last))
             if self.clip_norm is not None:
                 scale = where(norm > self.clip_norm, self.clip_norm / norm, 1.0)
-                gradients = {p: g * pointwise.cast(scale, g.dtype) for p, g in gradients.items()}
+                gradients = {
+                    p: pointwise.cast(g, state_format(p)) * pointwise.cast(scale, state_format(p))
+                    for p, g in raw.items()
+                }
         if self.skip_nonfinite or self.loss_scale is not None:
             bad = sum(
                 pointwise.cast(einsum(SUM, where(pointwise.equal(g - g, 0.0), 0.0, 1.0)), float32)
-                for g in gradients.values()
+                for g in raw.values()  # those that are clipped would be stored for it
             )
             is_finite = state.diagnostic("is_finite", float32)
             is_finite[:] = pointwise.equal(bad, 0.0)
@@ -418,7 +422,7 @@ class Optimizer(ABC):
 
     def _gradient(self, p: Tensor, group: Optimizer, rows: slice | None) -> Any:
         assert p.grad is not None
-        g: Any = pointwise.cast(p.grad if rows is None else p.grad[rows], state_format(p))
+        g: Any = p.grad if rows is None else p.grad[rows]
         if self.loss_scale is not None:
             g = g * (1.0 / self.loss_scale.value(self._state, float32))
         if group.clip_value is not None:
@@ -459,6 +463,7 @@ class Optimizer(ABC):
         """Record the update of one parameter, or of some of its rows."""
         dtype = state_format(owner)
         p = pointwise.cast(owner if rows is None else owner[rows], dtype)
+        gradient = pointwise.cast(gradient, dtype)
         rate, t = clock.rate(self.learning_rate, dtype), clock.time(dtype)
         has_decay = not (isinstance(self.weight_decay, Real) and self.weight_decay == 0)
         decay = self.weight_decay * p if has_decay else None

@@ -538,7 +538,7 @@ def _resumed(resume: Loaded, loader: object, first_step: int) -> dict[str, list[
             f"{loader!r}, in the file epoch {saved[0]}, position {saved[1]}",
             "oc.load(..., loader=loader)",
         )
-    return found
+    return found if place else {**found, "begun": [*_NO_HISTORY["begun"]]}  # the epoch begins anew
 
 
 def _waited(numbers: Sequence[float], mode: Mode) -> int:

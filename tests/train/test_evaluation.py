@@ -279,3 +279,22 @@ def test_minimizing_moves_statistics_and_counts_steps_as_updating_gradients_does
             )
     for expected, same in zip(*found, strict=True):
         np.testing.assert_allclose(same, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_metric_in_front_of_a_training_step_shares_its_scores() -> None:
+    """The same cells are dropped, and products are computed once."""
+    numbers = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    ids = np.arange(8) % 3
+    x = oc.tensor(numbers, batch_axes=1)
+    y = oc.tensor(ids, batch_axes=1, dtype="int32")
+    scores = oc.nn.mlp(hidden=[8], output=[3])(oc.nn.dropout(x, rate=0.5))
+    loss, accuracy = oc.nn.cross_entropy(scores, y), oc.nn.accuracy(scores, y)
+    opt = oc.train.SGD(learning_rate=0.5)
+    train = oc.train.grad_update(loss) + opt.update(loss)
+    ctx = oc.Context("interp")
+    step = ctx.compile(oc.train.forward(accuracy) + train, keep=[accuracy, scores])
+    assert str(step.assignments).count("matmul[neutral]") == 1
+    ctx.init_params(loss)
+    for _ in range(3):
+        step()
+        assert ctx.item(accuracy) == np.mean(ctx[scores].argmax(axis=1) == ids)

@@ -432,6 +432,18 @@ def test_the_save_at_the_end_of_an_epoch_has_its_evaluation(tmp_path: Path) -> N
     assert "loss" in str(oc.curves(run))
 
 
+def test_an_epoch_of_batches_without_a_position_begins_anew(tmp_path: Path) -> None:
+    model = Model(rate=1e-9)
+    batches = list(model.loader)
+    file = oc.train.Checkpoint(tmp_path / "m.safetensors", model.loss, model.opt)
+    (whole,) = model.fit(loader=batches).epoch_losses
+    first = model.fit(loader=batches, epochs=2, steps=4, checkpoint=file)
+    found = oc.load(file.path, model.ctx, model.loss, optimizer=model.opt)
+    run = model.fit(loader=batches, epochs=2, resume=found)
+    assert (run.step, run.first_epoch, run.epoch) == (7, 1, 2)
+    assert run.epoch_losses == pytest.approx([first.epoch_losses[0], whole], rel=1e-5)
+
+
 def test_a_loop_resumes_from_files_of_loops_alone(tmp_path: Path) -> None:
     model = Model()
     path = tmp_path / "m.safetensors"

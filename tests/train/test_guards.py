@@ -164,3 +164,15 @@ def test_an_update_apart_from_scaled_gradients_is_refused() -> None:
     optimizer = oc.train.SGD(learning_rate=0.1, loss_scale=oc.train.DynamicScale())
     with pytest.raises(oc.UsageError, match=r"opt\.minimize\(loss\)"):
         optimizer.update(oc.einsum("...=>0", p * p))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_guards_store_no_second_gradient_of_each_parameter(dtype: str) -> None:
+    with oc.Session(dtype=dtype):
+        hidden = oc.tensor(np.ones((4, 64)), batch_axes=1, dtype=dtype)
+        for _ in range(3):
+            hidden = oc.relu(oc.nn.dense(hidden, output=[64]))
+        loss = oc.mean(hidden * hidden)
+        opt = oc.train.AdamW(learning_rate=1e-3, clip_norm=1.0, skip_nonfinite=True)
+        step = oc.Context("cpu_c").compile(opt.minimize(loss))
+        assert step.memory_plan.nbytes < 2 * 4 * 64 * 64

@@ -117,7 +117,8 @@ def _state_of(optimizer: HasState, function: str) -> Iterator[tuple[str, Tensor]
         raise UsageError.at_caller(
             f"optimizer= of {function} is an optimizer, which has a `state`.",
             found=_description(optimizer),
-            fix="optimizer=oc.train.AdamW(learning_rate=1e-3)",
+            fix="optimizer=oc.train.AdamW(learning_rate=1e-3); that of a second one is part of "
+            'the subject: {**loss.params, **{f"second/{n}": t for n, t in other.state.items()}}',
         )
     if not state:
         raise UsageError.at_caller(

@@ -61,7 +61,7 @@ has another form.
 
 _CALLS = {
     "oc.placeholder": 'oc.placeholder("x", batch=[32], output=[64])',
-    "oc.param": 'oc.param("w", input=[64], output=[10])',
+    "oc.param": 'oc.param("w", input=[64], output=[10]), for 4 experts output=[4, 10]',
     "oc.declare": 'oc.declare("state", output=[10])',
     "oc.static_index": 'oc.static_index("i", range=10)',
     "oc.static_extent": 'oc.static_extent("n", max=256)',

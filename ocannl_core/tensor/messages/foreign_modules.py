@@ -94,7 +94,9 @@ FOREIGN: dict[str, str] = {
     "Flatten": "nothing: oc.nn.dense contracts all output axes",
     **dict.fromkeys(["Upsample", "interpolate"], "oc.nn.resize(x, [64, 64])"),
     **dict.fromkeys(["AdaptiveAvgPool2d", "adaptive_avg_pool2d"], "oc.nn.global_avg_pool(x)"),
-    **dict.fromkeys(["LSTM", "GRU", "RNN"], "oc.nn.lstm(x, width=16), oc.nn.gru, oc.nn.rnn"),
+    **dict.fromkeys(
+        ["LSTM", "GRU", "RNN"], "oc.nn.lstm, oc.nn.gru and oc.nn.rnn: sequences are T,N|C"
+    ),
     "MultiheadAttention": _EXACT.format("multi_head_attention(x, heads=4, width=16)"),
     "Dropout": "oc.nn.dropout(x, rate=0.1)",
     "MaxPool2d": "oc.nn.max_pool2d(x, window=2)",

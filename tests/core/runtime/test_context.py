@@ -162,7 +162,7 @@ def test_keep_names_tensors_of_the_code(context: Context, model: StepModel, toy:
 keep= names tensors that the compiled code computes.
   found  tensor other (model.py:4), which it does not mention
   where  compiling forward
-  try    add its code, such as oc.train.forward(other)\
+  try    put its code in front, as in oc.train.forward(other) + ...: behind an update of parameters, its values are computed again, with the new ones\
 """)
 
 

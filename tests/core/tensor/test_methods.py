@@ -462,7 +462,9 @@ def test_functions_of_numpy_with_arguments_of_their_own_exist_there() -> None:
 def test_calls_that_replace_layers_of_other_libraries_work() -> None:
     shapes = {"Conv1d": [6, 2], "Conv2d": [6, 6, 2], "Conv3d": [4, 4, 4, 2]}
     shapes |= {"conv1d": [6, 2], "conv3d": [4, 4, 4, 2]}
-    shapes |= {name: [6, 6, 2] for name in ("BatchNorm2d", "MaxPool2d", "AvgPool2d")}
+    of_images = "BatchNorm2d", "MaxPool2d", "AvgPool2d", "GroupNorm", "Upsample", "interpolate"
+    of_images += "AdaptiveAvgPool2d", "adaptive_avg_pool2d"
+    shapes |= {name: [6, 6, 2] for name in of_images}
     tried = []
     for name, advice in FOREIGN.items():
         call = re.search(r"oc\.nn\.\w+\((?:x|ids),? ?.*\)", advice)

@@ -227,6 +227,25 @@ def test_a_block_is_saved_with_blocks_from_outside_that_its_body_uses(tmp_path: 
     assert set(oc.load(path, ctx, y).loaded) == set(y.params.keys())
 
 
+def test_the_state_of_a_second_optimizer_is_part_of_the_subject(tmp_path: Path) -> None:
+    path, ctx = tmp_path / "m.safetensors", oc.Context("interp")
+    loss = oc.sum(oc.param("w", output=[2]) * oc.tensor([1.0, 2.0]))
+    first, second = (oc.train.Adam(learning_rate=0.1) for _ in range(2))
+    step = ctx.compile(first.minimize(loss) + second.minimize(loss))
+    ctx.init_params(loss)
+    step()
+    with pytest.raises(oc.UsageError, match="is an optimizer") as error:
+        oc.save(path, ctx, loss, optimizer=[first, second])  # type: ignore[arg-type]
+    assert "part of the subject" in error.value.fix
+    subject = {**loss.params, **{f"second/{n}": t for n, t in second.state.items()}}
+    oc.save(path, ctx, subject, optimizer=first)
+    moments = [ctx[opt.state["w.first_moment"]] for opt in (first, second)]
+    step()
+    oc.load(path, ctx, subject, optimizer=first)
+    for opt, cells in zip((first, second), moments, strict=True):
+        assert np.array_equal(ctx[opt.state["w.first_moment"]], cells)
+
+
 def test_reserved_names_and_optimizers_without_code_are_errors(tmp_path: Path) -> None:
     path, ctx = tmp_path / "m.safetensors", oc.Context("interp")
     w = oc.declare("w", output=[1])
