@@ -36,6 +36,7 @@ class LoweredFacts:
     partly_written: frozenset[TensorNode]
 
 
+@dataclass(slots=True, eq=False)
 class LoweredCode:
     """The loops of a program, perhaps with definitions of nodes of earlier routines in front.
 
@@ -46,20 +47,12 @@ class LoweredCode:
         recipes: The definitions in front.
     """
 
-    def __init__(
-        self,
-        facts: LoweredFacts,
-        lower: Callable[[], LoopProgram],
-        nodes: Mapping[TensorNode, NodeInfo],
-        indices: tuple[StaticIndex, ...],
-        recipes: tuple[Recipe, ...] = (),
-    ) -> None:
-        self.facts = facts
-        self.nodes = nodes
-        self.indices = indices
-        self.recipes = recipes
-        self._lower = lower
-        self._program: LoopProgram | None = None
+    facts: LoweredFacts
+    _lower: Callable[[], LoopProgram]
+    nodes: Mapping[TensorNode, NodeInfo]
+    indices: tuple[StaticIndex, ...]
+    recipes: tuple[Recipe, ...] = ()
+    _program: LoopProgram | None = None
 
     @classmethod
     def of(

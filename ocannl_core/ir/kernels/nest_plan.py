@@ -10,7 +10,7 @@ they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import is_
+from operator import attrgetter, is_
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels import nodes as kernel_ir
@@ -174,25 +174,26 @@ def joint_title(titles: Iterable[str]) -> str:
 
 def mentioned(step: NestStep) -> frozenset[TensorNode]:
     """Return the nodes that a step reads or writes."""
-    match step:
-        case NestKernel(nest):
-            return nest.mentioned
-        case RowGroup():
-            return frozenset().union(*(each.mentioned for each in step.nests))
-        case RepeatedSteps(steps=steps, scratch=scratch):
-            return frozenset().union(*map(mentioned, steps)).difference(scratch)
-        case _:
-            return frozenset(kernel_ir.nodes_of_step(step))
+    return _nodes(step, attrgetter("mentioned"), kernel_ir.nodes_of_step)
 
 
 def written(step: NestStep) -> frozenset[TensorNode]:
     """Return the nodes that a step writes."""
+    return _nodes(step, attrgetter("written"), kernel_ir.nodes_written)
+
+
+def _nodes(
+    step: NestStep,
+    of_nest: Callable[[KernelNest], frozenset[TensorNode]],
+    of_step: Callable[[kernel_ir.LeafStep], Iterable[TensorNode]],
+) -> frozenset[TensorNode]:
     match step:
         case NestKernel(nest):
-            return nest.written
+            return of_nest(nest)
         case RowGroup():
-            return frozenset().union(*(each.written for each in step.nests))
+            return frozenset().union(*map(of_nest, step.nests))
         case RepeatedSteps(steps=steps, scratch=scratch):
-            return frozenset().union(*map(written, steps)).difference(scratch)
+            inside = (_nodes(each, of_nest, of_step) for each in steps)
+            return frozenset().union(*inside).difference(scratch)
         case _:
-            return frozenset(kernel_ir.nodes_written(step))
+            return frozenset(of_step(step))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from typing import assert_never
 
 from ocannl_core.base.errors import VerifyError
@@ -87,10 +88,7 @@ class _Checker:
         self.pending.extend(reversed(work))
 
     def inside(self, node: Node) -> tuple[Callable[[], None], ...]:
-        return tuple(self._visitor(child) for child in children(node))
-
-    def _visitor(self, child: Node) -> Callable[[], None]:
-        return lambda: self.visit(child)
+        return tuple(partial(self.visit, child) for child in children(node))
 
     def statement(self, stmt: ir.Stmt) -> None:
         match stmt:

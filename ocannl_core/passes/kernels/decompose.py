@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import assert_never, cast
 
-from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement, StepRule
 from ocannl_core.ir.loops import nodes as ir
@@ -76,20 +76,14 @@ def _is_one_instruction(node: Node) -> bool:
     return isinstance(node, ir.For) and node.kind in (ir.AxisKind.TILE, ir.AxisKind.DOT)
 
 
+@dataclass(slots=True)
 class _Rules:
     """The rewrite of expressions of one kernel."""
 
-    def __init__(
-        self,
-        expanded: frozenset[Op],
-        formats: tuple[DType, ...] | None,
-        fresh: Fresh,
-        kept: IdentityMap[Node, None],
-    ) -> None:
-        self._expanded = expanded
-        self._formats = formats
-        self._fresh = fresh
-        self._kept = kept
+    _expanded: frozenset[Op]
+    _formats: tuple[DType, ...] | None
+    _fresh: Fresh
+    _kept: IdentityMap[Node, None]
 
     def decomposed(self, expr: ir.Expr) -> ir.Expr:
         if not isinstance(expr, ir.Unary | ir.Binary | ir.Ternary) or expr.op not in self._expanded:
