@@ -43,13 +43,6 @@ class AlgebraicRule:
     text: str
     replacement: Replacement
 
-    def apply(self, expr: Expr) -> Expr | None:
-        """Return the replacement of an expression, None if the rule does not apply."""
-        found = self.replacement(expr)
-        if found is None and isinstance(expr, Binary) and expr.op.value.is_commutative:
-            return self.replacement(Binary(expr.op, expr.right, expr.left, expr.dtype))
-        return found
-
 
 RULES: dict[Op, tuple[AlgebraicRule, ...]] = {}
 """The rules by the operator at the root, in the order in which they are tried."""
@@ -73,15 +66,25 @@ def simplify_once(expr: Expr) -> Expr | None:
             folded = fold_constants(expr)
             if folded is not None:
                 return folded
-            for law in RULES.get(op, ()):
-                replacement = law.apply(expr)
-                if replacement is not None:
-                    return replacement
+            rules = RULES.get(op, ())
+            orders = orders_of(expr) if rules else ()
+            for law in rules:
+                for each in orders:
+                    replacement = law.replacement(each)
+                    if replacement is not None:
+                        return replacement
             return None
         case IndexValue(FixedIndex(value), dtype):  # index value 3 --> 3
             return constant(value, dtype)
         case _:
             return None
+
+
+def orders_of(expr: Expr) -> tuple[Expr, ...]:
+    """Return an expression, and the one with exchanged operands if its primitive commutes."""
+    if isinstance(expr, Binary) and expr.op.value.is_commutative:
+        return expr, Binary(expr.op, expr.right, expr.left, expr.dtype)
+    return (expr,)
 
 
 def apply_rules(expr: Expr) -> Expr:
