@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import prod
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -103,65 +104,50 @@ def search_placements(
         The fastest placements, None where nothing was tried or they are in force; the report.
     """
     start = time.perf_counter()
-    name, known = request.lowered.name, placement_cache(request.target).find(request)
+    known = placement_cache(request.target).find(request)
     plain = replace(request, tuned=None)
+
+    def tuning(
+        found: PlacementResult,
+        candidates: int,
+        tried: Sequence[Arm] = (),
+        left: int = 0,
+        **facts: Any,
+    ) -> PlacementTuning:
+        name, spent = request.lowered.name, time.perf_counter() - start
+        times = found.default_seconds, found.seconds
+        arms = tuple(tried)
+        return PlacementTuning(
+            name, candidates, *times, found.flips, arms, left, budget, spent, **facts
+        )
+
     if known is not None and known.is_complete and not again:
         is_used = request.tuned is not None and request.tuned.measured == known
         winner = None if is_used else _compiled(apply_result(plain, known), generate)
-        return winner, _known_report(name, known, budget, time.perf_counter() - start)
+        return winner, tuning(known, known.candidates, is_known=True)
+    nothing = PlacementResult((), 0.0, 0.0, 0)
     code, candidates = find_candidates(plain, generate)
     search = _Search(plain, generate, code, candidates, start + budget, in_use)
     try:
         search.begin(memory)
     except _ArmError as error:
-        spent = time.perf_counter() - start
-        nothing = PlacementTuning(
-            name, len(candidates), 0.0, 0.0, (), (), 0, budget, spent, problem=str(error)
-        )
-        report(nothing)
-        return None, nothing
+        failed = tuning(nothing, len(candidates), problem=str(error))
+        report(failed)
+        return None, failed
     measured = search.run() if candidates else None
     if measured is not None:
         placement_cache(plain.target).keep(plain, measured)
-    found = measured or PlacementResult((), 0.0, 0.0, 0)
-    tuning = PlacementTuning(
-        name,
-        len(candidates),
-        found.default_seconds,
-        found.seconds,
-        found.flips,
-        tuple(search.arms),
-        search.left,
-        budget,
-        time.perf_counter() - start,
-    )
-    report(tuning)
+    found = tuning(measured or nothing, len(candidates), search.arms, search.left)
+    report(found)
     if measured is None:
-        return None, tuning
+        return None, found
     best = search.best
-    return Winner(apply_result(plain, found), best.code, best.executable), tuning
+    return Winner(apply_result(plain, measured), best.code, best.executable), found
 
 
 def _compiled(request: CompileRequest, generate: Generate) -> Winner:
     code = generate(request)
     return Winner(request, code, request.backend.compile(code.source, request.target))
-
-
-def _known_report(
-    name: str, known: PlacementResult, budget: float, spent: float
-) -> PlacementTuning:
-    return PlacementTuning(
-        name,
-        known.candidates,
-        known.default_seconds,
-        known.seconds,
-        known.flips,
-        (),
-        0,
-        budget,
-        spent,
-        is_known=True,
-    )
 
 
 @dataclass(slots=True, eq=False)
