@@ -142,14 +142,11 @@ _HERE = str(Path(__file__).resolve().parent)
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A wrapper plugin.
-
-    Attributes:
-        owner: The plugin and its distribution, for messages.
-    """
+    """A wrapper plugin."""
 
     name: str
     owner: str
+    """The plugin and its distribution, for messages."""
     plugin: object
 
 

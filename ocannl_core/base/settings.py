@@ -312,31 +312,25 @@ _TABLE = ConfigTable(
 
 @dataclass(frozen=True, slots=True)
 class SettingReport:
-    """One setting for a report.
-
-    Attributes:
-        name: The name in `overrides` and in configuration files.
-        value: The value in force.
-        source: `overrides(...)`, an option, a variable, the path of a file, or `default`.
-        doc: The documentation of the setting.
-    """
+    """One setting for a report."""
 
     name: str
+    """The name in `overrides` and in configuration files."""
     value: object
+    """The value in force."""
     source: str
+    """`overrides(...)`, an option, a variable, the path of a file, or `default`."""
     doc: str
+    """The documentation of the setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """All settings at one moment.
-
-    Attributes:
-        plugins: The values of plugins' settings by full name, the strongest source last.
-    """
+    """All settings at one moment."""
 
     core: Settings
     plugins: dict[str, tuple[GivenValue, ...]]
+    """The values of plugins' settings by full name, the strongest source last."""
 
 
 _overrides: ContextVar[tuple[Resolved, ...]] = ContextVar("ocannl settings overrides", default=())

@@ -48,14 +48,11 @@ _WORDS = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in SETTINGS.it
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """The text of a program with new names.
-
-    Attributes:
-        notes: Lines with old names that a person has to rewrite, with the reason.
-    """
+    """The text of a program with new names."""
 
     text: str
     notes: tuple[str, ...] = ()
+    """Lines with old names that a person has to rewrite, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

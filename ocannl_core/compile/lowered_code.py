@@ -38,20 +38,17 @@ class LoweredFacts:
 
 @dataclass(slots=True, eq=False)
 class LoweredCode:
-    """The loops of a program, perhaps with definitions of nodes of earlier routines in front.
-
-    Attributes:
-        facts: The facts about the loops of the program alone.
-        nodes: The infos of the accessed nodes, of the definitions too.
-        indices: The static indices, of the definitions too.
-        recipes: The definitions in front.
-    """
+    """The loops of a program, perhaps with definitions of nodes of earlier routines in front."""
 
     facts: LoweredFacts
+    """The facts about the loops of the program alone."""
     _lower: Callable[[], LoopProgram]
     nodes: Mapping[TensorNode, NodeInfo]
+    """The infos of the accessed nodes, of the definitions too."""
     indices: tuple[StaticIndex, ...]
+    """The static indices, of the definitions too."""
     recipes: tuple[Recipe, ...] = ()
+    """The definitions in front."""
     _program: LoopProgram | None = None
 
     @classmethod

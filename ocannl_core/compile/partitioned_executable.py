@@ -41,16 +41,13 @@ Action = Callable[[Values], None]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A copy of the cells of a node from one device to another.
-
-    Attributes:
-        source: The number of the device that has the value.
-        destination: The number of the device that needs it.
-    """
+    """A copy of the cells of a node from one device to another."""
 
     node: TensorNode
     source: int
+    """The number of the device that has the value."""
     destination: int
+    """The number of the device that needs it."""
 
 
 @dataclass(frozen=True, slots=True)

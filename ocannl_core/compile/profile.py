@@ -53,17 +53,14 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The execution times of the kernels of a routine; printing it shows a table.
-
-    Attributes:
-        name: The routine's name.
-        kernels: Its steps in the order of execution.
-        rounds: The number of measurements of each.
-    """
+    """The execution times of the kernels of a routine; printing it shows a table."""
 
     name: str
+    """The routine's name."""
     kernels: tuple[KernelTime, ...]
+    """Its steps in the order of execution."""
     rounds: int
+    """The number of measurements of each."""
 
     @property
     def seconds(self) -> float:
@@ -179,17 +176,14 @@ def profile(
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """A step to measure.
-
-    Attributes:
-        time: What the result says about it; its seconds are still 0.
-        run: Runs it, and returns the seconds that it took.
-        count: The number of times that it runs.
-    """
+    """A step to measure."""
 
     time: KernelTime
+    """The facts of the result; the seconds are still 0."""
     run: Callable[[], float]
+    """Runs it, and returns the seconds that it took."""
     count: int = 1
+    """The number of times that it runs."""
 
 
 def timed_step(

@@ -36,17 +36,14 @@ _SHOWN_CONSTRAINTS = 3
 
 @dataclass(frozen=True, slots=True)
 class TensorExplanation:
-    """An explanation of a tensor's shape.
-
-    Attributes:
-        shape: The shape inferred so far.
-        rows: The constraints that decided each row and axis, in the order batch, input, output.
-    """
+    """An explanation of a tensor's shape."""
 
     name: str
     origin: Origin
     shape: Shape
+    """The shape inferred so far."""
     rows: tuple[RowReport, ...]
+    """The constraints that decided each row and axis, in the order batch, input, output."""
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.shape}", f"  made by {self.origin}"]
@@ -57,27 +54,24 @@ class TensorExplanation:
 
 @dataclass(frozen=True, slots=True)
 class NodeExplanation:
-    """The placement of a node's cells.
-
-    Attributes:
-        dtype: The number format of its cells.
-        dims: Extents in buffer order, without margins.
-        padding: Margins per axis; empty when there are none.
-        reason: The reason for this mode; empty if there is none.
-        advice: A change that leads to another mode; empty if there is none.
-        nbytes: The memory it takes; 0 for nodes that are never stored.
-        extents: The extent at run time of each axis that has one; empty if all sizes are constant.
-    """
+    """The placement of a node's cells."""
 
     name: str
     dtype: DType
+    """The number format of its cells."""
     dims: tuple[int, ...]
+    """Extents in buffer order, without margins."""
     padding: tuple[Margin, ...]
+    """Margins per axis; empty when there are none."""
     mode: MemoryMode
     reason: str
+    """The reason for this mode; empty if there is none."""
     advice: str
+    """A change that leads to another mode; empty if there is none."""
     nbytes: int
+    """The memory it takes; 0 for nodes that are never stored."""
     extents: tuple[StaticExtent | None, ...] = ()
+    """The extent at run time of each axis that has one; empty if all sizes are constant."""
 
 
 @dataclass(frozen=True, slots=True)

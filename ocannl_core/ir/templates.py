@@ -32,17 +32,14 @@ Key = tuple[object, ...]
 
 
 class CanonicalForm(NamedTuple):
-    """A canonical form.
-
-    Attributes:
-        key: Equal for values that are equal up to names.
-        names: The nodes and index variables of the value, in the order of first use.
-        scalars: The numbers of its scalars.
-    """
+    """A canonical form."""
 
     key: Key
+    """Equal for values that are equal up to names."""
     names: tuple[Any, ...]
+    """The nodes and index variables of the value, in the order of first use."""
     scalars: tuple[int, ...]
+    """The numbers of its scalars."""
 
 
 _shares: ContextVar[bool] = ContextVar("_shares", default=True)

@@ -131,21 +131,18 @@ def limit_of_settings() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """The memory of a context, by label; printable.
-
-    Attributes:
-        entries: What the lineage of the context holds, largest first.
-        in_use: The bytes of all contexts and routines on the device.
-        limit: The greatest number that the setting `device_memory` allows; None for no limit.
-        statistics: The memory as the driver of the device counts it; None if it does not.
-    """
+    """The memory of a context, by label; printable."""
 
     device: str
     entries: tuple[MemoryEntry, ...]
+    """The memory of the context's lineage, largest first."""
     in_use: int
+    """The bytes of all contexts and routines on the device."""
     peak: int
     limit: int | None
+    """The greatest number that the setting `device_memory` allows; None for no limit."""
     statistics: MemoryStatistics | None = None
+    """The memory as the driver of the device counts it; None if it does not."""
 
     @property
     def nbytes(self) -> int:

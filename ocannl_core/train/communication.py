@@ -35,17 +35,14 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parcel:
-    """The messages between this process and another one in an exchange.
-
-    Attributes:
-        process: The number of the other process.
-        sent: The cells that it gets, one after the other.
-        received: The memory for the cells that it sends, one after the other.
-    """
+    """The messages between this process and another one in an exchange."""
 
     process: int
+    """The number of the other process."""
     sent: tuple[Cells, ...]
+    """The cells that it gets, one after the other."""
     received: tuple[Cells, ...]
+    """The memory for the cells that it sends, one after the other."""
 
 
 @runtime_checkable

@@ -45,28 +45,25 @@ class BucketProgress(Enum):
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """Summands that travel together.
-
-    Attributes:
-        number: Its place in the order of buckets.
-        sent: The windows that are sent before the additions.
-        inbox: The windows that receive rows of other processes.
-        sums: The windows of the sums.
-        scatter: The messages of spans.
-        gather: The messages of sums.
-        additions: The code of the additions; None if this process adds up no row.
-        started: The time at which the messages in flight were started.
-    """
+    """Summands that travel together."""
 
     number: int
+    """Its place in the order of buckets."""
     sent: tuple[MessageWindow, ...]
+    """The windows that are sent before the additions."""
     inbox: tuple[MessageWindow, ...]
+    """The windows that receive rows of other processes."""
     sums: tuple[MessageWindow, ...]
+    """The windows of the sums."""
     scatter: Exchange
+    """The messages of spans."""
     gather: Exchange
+    """The messages of sums."""
     additions: Routine | None
+    """The code of the additions; None if this process adds up no row."""
     progress: BucketProgress = BucketProgress.COMPLETE
     started: float = 0.0
+    """The time at which the messages in flight were started."""
 
     @property
     def in_flight(self) -> Exchange | None:

@@ -38,15 +38,12 @@ _PRIVATE = frozenset({ir.Scope.KERNEL, ir.Scope.THREAD})
 
 @dataclass(frozen=True, slots=True)
 class DeviceAxis:
-    """A loop that the device runs.
-
-    Attributes:
-        index: The number of the iteration that a thread runs, counted from the loop's start.
-        condition: The test that there is such an iteration; empty if the device runs no others.
-    """
+    """A loop that the device runs."""
 
     index: str
+    """The number of the iteration that a thread runs, counted from the loop's start."""
     condition: str
+    """The test that there is such an iteration; empty if the device runs no others."""
 
     @property
     def is_full(self) -> bool:

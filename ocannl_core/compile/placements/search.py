@@ -65,16 +65,13 @@ class Winner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Variant:
-    """The routine with some flips.
-
-    Attributes:
-        trial: The code on memory of its own.
-    """
+    """The routine with some flips."""
 
     flips: frozenset[PlacementCandidate]
     code: GeneratedCode
     executable: Executable
     trial: trial_memory.Trial
+    """The code on memory of its own."""
 
 
 class _ArmError(Exception):
@@ -152,23 +149,20 @@ def _compiled(request: CompileRequest, generate: Generate) -> Winner:
 
 @dataclass(slots=True, eq=False)
 class _Search:
-    """The search for the fastest placements of one program.
-
-    Attributes:
-        candidates: The nodes that may be flipped, the most promising first.
-        end: The time at which the budget is spent.
-        in_use: The bytes of the device that other memory takes.
-        left: The number of candidates that were not flipped in the end, for lack of time.
-    """
+    """The search for the fastest placements of one program."""
 
     request: CompileRequest
     generate: Generate
     code: GeneratedCode
     candidates: Sequence[PlacementCandidate]
+    """The nodes that may be flipped, the most promising first."""
     end: float
+    """The time at which the budget is spent."""
     in_use: int
+    """The bytes of the device that other memory takes."""
     arms: list[Arm] = field(default_factory=list)
     left: int = 0
+    """The number of candidates that were not flipped in the end, for lack of time."""
     best: _Variant = field(init=False)
     _default: _Variant = field(init=False)
     _memory: trial_memory.TrialMemory = field(init=False)

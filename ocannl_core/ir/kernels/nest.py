@@ -171,18 +171,15 @@ class Reduction:
 
 @dataclass(frozen=True)  # without slots: properties are cached
 class KernelNest:
-    """A loop nest whose cells are independent of each other.
-
-    Attributes:
-        reduction: The reduction of each cell; None if there is none.
-        epilogue: Stores that run once for each cell, after its reduction.
-        around: The variables of known loops around it, which count from 0, and their extents.
-    """
+    """A loop nest whose cells are independent of each other."""
 
     axes: tuple[LoopAxis, ...]
     reduction: Reduction | None
+    """The reduction of each cell; None if there is none."""
     epilogue: tuple[ir.Store, ...]
+    """Stores that run once for each cell, after its reduction."""
     around: tuple[tuple[LoopVar, int], ...] = ()
+    """The variables of known loops around it, which count from 0, and their extents."""
 
     @property
     def required_reduction(self) -> Reduction:

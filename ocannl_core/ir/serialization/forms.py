@@ -37,14 +37,12 @@ class NotDataError(TypeError):
 class Numbering:
     """Numbers of objects that are compared by identity, shared by the values that mention them:
     tensor nodes, loop variables, static indices.
-
-    Attributes:
-        numbers: The objects in order.
-        known: The number of objects that a reader has; it creates the others.
     """
 
     numbers: dict[object, int] = field(default_factory=dict)
+    """The objects in order."""
     known: int = 0
+    """The number of objects that a reader has; it creates the others."""
 
     @classmethod
     def of(cls, things: Iterable[object]) -> Numbering:

@@ -204,18 +204,15 @@ class _NotInlinableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _ReachingDefinition:
-    """The reaching definition of the node.
-
-    Attributes:
-        is_inside: True if the nest of the reads stores it.
-        is_complete: True if it assigns every cell.
-    """
+    """The reaching definition of the node."""
 
     value: Expr
     indices: tuple[AxisIndex, ...]
     ranges: Mapping[IndexVar, Range]
     is_inside: bool
+    """True if the nest of the reads stores it."""
     is_complete: bool
+    """True if it assigns every cell."""
 
 
 class _Inliner:

@@ -59,18 +59,15 @@ def eliminate_common_subexpressions(
 
 @dataclass(slots=True, eq=False)
 class _RepeatedValue:
-    """A value at its first computation, available to later ones.
-
-    Attributes:
-        holder: The scalar that the program already assigns it to, and the version of that scalar.
-        can_be_shared: False in a branch that may not run.
-    """
+    """A value at its first computation, available to later ones."""
 
     cost: int
     least_saved: int
     can_be_shared: bool
+    """False in a branch that may not run."""
     uses: int = 1
     holder: tuple[ir.Local, int] | None = None
+    """The scalar that the program already assigns it to, and the version of that scalar."""
     local: ir.Local | None = None
 
     @property

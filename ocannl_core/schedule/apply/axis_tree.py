@@ -23,15 +23,12 @@ from ocannl_core.ir.loops.traverse import free_variables
 
 @dataclass(frozen=True, slots=True)
 class IterationRange:
-    """Iterations of a loop with equal extents inside.
-
-    Attributes:
-        size: The iterations of a block; 1 for leaves that are no block numbers.
-    """
+    """Iterations of a loop with equal extents inside."""
 
     count: int
     first: int
     size: int
+    """The iterations of a block; 1 for leaves that are no block numbers."""
     start: int
 
 
@@ -158,14 +155,11 @@ class AxisTree:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A point in the loops that are open, and the extents of those inside.
-
-    Attributes:
-        extents: The iterations of parts with a known extent: axes, and blocks of bound number.
-    """
+    """A point in the loops that are open, and the extents of those inside."""
 
     tree: AxisTree
     extents: Mapping[str, int]
+    """The iterations of parts with a known extent: axes, and blocks of bound number."""
     numbers: Mapping[str, AxisIndex] = field(default_factory=dict)
     starts: Mapping[str, AxisIndex] = field(default_factory=dict)
 

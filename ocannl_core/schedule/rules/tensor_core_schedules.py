@@ -60,17 +60,14 @@ ROW_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class StagedOperand:
-    """A factor in shared memory.
-
-    Attributes:
-        axes: The axes of the nest that are its rows and columns in shared memory.
-        width: The neighbouring cells that one instruction copies; 0 if a thread computes them.
-    """
+    """A factor in shared memory."""
 
     position: int
     fragment: Fragment
     axes: tuple[str, str]
+    """The axes of the nest that are its rows and columns in shared memory."""
     width: int
+    """The neighbouring cells that one instruction copies; 0 if a thread computes them."""
     dtype: DType
 
 

@@ -60,16 +60,13 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class RowEqual:
-    """Equality of two rows.
-
-    Attributes:
-        skipped: The number of axes to the right of these rows that are compared already.
-    """
+    """Equality of two rows."""
 
     left: Row
     right: Row
     origin: Origin = field(compare=False)
     skipped: int = field(default=0, compare=False)
+    """The number of axes to the right of these rows that are compared already."""
 
 
 class NamedAxis(NamedTuple):
@@ -118,17 +115,14 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class TotalElements:
-    """The total number of cells of rows.
-
-    Attributes:
-        rows: The rows; the one that takes the remaining factor comes last.
-        divided_by: Divisors of the count.
-    """
+    """The total number of cells of rows."""
 
     rows: tuple[Row, ...]
+    """The rows; the one that takes the remaining factor comes last."""
     count: int | Strided
     origin: Origin = field(compare=False)
     divided_by: tuple[Dim, ...] = ()
+    """Divisors of the count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,18 +198,16 @@ class SliceLength:
 class Subscript:
     """The axes that keys take from a tensor. It waits for the numbers of axes that decide the rows
     of the keys.
-
-    Attributes:
-        result: The shape of `x[keys]`.
-        operand: The shape of `x`.
-        is_written: True if the positions are written, which lengthens axes of open size.
     """
 
     result: Shape
+    """The shape of `x[keys]`."""
     operand: Shape
+    """The shape of `x`."""
     keys: Keys
     origin: Origin = field(compare=False)
     is_written: bool = False
+    """True if the positions are written, which lengthens axes of open size."""
 
 
 DimConstraint = DimEqual | DimBelow | AtLeast | SliceLength

@@ -50,14 +50,11 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bound of an open size or row.
-
-    Attributes:
-        origin: The operation that imposes it; None for a rule of inference itself.
-    """
+    """A bound of an open size or row."""
 
     text: str
     origin: Origin | None = None
+    """The operation that imposes it; None for a rule of inference itself."""
 
     def __str__(self) -> str:
         return f"{self.text} [{self.origin}]" if self.origin else self.text
@@ -87,16 +84,13 @@ class AxisReport:
 
 @dataclass(frozen=True, slots=True)
 class RowReport:
-    """One row of a shape. The other attributes are as in `AxisReport`, for its number of axes.
-
-    Attributes:
-        row: The row as far as it is known.
-        axes: Its axes, left to right.
-    """
+    """One row of a shape. The other attributes are as in `AxisReport`, for its number of axes."""
 
     kind: RowKind
     row: Row
+    """The row as far as it is known."""
     axes: tuple[AxisReport, ...]
+    """Its axes, left to right."""
     certainty: Certainty
     because: tuple[Origin, ...] = ()
     guesses: tuple[Guess, ...] = ()

@@ -35,13 +35,10 @@ _OUTPUT = 1
 
 
 class _Place(NamedTuple):
-    """The place of the selected axis.
-
-    Attributes:
-        row: The number of its row in buffer order.
-    """
+    """The place of the selected axis."""
 
     row: int
+    """The number of its row in buffer order."""
     before: Row
     dim: Dim
     after: Row

@@ -86,17 +86,14 @@ def slot_texts(slots: Sequence[formulas.Variable]) -> Mapping[formulas.Variable,
 
 @dataclass(frozen=True, slots=True)
 class SlotAssignment:
-    """`target = target combine value`, after a reset of the target if `reset`.
-
-    Attributes:
-        logic: The logic that is stated for the assignment, or None.
-    """
+    """`target = target combine value`, after a reset of the target if `reset`."""
 
     target: formulas.Variable
     combine: BinaryOp
     reset: bool
     value: formulas.Formula
     logic: Logic | None = None
+    """The logic that is stated for the assignment, or None."""
 
     @property
     def part(self) -> ConcatPart:

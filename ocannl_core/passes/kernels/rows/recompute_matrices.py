@@ -174,20 +174,17 @@ def _expanded(
 
 @dataclass(frozen=True, slots=True)
 class _Recomputation:
-    """Nests to run again.
-
-    Attributes:
-        end: The first position at which they can.
-        reader: The position of the first step that reads a matrix.
-        nests: The nests, with nodes of their own.
-        copies: The nodes of those nests for the nodes of the plan.
-    """
+    """Nests to run again."""
 
     plan: NestPlan
     end: int
+    """The first position at which they can."""
     reader: int
+    """The position of the first step that reads a matrix."""
     nests: tuple[NestKernel, ...]
+    """The nests, with nodes of their own."""
     copies: dict[TensorNode, TensorNode]
+    """The nodes of those nests for the nodes of the plan."""
 
     def plan_at(self, position: int) -> NestPlan:
         """Return the plan that recomputes at a position, and reads the matrices next."""
