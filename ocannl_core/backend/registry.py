@@ -92,14 +92,12 @@ class PluginEntry:
 
 @dataclass(slots=True)
 class _Plugins:
-    """The plugins of one entry-point group, their loaders and their errors.
-
-    Attributes:
-        entries: The plugins by name. One that is not used, because another one of its name comes
-            first, has the key `NAME@DISTRIBUTION`.
-    """
+    """The plugins of one entry-point group, their loaders and their errors."""
 
     entries: dict[str, PluginEntry]
+    """The plugins by name. One that is not used, because another one of its name comes first, has
+    the key `NAME@DISTRIBUTION`.
+    """
     readers: dict[str, Callable[[], object]]
     errors: dict[str, PluginError]
 

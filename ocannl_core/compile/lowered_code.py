@@ -21,19 +21,17 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 
 @dataclass(frozen=True, slots=True)
 class LoweredFacts:
-    """Facts about lowered code, which follow from its assignments.
-
-    Attributes:
-        nodes: The nodes that it accesses, in order of first use.
-        indices: Its static indices, in the order in which a call takes their values.
-        partly_written: The nodes, among given ones, with cells that keep the values from outside
-            while the code writes others.
-    """
+    """Facts about lowered code, which follow from its assignments."""
 
     nodes: tuple[TensorNode, ...]
+    """The nodes that it accesses, in order of first use."""
     indices: tuple[StaticIndex, ...]
+    """Its static indices, in the order in which a call takes their values."""
     usage: Usage
     partly_written: frozenset[TensorNode]
+    """The nodes, among given ones, with cells that keep the values from outside while the code
+    writes others.
+    """
 
 
 @dataclass(slots=True, eq=False)

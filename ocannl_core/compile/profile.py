@@ -31,24 +31,22 @@ _LEAST_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """The execution time of one step of a routine.
-
-    Attributes:
-        position: Its number in the order of execution, from 1.
-        seconds: The least time of all rounds: by the clock of the device if its backend reads it,
-            else with the call from Python, some tenths of a microsecond. For a step that repeats,
-            the first iteration is measured, and multiplied by their number.
-        schedule: Its schedule as text; empty for plain loops.
-        nbytes: The bytes of the memory that it reads or writes.
-        arena_bytes: The bytes of the routine's own memory that hold values during the step.
-    """
+    """The execution time of one step of a routine."""
 
     position: int
+    """Its number in the order of execution, from 1."""
     title: str
     seconds: float
+    """The least time of all rounds: by the clock of the device if its backend reads it, else with
+    the call from Python, some tenths of a microsecond. For a step that repeats, the first iteration
+    is measured, and multiplied by their number.
+    """
     schedule: str = ""
+    """Its schedule as text; empty for plain loops."""
     nbytes: int = 0
+    """The bytes of the memory that it reads or writes."""
     arena_bytes: int = 0
+    """The bytes of the routine's own memory that hold values during the step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,21 +40,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """The arguments of `Context.compile` beside the code.
-
-    Attributes:
-        keep: The tensors to store instead of the results; None to store the results.
-        name: The name of the routine; None to take the computation's.
-        inline: The tensors to compute wherever they are read.
-        are_shared: True if `bindings` and `keep` are for several computations, each of which takes
-            those that it mentions.
-    """
+    """The arguments of `Context.compile` beside the code."""
 
     bindings: tuple[StaticIndex, ...] = ()
     keep: tuple[Tensor, ...] | None = None
+    """The tensors to store instead of the results; None to store the results."""
     name: str | None = None
+    """The name of the routine; None to take the computation's."""
     inline: tuple[Tensor, ...] = ()
+    """The tensors to compute wherever they are read."""
     are_shared: bool = False
+    """True if `bindings` and `keep` are for several computations, each of which takes those that it
+    mentions.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +151,17 @@ class AbsentDevice:
 
 @dataclass(frozen=True, slots=True)
 class OptimizedProgram:
-    """A program after the passes over loops.
-
-    Attributes:
-        placements: The placement of each node, with its reason.
-        definitions: Definitions of nodes that the routine computes and does not store, for later
-            routines to inline.
-        usage: The reads and writes of the program.
-    """
+    """A program after the passes over loops."""
 
     optimized: LoopProgram
     placements: Mapping[TensorNode, Placement]
+    """The placement of each node, with its reason."""
     definitions: Mapping[TensorNode, Definition]
+    """Definitions of nodes that the routine computes and does not store, for later routines to
+    inline.
+    """
     usage: Usage
+    """The reads and writes of the program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,25 +109,23 @@ class KernelExplanation:
 
 @dataclass(frozen=True, slots=True)
 class RoutineExplanation:
-    """An explanation of a routine.
-
-    Attributes:
-        nodes: All nodes of the routine, oldest first.
-        kernels: Its steps in the order of execution.
-        memory: The memory plan of its scratch nodes, on backends that keep them in one arena.
-        measured: The result of a search over placements here, with times; None without one.
-        unused: The placements of that result that are not in force, with the reasons.
-        devices: The devices of its kernels and the transfers between them, as lines in the order of
-            execution; empty if all run on the context's own device.
-    """
+    """An explanation of a routine."""
 
     name: str
     nodes: tuple[NodeExplanation, ...]
+    """All nodes of the routine, oldest first."""
     kernels: tuple[KernelExplanation, ...]
+    """Its steps in the order of execution."""
     memory: MemoryPlan
+    """The memory plan of its scratch nodes, on backends that keep them in one arena."""
     measured: PlacementResult | None = None
+    """The result of a search over placements here, with times; None without one."""
     unused: tuple[str, ...] = ()
+    """The placements of that result that are not in force, with the reasons."""
     devices: tuple[str, ...] = ()
+    """The devices of its kernels and the transfers between them, as lines in the order of
+    execution; empty if all run on the context's own device.
+    """
 
     @property
     def nbytes(self) -> int:

@@ -21,19 +21,17 @@ _MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MemoryEntry:
-    """Memory of a device.
-
-    Attributes:
-        label: The tensor, or the routine whose scratch it is.
-        kind: `parameter`, `gradient`, `placeholder`, `literal`, `statistic`, `tensor`, `key` of
-            random numbers, `merge buffer` or `scratch`.
-        lineage: The identity of the contexts that hold it; None if several lineages share it.
-    """
+    """Memory of a device."""
 
     label: str
+    """The tensor, or the routine whose scratch it is."""
     kind: str
+    """`parameter`, `gradient`, `placeholder`, `literal`, `statistic`, `tensor`, `key` of random
+    numbers, `merge buffer` or `scratch`.
+    """
     nbytes: int
     lineage: object = None
+    """The identity of the contexts that hold it; None if several lineages share it."""
 
 
 class Account:

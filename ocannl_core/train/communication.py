@@ -19,18 +19,16 @@ from ocannl_core.ir.host_arrays import Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Consecutive bytes in memory.
-
-    Attributes:
-        memory: A contiguous array of this process; or memory of a device, with
-            `__cuda_array_interface__`, for a communicator that passes it to the network.
-        start: The first byte.
-        nbytes: The number of bytes.
-    """
+    """Consecutive bytes in memory."""
 
     memory: Array | Buffer
+    """A contiguous array of this process; or memory of a device, with `__cuda_array_interface__`,
+    for a communicator that passes it to the network.
+    """
     start: int
+    """The first byte."""
     nbytes: int
+    """The number of bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

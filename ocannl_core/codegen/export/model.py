@@ -83,27 +83,25 @@ class IndexArgument:
 
 @dataclass(frozen=True, slots=True)
 class ExportedFunction:
-    """A routine as a C function.
-
-    Attributes:
-        source: Its kernels and their launches.
-        inputs: The tensors that callers give, in the order of arguments.
-        outputs: The results, in the order of arguments. A tensor that is an input as well has
-            another name here.
-        indices: Its integer arguments, in order.
-        limits: Further limits, each of several indices together.
-        scratch: The first byte of each node of its own, in the state.
-        private: The first byte of the memory of a kernel's private buffers, in the state.
-    """
+    """A routine as a C function."""
 
     name: str
     source: RoutineSource
+    """Its kernels and their launches."""
     inputs: tuple[ExportedTensor, ...]
+    """The tensors that callers give, in the order of arguments."""
     outputs: tuple[ExportedTensor, ...]
+    """The results, in the order of arguments. A tensor that is an input as well has another name
+    here.
+    """
     indices: tuple[IndexArgument, ...]
+    """Its integer arguments, in order."""
     limits: tuple[IndexBound, ...]
+    """Further limits, each of several indices together."""
     scratch: Mapping[TensorNode, int]
+    """The first byte of each node of its own, in the state."""
     private: int
+    """The first byte of the memory of a kernel's private buffers, in the state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,27 +65,25 @@ _COMMUTATIVE = REORDERED | _LIMITS_OF_TRUTHS.keys()
 
 @dataclass(frozen=True, slots=True)
 class LoopAxis:
-    """One loop of a nest.
-
-    Attributes:
-        name: The letter that schedules call it by.
-        var: Its variable, which runs over `range(start, start + extent)`.
-        is_reduced: True if its iterations combine into the same cells.
-        is_shifting: True for a reduced axis that moves the cells which other axes run over: one
-            iteration after the other adds to cells in memory.
-        bound: The end of the range at run time, if there is one: a position with the coefficient 1
-            for the variable, and the extent that it stays below. Cells beyond are undefined, so
-            that a schedule may compute them, in blocks of several cells; terms beyond are none of
-            the reduction.
-    """
+    """One loop of a nest."""
 
     name: str
+    """The letter that schedules call it by."""
     var: LoopVar
+    """Its variable, which runs over `range(start, start + extent)`."""
     start: int
     extent: int
     is_reduced: bool = False
+    """True if its iterations combine into the same cells."""
     is_shifting: bool = False
+    """True for a reduced axis that moves the cells which other axes run over: one iteration after
+    the other adds to cells in memory.
+    """
     bound: ir.LoopBound | None = None
+    """The end of the range at run time, if there is one: a position with the coefficient 1 for the
+    variable, and the extent that it stays below. Cells beyond are undefined, so that a schedule may
+    compute them, in blocks of several cells; terms beyond are none of the reduction.
+    """
 
     @property
     def domain(self) -> tuple[int, int, tuple[StaticExtent | int, AxisIndex] | None]:

@@ -83,25 +83,23 @@ Occurrence = tuple[_RepeatedValue, bool]
 
 @dataclass(slots=True)
 class _ValueNumbering:
-    """First walk, in execution order: number the values and count their occurrences.
-
-    Attributes:
-        changed: The memory and scalars that each statement assigns.
-        occurrences: One entry for each expression, parents first; none for the operands of an
-            expression that is already available.
-        undo_log: Undo log of `available`: each added number with its previous value.
-        certain: The numbers that the current expression computes outside of branches.
-    """
+    """First walk, in execution order: number the values and count their occurrences."""
 
     changed: IdentityMap[Node, frozenset[Storage]]
+    """The memory and scalars that each statement assigns."""
     least_saved: int
     occurrences: list[Occurrence] = field(default_factory=list)
+    """One entry for each expression, parents first; none for the operands of an expression that is
+    already available.
+    """
     available: dict[int, _RepeatedValue] = field(default_factory=dict)
     undo_log: list[tuple[int, _RepeatedValue | None]] = field(default_factory=list)
+    """Undo log of `available`: each added number with its previous value."""
     versions: dict[Storage, int] = field(default_factory=dict)
     clock: int = 0
     cleared: int = 0
     certain: frozenset[int] = frozenset()
+    """The numbers that the current expression computes outside of branches."""
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def version(self, storage: Storage) -> int:

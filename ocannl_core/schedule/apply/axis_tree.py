@@ -34,16 +34,14 @@ class IterationRange:
 
 @dataclass(frozen=True)  # without slots: the region of all iterations is cached
 class AxisTree:
-    """Axes and their splits.
-
-    Attributes:
-        is_rounded: True if all blocks of a split are equal, as on the grid of a device; iterations
-            beyond an axis are left out by guards. False if the last block is the remainder.
-    """
+    """Axes and their splits."""
 
     axes: Mapping[str, LoopAxis]
     splits: Mapping[str, Split] = field(default_factory=dict)
     is_rounded: bool = False
+    """True if all blocks of a split are equal, as on the grid of a device; iterations beyond an
+    axis are left out by guards. False if the last block is the remainder.
+    """
 
     def split(self, split: Split) -> AxisTree:
         """Return the tree with another split.

@@ -19,17 +19,15 @@ from ocannl_core.shape.language.subscripts import Keys, StaticSlice
 
 @dataclass(frozen=True, slots=True)
 class DimEqual:
-    """Equality of two sizes.
-
-    Attributes:
-        axis: The position in the origin's row, counted from the right: -1 is the last axis; None if
-            there is no row.
-    """
+    """Equality of two sizes."""
 
     left: Dim
     right: Dim
     origin: Origin = field(compare=False)
     axis: int | None = field(default=None, compare=False)
+    """The position in the origin's row, counted from the right: -1 is the last axis; None if there
+    is no row.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +42,16 @@ class DimBelow:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A lower bound `n` of a size, because position `n - 1` is accessed.
-
-    Attributes:
-        lengthens: True if an open axis takes this size: the position is written, or is one of an
-            index with a range. Other reads do not lengthen an axis.
-    """
+    """A lower bound `n` of a size, because position `n - 1` is accessed."""
 
     dim: Dim
     n: int
     origin: Origin = field(compare=False)
     axis: int | None = field(default=None, compare=False)
     lengthens: bool = False
+    """True if an open axis takes this size: the position is written, or is one of an index with a
+    range. Other reads do not lengthen an axis.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,24 +62,22 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class AxisReport:
-    """One axis of a row.
-
-    Attributes:
-        axis: The position: from the right, -1 is the last axis; from the left, 0 is the first one,
-            for axes to the left of a part that is still open.
-        dim: The size, or its variable.
-        certainty: Stated, inferred, guessed or open.
-        because: The constraints that decided it: the direct ones first, then their causes.
-        guesses: The guesses that it depends on.
-        bounds: The bounds of an open size.
-    """
+    """One axis of a row."""
 
     axis: int
+    """The position: from the right, -1 is the last axis; from the left, 0 is the first one, for
+    axes to the left of a part that is still open.
+    """
     dim: Dim
+    """The size, or its variable."""
     certainty: Certainty
+    """Stated, inferred, guessed or open."""
     because: tuple[Origin, ...] = ()
+    """The constraints that decided it: the direct ones first, then their causes."""
     guesses: tuple[Guess, ...] = ()
+    """The guesses that it depends on."""
     bounds: tuple[Bound, ...] = ()
+    """The bounds of an open size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,15 +99,13 @@ def _is_plain(step: NestStep) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _StoredMatrices:
-    """Nodes that later steps compute again together.
-
-    Attributes:
-        end: The position behind the steps that compute them, and behind the row groups of those:
-            steps up to there read what their own group has folded.
-    """
+    """Nodes that later steps compute again together."""
 
     nodes: frozenset[TensorNode]
     end: int
+    """The position behind the steps that compute them, and behind the row groups of those: steps up
+    to there read what their own group has folded.
+    """
 
     def shifted(self, count: int) -> _StoredMatrices:
         """Return the nodes in a plan with more steps in front."""
