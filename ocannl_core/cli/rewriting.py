@@ -82,16 +82,13 @@ def rewrite(text: str) -> Rewriting:
 
 
 class _Scope:
-    """The names that a module, a class, a function or a comprehension binds.
-
-    Attributes:
-        titles: Of each name, the public name that it is bound to, or None for anything else.
-    """
+    """The names that a module, a class, a function or a comprehension binds."""
 
     def __init__(self, node: _SCOPES, outer: _Scope | None) -> None:
         self.node = node
         self.outer = outer
         self.titles: dict[str, str | None] = {}
+        """Of each name, the public name that it is bound to, or None for anything else."""
 
     def bind(self, name: str, title: str | None) -> None:
         if name in self.titles and self.titles[name] != title:

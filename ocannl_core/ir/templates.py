@@ -300,14 +300,11 @@ class _Number:
 
 
 class _Writer:
-    """The calls that make a value, operands first.
-
-    Attributes:
-        renewed: The classes of names that are new in each copy.
-    """
+    """The calls that make a value, operands first."""
 
     def __init__(self, names: Sequence[object], renewed: Collection[type]) -> None:
         self.renewed = renewed
+        """The classes of names that are new in each copy."""
         self.numbers: dict[int, _Number] = {}
         self.constants: list[object] = []
         self.calls: list[tuple[_Make | None, list[_Reference]]] = []

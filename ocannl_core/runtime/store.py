@@ -299,14 +299,7 @@ def is_pending(event: Event | None) -> bool:
 
 
 class BufferStore:
-    """The buffers of a context and of those that it descends from.
-
-    Attributes:
-        device: What all contexts on the device share.
-        fallbacks: Other devices, for kernels that the device does not support.
-        is_synchronous: True if the backend's calls return when their work is finished.
-        history: The writes and runs, in order; a lineage shares one.
-    """
+    """The buffers of a context and of those that it descends from."""
 
     def __init__(
         self,
@@ -319,11 +312,15 @@ class BufferStore:
         self.backend = device.backend
         self.target = device.target
         self.device = device
+        """The state that all contexts on the device share."""
         self.queue = queue
         self.is_synchronous = self.backend.is_synchronous
+        """True if the backend's calls return when their work is finished."""
         self.fallbacks = fallbacks
+        """Other devices, for kernels that the device does not support."""
         self._parent = parent
         self.history: History = History() if parent is None else parent.history
+        """The writes and runs, in order; a lineage shares one."""
         device.histories.add(self.history)
         self._stored: NodeTable[NodeMemory] = NodeTable()
         self._unstored: NodeTable[tuple[Unstored, RunRecord]] = NodeTable()

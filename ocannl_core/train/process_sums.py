@@ -315,10 +315,6 @@ def buckets_of(
 class MessageWindow:
     """The memory of one tensor for messages: its own where this process, or the network, addresses
     it; elsewhere an array of this process, copied before it is sent and after it has arrived.
-
-    Attributes:
-        memory: The array or buffer that messages access.
-        is_direct: True if that is the memory of the tensor, not a copy.
     """
 
     def __init__(self, context: Context, tensor: Tensor, *, passes_device_memory: bool) -> None:
@@ -329,9 +325,11 @@ class MessageWindow:
         info = stored.info
         direct = _addressable(stored.buffer, passes_device_memory=passes_device_memory)
         self.is_direct = direct is not None
+        """True if that is the memory of the tensor, not a copy."""
         self.memory: Array | Buffer = (
             direct if direct is not None else np.empty(info.dims, info.dtype.numpy)
         )
+        """The array or buffer that messages access."""
 
     def rows(self, rows: range | None) -> Cells:
         """Return the cells of some rows along the first axis; None for all."""

@@ -93,19 +93,16 @@ class Decoding:
 
 
 class Form(ABC):
-    """The form of some values.
-
-    Attributes:
-        text: A text that identifies the form.
-        parts: The forms of their elements.
-        records: The classes of the records among them and their elements.
-    """
+    """The form of some values."""
 
     def __init__(self, kinds: Iterable[type], text: str, *parts: Form) -> None:
         self.kinds = frozenset(kinds)
         self.text = text
+        """A text that identifies the form."""
         self.parts = parts
+        """The forms of their elements."""
         self.records: frozenset[type] = frozenset().union(*(each.records for each in parts))
+        """The classes of the records among them and their elements."""
 
     @abstractmethod
     def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:

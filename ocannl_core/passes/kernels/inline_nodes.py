@@ -216,12 +216,7 @@ class _ReachingDefinition:
 
 
 class _Inliner:
-    """The state of going through nests.
-
-    Attributes:
-        overwrites: True if every store of the node so far assigns every cell.
-        forwarded: The reads of each value in the nest that stores it.
-    """
+    """The state of going through nests."""
 
     def __init__(
         self,
@@ -236,7 +231,9 @@ class _Inliner:
         self._filled = filled
         self._definition: _ReachingDefinition | None = None
         self.overwrites = True
+        """True if every store of the node so far assigns every cell."""
         self.forwarded: Counter[Expr] = Counter()
+        """The reads of each value in the nest that stores it."""
 
     def nest(self, nest: KernelNest) -> KernelNest:
         """Return a nest that does not read the node."""

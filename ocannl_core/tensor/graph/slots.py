@@ -103,11 +103,7 @@ class SlotAssignment:
 
 
 class Code:
-    """The code of an operation: assignments to slots.
-
-    Attributes:
-        slots: The slots that the code may access, with the names of parameters.
-    """
+    """The code of an operation: assignments to slots."""
 
     __slots__ = ("_assignments", "_trace", "_violations", "slots")
 
@@ -115,6 +111,7 @@ class Code:
         self, slots: Mapping[formulas.Variable, str], trace: Callable[[], Iterable[SlotAssignment]]
     ) -> None:
         self.slots = slots
+        """The slots that the code may access, with the names of parameters."""
         self._trace = trace
         self._assignments: tuple[SlotAssignment, ...] | None = None
         self._violations: tuple[str | None, ...] | None = None
