@@ -205,7 +205,7 @@ def latencies(backend: str | None) -> None:
     importing = min(found["import"] for found in [cold, *warm])
     ready = min(found["ready"] for found in warm)
     print(f"import ocannl_core (NumPy loaded already): {importing * 1e3:.0f} ms")
-    print(f"model built, compiled and initialised: {cold['ready']:.2f} s cold, {ready:.2f} s warm")
+    print(f"model built, compiled and initialized: {cold['ready']:.2f} s cold, {ready:.2f} s warm")
 
 
 def _start_up(backend: str | None, cache: str) -> dict[str, float]:

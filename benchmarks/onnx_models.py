@@ -3,7 +3,7 @@
 python benchmarks/onnx_models.py [--only GRAPH ...] [--models FILE.onnx ...]
 
 The results of all are compared before they are timed. Times are least ones of interleaved samples.
-Quantised graphs round numbers that lie between two steps, so that single cells may differ by one.
+Quantized graphs round numbers that lie between two steps, so that single cells may differ by one.
 """
 
 from __future__ import annotations

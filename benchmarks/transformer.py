@@ -10,7 +10,7 @@ LENGTH, WIDTH, HEADS, BATCH, CLASSES = 32, 64, 4, 2, 50
 
 @oc.op
 def layer(x: oc.Tensor, mask: oc.Tensor) -> oc.Tensor:
-    """Return one layer's output: attention, then a perceptron, each normalised first and added."""
+    """Return one layer's output: attention, then a perceptron, each normalized first and added."""
     width = WIDTH // HEADS
     attended = x + nn.multi_head_attention(nn.layer_norm(x), mask, heads=HEADS, width=width)
     return attended + nn.mlp(nn.layer_norm(attended), hidden=[4 * WIDTH])

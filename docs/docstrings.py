@@ -28,6 +28,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
+from ocannl_core import Operation
+
 PAGES = Path(__file__).parent
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
 _ENTRY = re.compile(r"^    (\*{0,2}[\w., ]+): (.*)$")
@@ -68,7 +70,7 @@ def signature(name: str, value: Any) -> str:
     except (TypeError, ValueError):
         return name
     parts, stars = [], False
-    for each in _parameters(found, value):
+    for each in found.parameters.values():
         if each.name in ("self", "cls"):
             continue
         if each.kind is each.VAR_POSITIONAL:
@@ -80,16 +82,6 @@ def signature(name: str, value: Any) -> str:
         default = "" if each.default is each.empty else f"={_literal(each.default)}"
         parts.append(f"{prefix}{each.name}{default}")
     return f"{name}({', '.join(parts)})"
-
-
-def _parameters(found: inspect.Signature, value: Any) -> list[inspect.Parameter]:
-    """Return the parameters of a call; an operation has its operands in front."""
-    parameters = list(found.parameters.values())
-    if _is_operation(value):
-        operands = "abc"[: value.operands]
-        kind = inspect.Parameter.POSITIONAL_ONLY
-        return [inspect.Parameter(name, kind) for name in operands] + parameters[1:]
-    return parameters
 
 
 def _literal(value: object) -> str:
@@ -150,21 +142,12 @@ def _directive(
         yield ":" * colons
 
 
-def _is_operation(value: Any) -> bool:
-    return not inspect.isclass(value) and hasattr(value, "logic") and hasattr(value, "operands")
-
-
 def _doc(value: Any) -> str:
-    """Return the docstring of a value; the meaning of an operation."""
-    if not _is_operation(value):
-        return inspect.getdoc(value) or _value(value)
-    if value.logic == "@":
-        return "Return the sums of products over the input axes of `a` and the output axes of `b`."
-    if value.logic == "T":
-        return "Return `a` with input and output axes exchanged."
-    if value.primitive is not None:
-        return f"Return {value.primitive.value.text}, cell by cell."
-    return "Return a function of `a`, cell by cell; {doc}`/reference/operations` has its formula."
+    """Return the docstring of a value; of an operation, whose arguments are those of all, the
+    first paragraph.
+    """
+    text = inspect.getdoc(value) or _value(value)
+    return text.partition("\n\n")[0] if isinstance(value, Operation) else text
 
 
 def _value(value: Any) -> str:

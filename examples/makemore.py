@@ -42,7 +42,7 @@ def mlp(letters: oc.Tensor, *, normalize: bool = False) -> oc.Tensor:
 
 @oc.op
 def wavenet(letters: oc.Tensor, *, hidden: int = 64, layers: int = 3) -> oc.Tensor:
-    """Return scores from a tree: each layer joins neighbouring places in pairs."""
+    """Return scores from a tree: each layer joins neighboring places in pairs."""
     h = oc.nn.embedding(letters, entries=len(LETTERS), width=12)
     for _ in range(layers):
         h = oc.nn.conv(h, axes=1, kernel=2, stride=2, padded=False, channels=[hidden], bias=False)

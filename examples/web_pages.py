@@ -1,4 +1,4 @@
-"""Web pages with networks in them: recognise drawn digits, train in the browser, and write text.
+"""Web pages with networks in them: recognize drawn digits, train in the browser, and write text.
 
 `pip install ziglang; python examples/web_pages.py pages` writes the folders `pages/digits`,
 `pages/moons` and `pages/gpt`; `python -m http.server -d pages` shows them.

@@ -186,7 +186,7 @@ if TYPE_CHECKING:
     from ocannl_core.display.trees import tree
     from ocannl_core.display.views import show
     from ocannl_core.runtime.context import Context
-    from ocannl_core.runtime.exported import load_exported
+    from ocannl_core.runtime.export.exported import load_exported
     from ocannl_core.runtime.routine import Routine
     from ocannl_core.runtime.target_code import TargetCode, compile_for
     from ocannl_core.tensor import custom
@@ -208,7 +208,7 @@ _LOADED_ON_DEMAND = {
     "heatmap": "ocannl_core.display.pictures.heatmaps",
     "hookimpl": "ocannl_core.backend.specs",
     "load": "ocannl_core.data.checkpoints.load",
-    "load_exported": "ocannl_core.runtime.exported",
+    "load_exported": "ocannl_core.runtime.export.exported",
     "precision_report": "ocannl_core.tensor.computations.precision_report",
     "save": "ocannl_core.data.checkpoints.save",
     "scan": "ocannl_core.tensor.operations.scan",

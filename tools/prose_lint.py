@@ -11,7 +11,8 @@ These rules hold:
   relative clause, and the subject is named.
 - No argument's description repeats its name, as in `plan: The plan.`
 - No comment is a bar between sections: modules divide ideas.
-- No name of a test contains a word of `NOT_IN_TESTS`: a test is named after the behaviour of the
+- Words are spelled as in identifiers, in American English: a search for a word finds all its uses.
+- No name of a test contains a word of `NOT_IN_TESTS`: a test is named after the behavior of the
   code, without persons and relative clauses.
 - Titles of commits since the merge base with the main branch are `area: imperative`, one idea each.
   Without history, as in an unpacked archive, they are not checked.
@@ -74,6 +75,16 @@ _CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _WORD = re.compile(r"[A-Za-z']+")
 _REPEATED = re.compile(r"^\s+(\w+): (?:The|An?|Its|Their) \1\.$", re.MULTILINE)
 _BAR = re.compile(r"#\s*[-=]{4,}")
+_BRITISH = re.compile(
+    r"\b(\w+)is(?:e|ed|es|ing|ations?|ers?)\b|\b\w+ys(?:ed|ing)\b|"
+    r"\b(?:behavi|col|fav|neighb)our\w*|\bcentred?\b",
+    re.IGNORECASE,
+)
+_IN_ISE = {
+    *("adv", "ar", "compr", "conc", "exerc", "no", "prec", "prem", "prom"),
+    *("r", "ra", "rev", "superv", "surpr"),
+}
+"""Stems of words in -ise that American English spells so, too; others end in -wise."""
 _SKIPPED = {"build", "dist", "_build", "__pycache__"}
 
 _TITLE = re.compile(r"[a-z][\w./-]*(?:, [a-z][\w./-]*)*: (?P<word>[\w'-]+)(?P<rest>.*)")
@@ -111,6 +122,14 @@ def forbidden_opening(docstring: str) -> str | None:
     """Return the first word of a docstring if it is a forbidden one."""
     found = _OPENING.match(docstring)
     return found[1] if found else None
+
+
+def british_words(text: str) -> Iterator[str]:
+    """Yield the words outside of code in backticks that are not in American spelling."""
+    for found in _BRITISH.finditer(_CODE.sub(" ", text)):
+        stem = (found[1] or "").lower()
+        if stem not in _IN_ISE and not stem.endswith("w"):
+            yield found[0]
 
 
 class Uses:
@@ -207,6 +226,8 @@ def lint_distribution(
 
 def text_problems(text: Text) -> Iterator[str]:
     """Yield the reasons for which a docstring or comment is refused."""
+    for word in british_words(text.text):
+        yield f"{word!r} is not in American spelling"
     if not text.is_docstring:
         if _BAR.match(text.text):
             yield "a comment is a bar between sections"
@@ -221,10 +242,13 @@ def text_problems(text: Text) -> Iterator[str]:
 def lint_pages(paths: Sequence[Path], root: Path = ROOT) -> list[str]:
     """Return the findings about pages in Markdown."""
     uses = Uses(RELATIVES)
+    findings: list[str] = []
     for path in paths:
+        place = path.relative_to(root)
         text = _CODE_BLOCK.sub("", path.read_text(encoding="utf-8"))
-        uses.count(path.relative_to(root), text)
-    return uses.problems("documentation")
+        findings += [f"{place}: {w!r} is not in American spelling" for w in british_words(text)]
+        uses.count(place, text)
+    return findings + uses.problems("documentation")
 
 
 def new_titles(root: Path = ROOT) -> list[tuple[str, str]]:

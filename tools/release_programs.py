@@ -64,7 +64,7 @@ def readme(page: str, backend: str) -> None:
 
 
 def _model() -> tuple[oc.Tensor, Any, oc.Context, Any]:
-    """Return the loss, optimiser, context and training step of a small network."""
+    """Return the loss, optimizer, context and training step of a small network."""
     x = oc.tensor(np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4), batch_axes=1)
     hidden = oc.tanh(oc.param("w1", output=[64]) @ x + oc.param("b1", init=0.0))
     error = oc.param("w2", output=[1]) @ hidden - 0.5

@@ -106,7 +106,8 @@ def _of_command(title: str, command: argparse.ArgumentParser) -> Iterator[tuple[
         choices = "" if action.choices is None else "|".join(map(str, action.choices))
         value = choices or action.metavar or action.dest
         if not action.option_strings:
-            shown.append(f"{value}{action.nargs or ''}")
+            count = " ..." if action.nargs == argparse.PARSER else action.nargs or ""
+            shown.append(f"{value}{count}")
         elif "--help" not in action.option_strings:
             value = "" if action.nargs == 0 else f" {value}"
             shown.append(f"[{'/'.join(action.option_strings)}{value}]")

@@ -34,7 +34,7 @@ def contenders(work: Training) -> dict[str, Callable[[], Trainee]]:
 
 
 def trainee(work: Training, compiled: Any) -> Trainee:
-    """Return a model with the fused optimiser."""
+    """Return a model with the fused optimizer."""
     loss_of = compiled(_cnn if work.kind == "cnn" else _gpt)
     initial = {name: torch.from_numpy(_layout(cells)) for name, cells in work.weights.items()}
     weights = {name: cells.clone().requires_grad_(True) for name, cells in initial.items()}

@@ -119,6 +119,6 @@ def character_gpt(batch: int = 24, steps: int = 100) -> Training:
 
 
 def _uniform(random: np.random.Generator, *shape: int, inputs: int | None = None) -> Array:
-    """Return centred numbers of variance 1 / inputs."""
+    """Return centered numbers of variance 1 / inputs."""
     fan = int(np.prod(shape[1:])) if inputs is None else inputs
     return ((random.random(shape, dtype=np.float32) - 0.5) * (12 / fan) ** 0.5).astype(np.float32)

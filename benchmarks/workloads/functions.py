@@ -71,7 +71,7 @@ class TrainingStep:
             axis.
         targets: A function that creates the targets, stacked likewise: class numbers for the mean
             cross entropy, and 1 or -1 for the mean hinge loss, `minibatch, example`.
-        loss: The loss to minimise.
+        loss: The loss to minimize.
         own: Scores from inputs and parameters, `b|n`, as an expression of this project; of extent
             1 for the hinge loss.
         torch: The same in PyTorch.

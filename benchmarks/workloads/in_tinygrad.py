@@ -56,7 +56,7 @@ def function(work: Function) -> Contender:
 
 
 def step(work: TrainingStep) -> Contender:
-    """Return the training step with the library's optimiser."""
+    """Return the training step with the library's optimizer."""
     parameters = {
         name: Tensor(cells.copy()).realize().is_param_()
         for name, cells in work.parameters().items()

@@ -66,7 +66,7 @@ def function(work: Function, compiled: Any) -> Contender:
 
 
 def step(work: TrainingStep, compiled: Any) -> Contender:
-    """Return the training step with the fused optimiser."""
+    """Return the training step with the fused optimizer."""
     parameters = {
         key: torch.from_numpy(cells.copy()).requires_grad_(True)
         for key, cells in work.parameters().items()
@@ -89,7 +89,7 @@ def step(work: TrainingStep, compiled: Any) -> Contender:
 
 
 def whole_step(work: TrainingStep) -> Contender:
-    """Return the training step as one compiled function, gradients and optimiser included."""
+    """Return the training step as one compiled function, gradients and optimizer included."""
     parameters = {key: torch.from_numpy(cells.copy()) for key, cells in work.parameters().items()}
     velocities = {key: torch.zeros_like(cells) for key, cells in parameters.items()}
     gradients_of = torch.func.grad_and_value(partial(_loss, work))

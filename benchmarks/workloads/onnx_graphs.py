@@ -1,4 +1,4 @@
-"""ONNX graphs with random weights: convolutional networks, transformers, quantised ones."""
+"""ONNX graphs with random weights: convolutional networks, transformers, quantized ones."""
 
 from __future__ import annotations
 
@@ -116,16 +116,16 @@ def inverted_network(size: int = 224) -> onnx.ModelProto:
 
 
 def transformer(
-    layers: int = 6, width: int = 384, heads: int = 6, length: int = 128, *, quantised: bool = False
+    layers: int = 6, width: int = 384, heads: int = 6, length: int = 128, *, quantized: bool = False
 ) -> onnx.ModelProto:
-    """Return an encoder; quantised, its products have weights of 8 bits and quantise their input
+    """Return an encoder; quantized, its products have weights of 8 bits and quantize their input
     at run time.
     """
     g, depth = GraphBuilder(), width // heads
 
     def product(x: str, before: int, after: int) -> str:
         weight = g.random.standard_normal((before, after)) / np.sqrt(before)
-        if quantised:
+        if quantized:
             scale = np.abs(weight).max() / 127
             cells, own, zero = g.node("DynamicQuantizeLinear", x, outputs=3)
             total = g.node("MatMulInteger", cells, g.weight(np.round(weight / scale), "int8"), zero)
@@ -164,7 +164,7 @@ def transformer(
 
 
 def quantized_network(size: int = 64) -> onnx.ModelProto:
-    """Return a network of quantised depthwise and pointwise convolutions."""
+    """Return a network of quantized depthwise and pointwise convolutions."""
     g = GraphBuilder()
     step, zero = g.weight(0.05), g.weight(128, "uint8")
 
@@ -206,7 +206,7 @@ GRAPHS = {
     "inverted": inverted_network,
     "transformer": transformer,
     "recurrent": recurrent_network,
-    "8-bit transformer": lambda: transformer(2, quantised=True),
+    "8-bit transformer": lambda: transformer(2, quantized=True),
     "8-bit network": quantized_network,
 }
 """The graphs by name."""

@@ -1,4 +1,4 @@
-"""Work along the rows of a matrix: chains of pointwise operations, softmax, layer normalisation."""
+"""Work along the rows of a matrix: chains of pointwise operations, softmax, layer normalization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serialisation of the calls of a routine, which share its memory.
+"""Serialization of the calls of a routine, which share its memory.
 
     launch = make_exclusive(launch, "step")    # a call during another one raises UsageError
 

@@ -1,6 +1,6 @@
 """Built-in fallback hooks: copies through host memory.
 
-They copy between arrays of this process, which belong to no backend, and synchronise backends whose
+They copy between arrays of this process, which belong to no backend, and synchronize backends whose
 work is finished when it is submitted. `stage` connects two backends without a common transfer.
 """
 

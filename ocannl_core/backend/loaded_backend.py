@@ -122,6 +122,8 @@ class Backend:
     """
     failures: DeviceFailures = field(default_factory=DeviceFailures, repr=False)
     """Its devices that are unusable."""
+    hung: dict[float, TargetReport] = field(default_factory=dict, repr=False)
+    """The report on a search for devices that hung, by its time limit."""
 
     @property
     def plugin(self) -> str:
@@ -160,13 +162,18 @@ class Backend:
         )
 
     def targets(self) -> TargetReport:
-        """Return the usable devices; an exception of the hook becomes the reason of the report."""
+        """Return the usable devices; an exception of the hook becomes the reason of the report. A
+        search that hung is not repeated with the same time limit.
+        """
         limit = settings.current().plugin_timeout
+        if limit in self.hung:
+            return self.hung[limit]
         try:
             report: object = call_within(limit, self.manager.hook.ocannl_targets)
             violation = violation_of_report(report, self.name)
         except TimeoutError as error:
-            return self._defect(f"looking for devices hangs: {describe_hang(error)}", _PATIENCE)
+            reason = f"looking for devices hangs: {describe_hang(error)}"
+            return self.hung.setdefault(limit, self._defect(reason, _PATIENCE))
         except HookError as error:
             return self._defect(f"looking for devices failed: {error.found}", error.fix)
         except BaseException as error:

@@ -211,12 +211,13 @@ def _choose_device() -> tuple[Backend, Target]:
     if not devices:
         reasons = [f"{each.name}: {_unfitness(each, report)}" for each, report in reports]
         reasons += [f"{entry.name}: {entry.error}" for entry in broken]
-        disabled = (entry for entry in backend_entries() if entry.status is Status.DISABLED)
+        disabled = [entry for entry in backend_entries() if entry.status is Status.DISABLED]
         reasons += [f"{entry.name}: disabled by the settings" for entry in disabled]
+        enable = "change the settings load_plugins and disable_plugins, or " if disabled else ""
         raise BackendNotFoundError(
             "Running a computation needs a backend with a device on this machine.",
             found="\n".join(reasons) or "no backend is installed",
-            fix="pip install 'ocannl-core[all]'; `ocannl doctor` checks what is installed",
+            fix=f"{enable}pip install 'ocannl-core[all]'; `ocannl doctor` checks what is installed",
         )
     best = min(devices, key=lambda found: (-found[1].priority, found[0].name, found[1].device))
     rivals = {each.name for each, target in devices if target.priority == best[1].priority}

@@ -201,7 +201,8 @@ def check_api(plugin: object) -> None:
         raise PluginError(
             f"it states no OCANNL_API; a plugin for this version states OCANNL_API = {ours}"
         )
-    if type(stated) is not tuple or [type(part) for part in stated] != [int, int]:
+    is_pair = type(stated) is tuple and [type(part) for part in stated] == [int, int]
+    if not is_pair or min(stated) < 0:
         raise PluginError(
             f"its OCANNL_API must be two integers such as {ours}, and is {shown(stated)}"
         )

@@ -224,6 +224,8 @@ class Check:
     fix: str = ""
 
     def __str__(self) -> str:
-        lines = [f"{self.outcome.value:<5} {self.what}" + (f": {self.found}" if self.found else "")]
+        first, *details = self.found.splitlines() or [""]
+        lines = [f"{self.outcome.value:<5} {self.what}" + (f": {first}" if first else "")]
+        lines += [f"      {line}" for line in details]
         lines += [f"      try  {line}" for line in self.fix.splitlines()]
         return printable("\n".join(lines))

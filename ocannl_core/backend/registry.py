@@ -29,7 +29,7 @@ from ocannl_core.backend.plugins import (
     load,
 )
 from ocannl_core.backend.protocols import Check, CheckOutcome
-from ocannl_core.backend.results import reraise_interruption
+from ocannl_core.backend.results import reraise_interruption, shown
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError, printable
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -439,8 +439,15 @@ def register(name: str, plugin: object) -> None:
     It lasts until `refresh`.
 
     Raises:
-        UsageError: if the name is taken.
+        UsageError: if the name is taken, or is none that `oc.Context` takes.
     """
+    if not isinstance(name, str) or not name or any(each in ":@" for each in name):
+        raise UsageError(
+            "The name of a backend is a text without : and @, behind which devices and "
+            "distributions stand.",
+            found=shown(name),
+            fix="a name like that of an entry point",
+        )
     registry = get_registry()
     with _lock:
         if name in registry.backends.entries:

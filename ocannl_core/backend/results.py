@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
+from traceback import walk_tb
 from typing import Any
 
 from ocannl_core.backend.protocols import Buffer, MemoryStatistics, TargetReport
@@ -45,10 +46,17 @@ def text_of(error: BaseException) -> str:
 
 def reraise_interruption(error: BaseException) -> None:
     """Raise an exception that is no fault of a plugin: an interruption by the user or by a time
-    limit, or the end of a generator.
+    limit, the end of a generator, or a warning of the core that filters make an exception.
     """
-    if isinstance(error, KeyboardInterrupt | GeneratorExit | Overdue):
+    if isinstance(error, KeyboardInterrupt | GeneratorExit | Overdue) or _is_own_warning(error):
         raise error
+
+
+def _is_own_warning(error: BaseException) -> bool:
+    if not isinstance(error, Warning):
+        return False
+    raised_in = [frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)]
+    return str(raised_in[-1:]).startswith("['ocannl_core.")
 
 
 def violation_of_report(report: object, backend: str) -> str:
@@ -210,8 +218,13 @@ def violation_of_buffer(buffer: Buffer, info: NodeInfo, target: Target) -> str:
         found = getattr(buffer, name, _ABSENT)
         if found is _ABSENT:
             return f"it must return a Buffer, with a target and an info, not {shown(buffer)}"
-        if type(found) is not type(wanted) or found != wanted:
+        if type(found) is not type(wanted):
             return f"the {name} of the buffer must be {shown(wanted)}, and is {shown(found)}"
+        for field in fields(wanted):
+            ours, theirs = (getattr(each, field.name) for each in (wanted, found))
+            if field.compare and theirs != ours:
+                part = f"{name}.{field.name} of the buffer"
+                return f"{part} must be {shown(ours)}, and is {shown(theirs)}"
     return ""
 
 

@@ -11,7 +11,7 @@ from ocannl_core.base import config_files
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import caller_depth
-from ocannl_core.base.suggestions import did_you_mean, join_lines
+from ocannl_core.base.suggestions import did_you_mean
 from ocannl_core.base.version import GONE
 
 PREFIX = "OCANNL_"
@@ -235,9 +235,9 @@ class ConfigTable:
         return found
 
     def suggestion(self, name: str) -> str:
-        """Return a line with the settings that are similar to an unknown name."""
+        """Return the settings that are similar to an unknown name, or else the names of all."""
         known = "the settings are " + ", ".join(sorted(self.formats))
-        return join_lines(did_you_mean(name, self.formats, 2), known)
+        return did_you_mean(name, self.formats, 2) or known
 
     def _parse(self, name: str, text: str, where: str) -> object:
         """Return the value that a text states; for an empty one the default."""

@@ -86,7 +86,10 @@ def write() -> None:
             write_text(path, text)
         except OSError as error:
             raise SettingsError(
-                "The setting timeline names a file that can be written.", found=str(error)
+                "The setting timeline names a file that can be written.",
+                found=error.strerror or str(error),
+                where=f"timeline = {str(path)!r}",
+                fix="choose another file, or unset timeline",
             ) from error
 
 

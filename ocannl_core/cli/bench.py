@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ocannl_core.backend.protocols import Launcher
-from ocannl_core.base.errors import UsageError
-from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
+from ocannl_core.cli.scripts import SECONDS, add_script_arguments, run_script
 from ocannl_core.compile.profile import Profile, duration, profile
 from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, observing
 
@@ -28,26 +27,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     command.add_argument(
         "--seconds",
-        type=float,
+        type=SECONDS,
         default=1.0,
         metavar="SECONDS",
-        help="about how long to measure each routine",
+        help="the approximate time to measure each routine (default 1)",
     )
     add_script_arguments(command, selects_routines=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the program and measure; return its exit code, or 1 if no routine was measured."""
-    script = require_script("bench", arguments.script)
-    if not arguments.seconds > 0:
-        raise UsageError(
-            "The time to measure a routine is positive.",
-            found=f"--seconds {arguments.seconds:g}",
-            fix="ocannl bench --seconds 1 program.py",
-        )
     calls = _Calls(arguments.routine or "*")
     with observing(calls):
-        code = run_script(script, arguments.arguments)
+        code = run_script(arguments.script, arguments.arguments)
     if not calls.routines:
         names = f" like {arguments.routine}" if arguments.routine else ""
         print(f"the program called no routine{names}")

@@ -67,7 +67,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Perform the action; return 1 if files are damaged."""
     folder = settings.cache_directory()
-    files = [each for each in _files(folder) if arguments.kind in (None, each.kind)]
+    found = list(_files(folder))
+    parts = sorted({each.kind for each in found})
+    files = [each for each in found if arguments.kind in (None, each.kind)]
     match arguments.action:
         case "list":
             for each in sorted(files, key=lambda each: each.used):
@@ -92,6 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         own = [each for each in files if each.kind == kind]
         print(f"{verb}{kind}: {len(own)} files, {sum(each.nbytes for each in own):,} bytes")
     print(f"{verb}{len(files)} files, {total:,} bytes in {folder}")
+    if arguments.kind and not files and parts:
+        print(f"parts of the cache: {', '.join(parts)}")
     return 0
 
 

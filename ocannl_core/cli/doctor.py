@@ -101,7 +101,7 @@ def _backend_checks(row: BackendRow, *, must_work: bool) -> Iterator[Check]:
         outcome = CheckOutcome.FAIL if is_failure else CheckOutcome.WARN
         yield Check(what, outcome, f"{row.state}: {row.reason} ({row.entry})", row.fix)
     else:
-        yield Check(what, CheckOutcome.OK, "; ".join((str(row.entry), *row.report.details)))
+        yield Check(what, CheckOutcome.OK, "\n".join((str(row.entry), *row.report.details)))
         for plugin in row.entry.shadowed:
             found = f"{plugin} has the same name, and is not used"
             yield Check(what, CheckOutcome.WARN, found, "uninstall one of them")

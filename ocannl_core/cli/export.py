@@ -12,7 +12,7 @@ from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.cli.scripts import returned_by
-from ocannl_core.runtime.object_sizes import object_sizes
+from ocannl_core.runtime.export.object_sizes import object_sizes
 from ocannl_core.runtime.routine import Routine
 
 _NAMES = frozenset(("routines", "inputs", "outputs"))
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{files.state_bytes:>12,} bytes  of memory for a state")
     sizes = object_sizes(files.source, arguments.target or "")
     if sizes is not None:
-        print(f"{sizes.code:>12,} bytes  of code for {arguments.target}, optimised for size")
+        print(f"{sizes.code:>12,} bytes  of code for {arguments.target}, optimized for size")
         inside = ", weights included" if files.weights is None and files.weights_bytes else ""
         print(f"{sizes.constants + sizes.variables:>12,} bytes  of constants{inside}")
     return 0

@@ -15,6 +15,7 @@ import keyword
 from pathlib import Path
 
 from ocannl_core.backend.protocols import BACKEND_API
+from ocannl_core.backend.registry import backend_entries
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.new_files import write_new
 from ocannl_core.base.version import __version__
@@ -63,6 +64,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the files; return 0."""
     name = arguments.name
+    if taken := [str(each) for each in backend_entries() if each.name == name]:
+        raise UsageError(
+            "The name of a backend is not that of an installed one, whose distribution the new one "
+            "would replace.",
+            found=f"{name}: {taken[0]}",
+            fix="choose another name",
+        )
     folder = Path(arguments.into or f"ocannl-{name}")
     write_backend(name, folder, arguments.language)
     print(f"wrote {folder}; next:")

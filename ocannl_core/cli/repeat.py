@@ -14,7 +14,7 @@ from itertools import zip_longest
 from multiprocessing import get_context
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
+from ocannl_core.cli.scripts import add_script_arguments, checked, run_script
 from ocannl_core.runtime.observers.observers import observing
 from ocannl_core.runtime.observers.result_digests import Digest, Digests
 
@@ -28,16 +28,17 @@ DESCRIPTION = (
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     command.add_argument(
-        "--times", type=int, default=3, help="the number of runs of the program (default 3)"
+        "--times",
+        type=checked(int, lambda times: times >= 2, "an integer of 2 or more"),
+        default=3,
+        help="the number of runs of the program (default 3)",
     )
     add_script_arguments(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the program; return 1 if its results differ, or else its exit code."""
-    script = require_script("repeat", arguments.script)
-    if arguments.times < 2:
-        raise UsageError("A comparison needs two runs or more.", found=f"--times {arguments.times}")
+    script = arguments.script
     code, first = _results(script, arguments.arguments)
     if not first:
         print("the program ran no routine")

@@ -3,47 +3,80 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import isfunction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ocannl_core.base.errors import UsageError
+from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.runtime.routine import Routine
+
+N = TypeVar("N", int, float)
+
+
+def checked(kind: type[N], holds: Callable[[N], bool], rule: str) -> Callable[[str], N]:
+    """Return the type of an argument that is a number with a property, which `rule` states."""
+
+    def value(text: str) -> N:
+        try:
+            found = kind(text)
+        except ValueError:
+            found = None
+        if found is None or not holds(found):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {rule}")
+        return found
+
+    return value
+
+
+SECONDS = checked(float, lambda seconds: 0 < seconds < math.inf, "a positive number of seconds")
+"""The type of an argument that is a duration."""
 
 
 def add_script_arguments(
-    command: argparse.ArgumentParser, *, selects_routines: bool = False
+    command: argparse.ArgumentParser, *, selects_routines: bool = False, is_required: bool = True
 ) -> None:
-    """Add the program and its arguments to a command."""
+    """Add a program and its arguments to a command, as `script`, None without one, and
+    `arguments`.
+    """
     if selects_routines:
         command.add_argument(
-            "--routine", metavar="PATTERN", help="only routines of such a name: step*"
+            "--routine", metavar="PATTERN", help="only routines whose name matches: step*"
         )
-    command.add_argument("script", nargs="?", help="the program")
-    command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
+    program = command.add_argument(
+        "script",
+        metavar="PROGRAM",
+        nargs=argparse.PARSER,  # the rest of the command line, "--" included
+        action=_Program,
+        help="a program, and its arguments after --",
+    )
+    program.required = is_required
+    command.set_defaults(arguments=[])
 
 
-def require_script(command: str, script: str | None, other: str = "") -> str:
-    """Return the path of a program.
+class _Program(argparse.Action):
+    """A program and its arguments."""
 
-    Args:
-        other: Another use of the command, for the message.
-
-    Raises:
-        UsageError: if there is no such file.
-    """
-    if script is None or not Path(script).is_file():
-        raise UsageError(
-            f"`ocannl {command}` takes a program.",
-            found=script or "no file",
-            fix=f"ocannl {command} program.py{other}",
-        )
-    return script
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        script, *arguments = values[values[0] == "--" :]
+        if not Path(script).is_file():
+            parser.error(f"there is no file {script!r}")
+        own = {text for action in parser._actions for text in action.option_strings}
+        found = [each for each in arguments if each.partition("=")[0] in own - {"-h", "--help"}]
+        if found and arguments[0] != "--":
+            parser.error(
+                f"{found[0]} stands behind the program: options of {parser.prog} stand in front of "
+                "it, and arguments of the program behind --"
+            )
+        namespace.script, namespace.arguments = script, arguments
 
 
 def returned_by(command: str, program: str, arguments: Sequence[str], file: str) -> tuple[str, Any]:
@@ -110,12 +143,30 @@ def environment(**variables: str) -> Iterator[None]:
 
 @contextmanager
 def script_arguments(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Set the arguments, without `--` in front, and the module path of a script."""
+    """Set the arguments, without `--` in front, and the module path as for a program that is run
+    as a script. An exception of the program is printed as Python does, and ends the command.
+    """
     before = sys.argv, sys.path[:]
     given = arguments[1:] if arguments[:1] == ["--"] else arguments
     sys.argv = [script, *given]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
         yield
+    except BrokenPipeError:  # the reader of the output, such as `head`, has seen enough
+        raise
+    except Exception as error:
+        _print_error(error, script)
+        raise SystemExit(1) from None
     finally:
         sys.argv, sys.path[:] = before
+
+
+def _print_error(error: Exception, script: str) -> None:
+    """Print an exception of a program, without the frames of the command around it."""
+    if isinstance(error, OcannlError):
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != script:
+        frames = frames.tb_next
+    traceback.print_exception(error.with_traceback(frames))

@@ -10,7 +10,7 @@ import argparse
 import fnmatch
 from collections.abc import Callable, Collection, Iterator
 
-from ocannl_core.cli.scripts import add_script_arguments, require_script, run_script
+from ocannl_core.cli.scripts import add_script_arguments, run_script
 from ocannl_core.compile.stages import Build
 from ocannl_core.ir.assignments import printer as assign_printer
 from ocannl_core.ir.kernels import printer as kernel_printer
@@ -35,10 +35,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the program; return its exit code, or 1 if no routine was shown."""
-    script = require_script("show", arguments.script)
     shown = _Shown(arguments.stage or STAGES, arguments.routine or "*")
     with observing(shown):
-        code = run_script(script, arguments.arguments)
+        code = run_script(arguments.script, arguments.arguments)
     if not shown.count:
         names = f" like {arguments.routine}" if arguments.routine else ""
         print(f"the program compiled no routine{names}")

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ocannl_core.cli.inventory import default_target
-from ocannl_core.cli.scripts import add_script_arguments, environment, require_script, run_script
+from ocannl_core.cli.scripts import SECONDS, add_script_arguments, environment, run_script
 from ocannl_core.compile.placements.placement_cache import PlacementCache, placement_cache
 from ocannl_core.compile.placements.report import report_searches
 from ocannl_core.compile.profile import duration
@@ -35,9 +35,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     command.add_argument(
         "--budget",
-        type=float,
+        type=SECONDS,
         metavar="SECONDS",
-        help="about how long to search for each routine (the setting tune_budget)",
+        help="the approximate time of the search for each routine (the setting tune_budget)",
     )
     command.add_argument(
         "--placements",
@@ -48,7 +48,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     what = command.add_mutually_exclusive_group()
     what.add_argument("--show", action="store_true", help="list the cached results")
     what.add_argument("--forget", action="store_true", help="remove the cached results")
-    add_script_arguments(command)
+    add_script_arguments(command, is_required=False)
+    command.set_defaults(error=command.error)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise error
         schedules, placements = tuning_cache(target), placement_cache(target)
         return (_forget if arguments.forget else _show)(schedules, placements)
-    script = require_script("tune", arguments.script, "; or ocannl tune --show")
+    if arguments.script is None:
+        arguments.error("one of the arguments PROGRAM --show --forget is required")
     variables = {"OCANNL_TUNE": "search"}
     if arguments.budget is not None:
         variables["OCANNL_TUNE_BUDGET"] = str(arguments.budget)
@@ -73,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(each, flush=True)
 
     with environment(**variables), report_searches(listen):
-        code = run_script(script, arguments.arguments)
+        code = run_script(arguments.script, arguments.arguments)
     kernels = sum(isinstance(each, KernelTuning) for each in found)
     print(f"\nkernels searched for: {kernels}")
     if len(found) > kernels:

@@ -9,13 +9,9 @@ from __future__ import annotations
 import argparse
 
 from ocannl_core.backend.manager import reference, select
-from ocannl_core.base.errors import UsageError
-from ocannl_core.cli.scripts import add_script_arguments, environment, require_script, run_script
+from ocannl_core.cli.scripts import add_script_arguments, checked, environment, run_script
 from ocannl_core.runtime.observers.comparison import Comparison
 from ocannl_core.runtime.observers.observers import observing
-
-_OPTIONS = ("--backends", "--tolerance", "--runs")
-
 
 HELP = "run a program, and compare two backends node by node"
 DESCRIPTION = (
@@ -29,43 +25,40 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--backends",
         metavar="A,B",
+        type=_pair,
         help="the backend to examine, and the one that is right; by default the default backend "
         "and the reference interpreter",
     )
     command.add_argument(
         "--tolerance",
-        type=float,
+        type=checked(float, lambda tolerance: tolerance >= 0, "a number of 0 or more"),
         help="the accepted difference, relative to the largest number of a tensor; by default the "
         "square root of the precision of its format",
     )
     command.add_argument(
-        "--runs", type=int, default=1, help="how many runs of each routine to compare (default 1)"
+        "--runs",
+        type=checked(int, lambda runs: runs >= 1, "an integer of 1 or more"),
+        default=1,
+        help="the number of runs of each routine that are compared (default 1)",
     )
     add_script_arguments(command)
 
 
+def _pair(text: str) -> list[str]:
+    names = text.split(",")
+    if len(names) != 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not two backends, such as cpu_c,interp")
+    return names
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the program; return 1 if the backends differ, or else its exit code."""
-    script = require_script("verify", arguments.script)
-    misplaced = [each for each in arguments.arguments if each.partition("=")[0] in _OPTIONS]
-    if misplaced and arguments.arguments[:1] != ["--"]:
-        raise UsageError(
-            "Options of `ocannl verify` come before the program, those of the program after `--`.",
-            found=f"{misplaced[0]} after {script}",
-            fix=f"ocannl verify {misplaced[0]} ... {script}, or ocannl verify {script} -- ...",
-        )
-    names = arguments.backends.split(",") if arguments.backends else []
-    if len(names) not in (0, 2):
-        raise UsageError(
-            "A comparison needs two backends.",
-            found=arguments.backends,
-            fix="--backends cpu_c,interp",
-        )
+    names = arguments.backends
     _, examined = select(names[0] if names else None)
     other, target = select(names[1]) if names else reference()
     comparison = Comparison(other, target, arguments.tolerance, arguments.runs)
     with environment(OCANNL_BACKEND=str(examined)), observing(comparison):
-        code = run_script(script, arguments.arguments)
+        code = run_script(arguments.script, arguments.arguments)
     for each in comparison.found:
         print(each)
     what = f"{comparison.compared} runs, {comparison.assignments} assignments"

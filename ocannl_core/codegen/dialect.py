@@ -218,7 +218,7 @@ class Dialect:
 
     def compiler_barrier(self) -> list[str]:
         """Return the lines of a compiler barrier: in a branch it prevents speculation of loads, in
-        a loop vectorisation by the compiler.
+        a loop vectorization by the compiler.
         """
         return ['__asm__ volatile ("");']
 

@@ -7,8 +7,8 @@
     lowered code
        | check               compile/check_program: the code fits the context
     lowered code, with the nodes that outlive a call
-       | optimise            passes/loops/, then the passes of the backend
-    loops, optimised
+       | optimize            passes/loops/, then the passes of the backend
+    loops, optimized
        | plan                passes/kernels/, schedule/
     kernels, a stream
        | admit               compile/admission: the device has all that each kernel needs
@@ -39,7 +39,7 @@ and `compile.stages` has the values between them. The invariants:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
@@ -82,8 +82,11 @@ if TYPE_CHECKING:
     from ocannl_core.compile.placements.placement_candidates import ObserveModes
     from ocannl_core.compile.placements.report import PlacementTuning
     from ocannl_core.compile.saved_kernels import SavedKernels
+    from ocannl_core.ir.kernels.stream import KernelStream
+    from ocannl_core.passes.kernels.pipeline import PlanObserver
     from ocannl_core.passes.loops.decisions import ChooseMode, Decisions
     from ocannl_core.passes.loops.pipeline import NamedPass
+    from ocannl_core.schedule.rules.decision import Rule
     from ocannl_core.tensor.computations.computation import Computation
 
 Bound = TypeVar("Bound")
@@ -324,13 +327,11 @@ def _bytes_over_budget(request: CompileRequest, found: OptimizedProgram) -> int:
 def generate(
     request: CompileRequest, found: OptimizedProgram, dump: Dump, saved: SavedKernels | None = None
 ) -> GeneratedCode:
-    """Return the generated code of an optimised program, after scheduling.
+    """Return the generated code of an optimized program, after scheduling.
 
     Args:
         saved: Kernels of earlier programs, which are neither scheduled nor rendered again.
     """
-    from ocannl_core.passes.kernels.pipeline import plan_kernels
-
     backend, target, optimized = request.backend, request.target, found.optimized
     chosen = settings.current()
     if chosen.tune == "search" and target.has_device and not request.fallbacks:
@@ -340,8 +341,7 @@ def generate(
             search_schedules(optimized, backend, target, chosen.tune_budget)
     with dump.timing("split and generate"):
         observers = [dump.plan] if dump.is_open else ()
-        kernels = plan_kernels(optimized, target, observers, offer=backend.library(target))
-        kernels = admitted(kernels, optimized, request.lowered, backend, target)
+        kernels = _plan(request, optimized, observers)
         try:
             with nullcontext() if saved is None else saved.used():
                 if request.fallbacks:
@@ -355,6 +355,25 @@ def generate(
     dump.plan("schedule kernels", plan)
     dump.source(source)
     return GeneratedCode(*_optimized(found), plan, source)
+
+
+def _plan(
+    request: CompileRequest,
+    optimized: LoopProgram,
+    observers: Sequence[PlanObserver] = (),
+    rule: Rule | None = None,
+) -> KernelStream:
+    """Return the kernels of a program, each admitted when it is scheduled.
+
+    Args:
+        observers: Called with the plan after each pass before scheduling.
+        rule: Chooses the schedules; by default the rule for the target.
+    """
+    from ocannl_core.passes.kernels.pipeline import plan_kernels
+
+    backend, target = request.backend, request.target
+    kernels = plan_kernels(optimized, target, observers, rule, backend.library(target))
+    return admitted(kernels, optimized, request.lowered, backend, target)
 
 
 def _parts(
@@ -444,7 +463,7 @@ def _warn_over_budget(plan: Plan) -> None:
 
 def _linkable(code: ResolvedCode, checked: CheckedProgram, built: Build) -> Linkable:
     """Return compiled code with all that binding it takes."""
-    # optimisation may have removed reads, never an access that bounds an index
+    # optimization may have removed reads, never an access that bounds an index
     usage, lowered = built.usage, checked.request.code
     needed = usage.reads_first | (lowered.facts.partly_written & usage.writes)
     usage = replace(usage, limits=lowered.facts.usage.limits, reads_first=needed)
@@ -459,16 +478,16 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
         schedules: Stated schedules of some kernels, by number.
     """
     from ocannl_core.compile.stated_schedules import stated_rule
-    from ocannl_core.passes.kernels.pipeline import plan_kernels
 
     refuse_partition(built)
-    rule = stated_rule(built.optimized, built.plan, built.target, schedules) if schedules else None
-    offer = built.backend.library(built.target)
-    kernels = plan_kernels(built.optimized, built.target, rule=rule, offer=offer)
-    lowered = built.request.lowered
-    kernels = admitted(kernels, built.optimized, lowered, built.backend, built.target)
-    source = built.backend.generate(kernels, built.target)
-    executable = built.backend.compile(source, built.target)
+    optimized, backend, target = built.optimized, built.backend, built.target
+    rule = None
+    if schedules:
+        offer = backend.library(target)
+        rule = stated_rule(optimized, built.plan, target, schedules, offer)
+    kernels = _plan(built.request, optimized, rule=rule)
+    source = backend.generate(kernels, target)
+    executable = backend.compile(source, target)
     return replace(built, plan=kernels.plan(), source=source, executable=executable)
 
 

@@ -1,7 +1,7 @@
 """Lowered and generated code on disk, found by the assignments of a program.
 
     <cache directory>/routines/<hash>    facts about the loops of a program
-    <cache directory>/routines/<hash>    its optimised loops, plan and source
+    <cache directory>/routines/<hash>    its optimized loops, plan and source
 
 A later process that compiles the same program reads them and skips those stages; the backend caches
 the output of its compiler itself. The hash of the facts covers the assignments, the target, the

@@ -1,7 +1,7 @@
 """Search for the schedules that are fastest on this machine, within a budget of seconds.
 
 The kernels of a routine share the budget in proportion to their time. Each search starts from the
-default's schedule and goes from the fastest schedule found so far to its neighbours
+default's schedule and goes from the fastest schedule found so far to its neighbors
 (`schedule.tuning.schedule_candidates`), a batch at a time: compiled together, compared with the
 default's result, sampled in turn with the fastest. A schedule that beats the default by more than
 `MARGIN` in a last comparison enters the tuning cache; otherwise the default does.
@@ -125,7 +125,7 @@ def search_schedules(
     start = time.perf_counter()
     if not has_schedules(target):
         return Tuning(program.name, (), 0, 0, 0.0)
-    plan = nest_plan(split_kernels(program), target)
+    plan = nest_plan(split_kernels(program), target, offer=backend.library(target))
     nodes = plan.nodes
     memory = tuning_cache(target)
     found = _subjects(plan, target)

@@ -77,7 +77,7 @@ class ResolvedCode:
         return replace(self, literals=literals, tensors=tensors)
 
     def comes_from_outside(self, node: TensorNode) -> bool:
-        """Return True if the host, an initialisation or other code gives the node its value."""
+        """Return True if the host, an initialization or other code gives the node its value."""
         tensor = self.tensors.get(node)
         return tensor is not None and (
             tensor.is_parameter or tensor.is_placeholder or tensor.is_statistic

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.canonical import canonical_text
+from ocannl_core.ir.kernels.library_product import OfferProduct
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import nest_kernels
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
@@ -38,7 +39,11 @@ class StatedRule:
 
 
 def stated_rule(
-    program: LoopProgram, compiled: Plan, target: Target, schedules: Mapping[int, str]
+    program: LoopProgram,
+    compiled: Plan,
+    target: Target,
+    schedules: Mapping[int, str],
+    offer: OfferProduct | None,
 ) -> Rule:
     """Return the rule for a program with stated schedules of some kernels; kernels that are equal
     but for names get the same.
@@ -46,6 +51,7 @@ def stated_rule(
     Args:
         schedules: Schedules in their notation, by the number of the kernel, from 1; an empty text
             stands for plain loops.
+        offer: The library with which it was compiled.
 
     Raises:
         UsageError: if the target has no schedules, there is no such kernel, it is no nest of
@@ -57,7 +63,7 @@ def stated_rule(
             found=f'{target}, with schedule = "none" or without vector registers',
             fix='compile for another backend, such as oc.Context("cpu_c")',
         )
-    nests = nest_plan(split_kernels(program), target)
+    nests = nest_plan(split_kernels(program), target, offer=offer)
     found: dict[str, Schedule] = {}
     for number, text in schedules.items():
         if not 1 <= number <= len(compiled.kernels):
@@ -72,7 +78,7 @@ def stated_rule(
             raise UsageError(
                 "A schedule is stated for a nest of independent cells that runs alone.",
                 found=f"kernel {number}, {title}: it shares rows with others, is a part of a sum "
-                "that was split, or has other loops",
+                "that was split, is a call of a library, or has other loops",
             )
         schedule = parse_schedule(text)
         for nest in named:

@@ -59,7 +59,7 @@ def _rounds(pairs: _Digits, width: int, height: int, keys: tuple[int, ...]) -> _
 
 
 def _hash(values: _Digits, key: np.uint64) -> _Digits:
-    """Return 64 well-mixed bits of each value (the finaliser of SplitMix64)."""
+    """Return 64 well-mixed bits of each value (the finalizer of SplitMix64)."""
     z = values * np.uint64(0x9E3779B97F4A7C15) + key
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

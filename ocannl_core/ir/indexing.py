@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, product
 from numbers import Integral
-from typing import Any, TypeGuard, assert_never
+from typing import Any, NoReturn, TypeGuard, assert_never
 
+from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 
 _ids = count()
@@ -67,6 +68,15 @@ class IndexArithmetic:
 
     def __neg__(self) -> Any:
         return _combined((-1, self))
+
+    def __index__(self) -> NoReturn:
+        raise UsageError.at_caller(
+            "Indices and extents of a program get their values when a routine is called.",
+            found=f"{self} where Python needs a number",
+            fix="oc.number makes a tensor of it; n.maximum is the greatest value of an extent n",
+        )
+
+    __int__ = __float__ = __index__
 
 
 @dataclass(frozen=True, slots=True, eq=False)

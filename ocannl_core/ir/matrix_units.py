@@ -57,7 +57,7 @@ class Fragment:
 
     Attributes:
         threads: The digits of a thread's number in its subgroup, the most significant one first.
-        places: The digits of a place; neighbouring places share a register where they fit into it.
+        places: The digits of a place; neighboring places share a register where they fit into it.
     """
 
     threads: tuple[Digit, ...]
@@ -88,7 +88,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class DotProduct:
-    """An instruction that adds the products of neighbouring terms to each lane of a vector.
+    """An instruction that adds the products of neighboring terms to each lane of a vector.
 
     Attributes:
         dtype: The number format of the factors, or of one of them.

@@ -24,7 +24,7 @@ class ThreadBlocks:
         local_bytes: The memory that the threads of a block share.
         registers: The number of 32-bit registers of a thread.
         subgroup: Threads that execute one instruction together: at least so many run a row, or
-            neighbouring cells; 1 if each thread has an instruction of its own.
+            neighboring cells; 1 if each thread has an instruction of its own.
         processors: The blocks that run at the same time, at least.
         vector_bytes: The bytes that a thread loads or stores in one access, at most; memory of the
             device begins at multiples of it. 0 if all accesses are of one cell.

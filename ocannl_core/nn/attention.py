@@ -295,7 +295,7 @@ class KeyValueCache:
         """Record the assignment of keys and values of all layers to their positions.
 
         Args:
-            rows: Keys and values of neighbouring positions.
+            rows: Keys and values of neighboring positions.
             position: The first of them; None for the beginning of the sequence.
 
         Raises:

@@ -57,8 +57,8 @@ def conv(
         axes: The number of axes that windows slide over.
         kernel: The number of cells of a window along each axis.
         channels: The number of output channels; inferred from the use of the result when not given.
-        stride: The distance of neighbouring windows.
-        dilation: The distance of neighbouring cells in a window.
+        stride: The distance of neighboring windows.
+        dilation: The distance of neighboring cells in a window.
         padded: True to pad with zeros, so that windows may leave the input: by
             `dilation * (kernel - 1) // 2` cells in front, and by as many or one more behind.
         groups: The number of groups of channels that do not mix. As many groups as channels are a
@@ -86,7 +86,12 @@ def conv2d(
     bias: bool = True,
     floor: bool = False,
 ) -> Tensor:
-    """Return `conv(x, axes=2)`: a convolution of images, with the arguments of `conv`."""
+    """Return `conv(x, axes=2)`: a convolution of images, with the arguments of `conv`.
+
+    x = oc.nn.conv2d(images, kernel=3, channels=16)                 # b|h,w,n to b|h,w,16
+    x = oc.nn.conv2d(images, kernel=3, channels=16, stride=2)       # b|h/2,w/2,16
+    x = oc.nn.conv2d(images, kernel=5, channels=6, padded=False)    # b|h-4,w-4,6
+    """
     windows = _Windows(2, kernel, stride, dilation, padded, floor)
     return _convolve(x, windows, channels, groups, transposed=transposed, bias=bias)
 
@@ -208,7 +213,7 @@ def avg_pool(
     Args:
         axes: The number of axes that windows slide over.
         window: The number of cells of a window along each axis.
-        stride: The distance of neighbouring windows; the window's size when not given.
+        stride: The distance of neighboring windows; the window's size when not given.
         floor: True to leave out cells behind the last window.
     """
     cells, steps = _each(window, axes), _each(window if stride is None else stride, axes)
@@ -277,14 +282,14 @@ def resize(
 ) -> Tensor:
     """Return the tensor with axes of other sizes: images made larger or smaller.
 
-    A cell's position is its centre (half-pixel centres); beyond the first and the last centre, the
+    A cell's position is its center (half-pixel centers); beyond the first and the last center, the
     outer cells are repeated.
 
     Args:
         x: The tensor, of known sizes.
         sizes: The new sizes.
         axis: The axes, in buffer order; when not given, all before the last one (the channels).
-        mode: "nearest" for the cell whose centre is nearest, of two the lower one; "bilinear" for
+        mode: "nearest" for the cell whose center is nearest, of two the lower one; "bilinear" for
             the mean of the two cells beside the position, weighted by nearness, along each axis.
     """
     if mode not in ("nearest", "bilinear"):
@@ -353,7 +358,7 @@ def fit_windows(
     the stride on an axis begins a window, and the axis is extended by cells that do not count.
 
     Args:
-        gaps: The distances of neighbouring cells in a window.
+        gaps: The distances of neighboring cells in a window.
         padded: True where windows may leave the axis.
         is_maximum: True where a cell that does not count is the least number, not zero.
 

@@ -37,7 +37,7 @@ def embedding(
         ids: Integers from 0 to `entries - 1`; others are errors when the routine runs.
         entries: The number of rows `v`; inferred from other uses of the table when not given.
         width: The size `n`; inferred from the use of the result when not given.
-        init: The initial value of the table, as for `oc.param`. By default it is uniform, centred,
+        init: The initial value of the table, as for `oc.param`. By default it is uniform, centered,
             of variance 1: a row is the image of a one-hot vector, which has a fan-in of 1.
     """
     for name, size in (("entries", entries), ("width", width)):
@@ -122,7 +122,7 @@ def rotary(
         positions: The positions; 0, 1, ... by default. When decoding, that of the first cell.
         base: The base of the wave lengths.
         interleaved: False for pairs `i` and `i + d / 2`, as in GPT-NeoX and in Llama of Hugging
-            Face; True for neighbours `2 i` and `2 i + 1`, as in the paper, GPT-J and Meta's Llama.
+            Face; True for neighbors `2 i` and `2 i + 1`, as in the paper, GPT-J and Meta's Llama.
     """
     angles = _angles(x, positions, base, "rotary")
     half = last_size(x, "rotary") // 2

@@ -61,14 +61,14 @@ def lenet(
 
 @op
 def basic_block(x: Tensor, *, channels: int | Sequence[int], stride: int = 1) -> Tensor:
-    """Return images plus two convolutions of them, of 3 by 3 cells, each normalised over the batch.
+    """Return images plus two convolutions of them, of 3 by 3 cells, each normalized over the batch.
 
     Shapes: `b|h,w,c` to `b|h/stride,w/stride,channels`. Where height, width or channels change, the
     images are added after a convolution of one cell, `shortcut`.
 
     Args:
         channels: The channels of the result.
-        stride: The distance of neighbouring windows of the first convolution.
+        stride: The distance of neighboring windows of the first convolution.
     """
     channels = channel_count(channels)
     y = relu(_normal(x, channels, 3, stride, "1"))
@@ -116,14 +116,14 @@ def separable_conv(
     x: Tensor, *, channels: int | Sequence[int], kernel: int = 3, stride: int = 1
 ) -> Tensor:
     """Return a depthwise separable convolution: one of each channel by itself, then one that mixes
-    the channels of each cell, both normalised over the batch, with ReLU.
+    the channels of each cell, both normalized over the batch, with ReLU.
 
     Shapes: `b|h,w,c` to `b|h/stride,w/stride,channels`.
 
     Args:
         channels: The channels of the result.
         kernel: The height and width of the first convolution.
-        stride: The distance of its neighbouring windows.
+        stride: The distance of its neighboring windows.
     """
     width = last_size(x, "a separable convolution")
     x = relu(_normal(x, width, kernel, stride, "1", groups=width))
@@ -160,7 +160,7 @@ def mobilenet(
 def _normal(
     x: Tensor, channels: int, kernel: int, stride: int, number: str, *, groups: int = 1
 ) -> Tensor:
-    """Return a convolution without a bias, normalised over the batch."""
+    """Return a convolution without a bias, normalized over the batch."""
     y = conv(
         x,
         axes=2,

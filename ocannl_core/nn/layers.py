@@ -18,6 +18,10 @@ from ocannl_core.tensor.primitives.pointwise_operations import relu
 def dense(x: Tensor, *, output: int | Sequence[int] | None = None, bias: bool = True) -> Tensor:
     """Return an affine function of the output axes: `weight @ x + bias`.
 
+        y = oc.nn.dense(x, output=[64])         # a layer of its own
+        layer = oc.nn.dense(output=[64])        # a layer whose applications share its parameters
+        y1, y2 = layer(x1), layer(x2)
+
     Shapes: `b|n` to `b|m`, with parameters `weight` of shape `n->m` and `bias` of shape `m`, 0 at
     first. Any number of axes may stand for `n` and `m`.
 

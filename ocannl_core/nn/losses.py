@@ -51,7 +51,7 @@ def cross_entropy(
     `...|classes`, probabilities. An example whose probabilities are 0 has the loss 0.
 
     Args:
-        scores: Unnormalised logarithms of probabilities.
+        scores: Unnormalized logarithms of probabilities.
         targets: The true classes.
         smoothing: The probability that is spread evenly over all classes.
         ignore: A target whose examples do not count, such as -100; only beside integers.
@@ -100,7 +100,15 @@ def binary_cross_entropy(
 ) -> Tensor:
     """Return the cross entropy of independent events, from scores: `log(1 + exp(s)) - t * s`.
 
-    Targets are probabilities, of the same shape as the scores.
+    Shapes: both equal, of any kind of axes. A mean is over all cells.
+
+    Args:
+        scores: Unnormalized logarithms of odds.
+        targets: Probabilities.
+        reduction: As for `cross_entropy`; `"none"` is one number for each cell.
+
+    Raises:
+        ShapeError: if the shapes differ.
     """
     _check(scores, targets, "binary_cross_entropy", reduction)
     return _reduced(softplus(scores) - targets * scores, reduction)
@@ -109,7 +117,11 @@ def binary_cross_entropy(
 def mean_squared_error(
     predictions: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return the squared differences of predictions and targets, which have the same shape."""
+    """Return the squared differences of predictions and targets.
+
+    Shapes, arguments and errors are as for `binary_cross_entropy`; predictions and targets are any
+    numbers.
+    """
     _check(predictions, targets, "mean_squared_error", reduction)
     difference = predictions - targets
     return _reduced(difference * difference, reduction)
@@ -118,7 +130,12 @@ def mean_squared_error(
 def huber(
     predictions: Tensor, targets: Tensor, *, delta: float = 1.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return half the squares of differences up to `delta`, continued linearly; shapes agree.
+    """Return half the squares of differences up to `delta`, continued linearly.
+
+    Shapes and other arguments are as for `mean_squared_error`.
+
+    Args:
+        delta: The difference from which on the loss is linear.
 
     Raises:
         UsageError: if `delta` is not positive.
@@ -137,7 +154,10 @@ def huber(
 
 
 def hinge(scores: Tensor, signs: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Return `max(0, 1 - sign * score)` for signs of -1 and 1; shapes agree."""
+    """Return `max(0, 1 - sign * score)` for signs of -1 and 1.
+
+    Shapes, other arguments and errors are as for `binary_cross_entropy`.
+    """
     _check(scores, signs, "hinge", reduction)
     return _reduced(pointwise_operations.maximum(1.0 - signs * scores, 0.0), reduction)
 
@@ -149,6 +169,11 @@ def kl_divergence(
 
     Shapes: both `...|classes`; one number for each example before the reduction. A class of
     probability 0 contributes 0.
+
+    Args:
+        log_probabilities: Logarithms of the predicted probabilities, as of `oc.log_softmax`.
+        targets: The true probabilities.
+        reduction: As for `cross_entropy`.
     """
     _check(log_probabilities, targets, "kl_divergence", reduction, has_classes=True)
     is_possible = targets > 0.0
@@ -201,6 +226,7 @@ def perplexity(scores: Tensor, targets: Tensor, *, ignore: int | None = None) ->
     """Return the exponential of the mean cross entropy, in number of equally likely classes.
 
     For several batches, average the cross entropies before the exponential, not the perplexities.
+    Shapes, arguments and errors are as for `cross_entropy` with integer targets.
     """
     return pointwise_operations.exp(cross_entropy(scores, targets, ignore=ignore))
 

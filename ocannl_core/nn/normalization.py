@@ -1,4 +1,4 @@
-"""Normalisation by mean and variance, or by the mean square."""
+"""Normalization by mean and variance, or by the mean square."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 @op
 def layer_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    """Normalise every position of the batch by itself, then scale and shift it.
+    """Normalize every position of the batch by itself, then scale and shift it.
 
     Shapes: `b|n` to `b|n`, with parameters `gamma` and `beta` of shape `n`, 1 and 0 at first. `n`
     may be any number of axes; mean and variance are over all of them.
@@ -57,7 +57,7 @@ def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
 
 @op
 def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
-    """Normalise every group of channels of every example by itself, then scale and shift channels.
+    """Normalize every group of channels of every example by itself, then scale and shift channels.
 
     Shapes: `b|l..., c` to `b|l..., c`, with parameters `gamma` and `beta` of shape `c`, 1 and 0 at
     first. The number of channels must be known.
@@ -87,7 +87,7 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
 
 @op
 def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
-    """Normalise every channel of every example by itself, then scale and shift it.
+    """Normalize every channel of every example by itself, then scale and shift it.
 
     Shapes: `b|l..., c` to `b|l..., c`, with parameters `gamma` and `beta` of shape `c`, 1 and 0 at
     first.
@@ -124,7 +124,7 @@ def batch_norm(
     epsilon: float = 1e-5,
     momentum: float = 0.1,
 ) -> Tensor:
-    """Normalise every feature by its mean and variance, then scale and shift it.
+    """Normalize every feature by its mean and variance, then scale and shift it.
 
     In training, mean and variance are computed over the batch, and `oc.train.grad_update` moves
     running statistics towards them: `running_mean`, 0 at first, and `running_variance`, 1 at first,
@@ -148,7 +148,7 @@ def batch_norm(
     """
     if not isinstance(momentum, Real) or isinstance(momentum, bool) or not 0 <= momentum <= 1:
         raise UsageError.at_caller(
-            "The momentum of batch normalisation is the part by which running statistics move.",
+            "The momentum of batch normalization is the part by which running statistics move.",
             found=f"momentum={momentum!r}",
             fix="momentum=0.1",
         )

@@ -63,8 +63,8 @@ def transformer_layer(
         memory_cache: Keys and values of the memory, in place of the memory. Beside a memory, they
             are not read, and the result ends with the keys and values of the memory.
         hidden: The hidden width of the perceptron.
-        norm_first: True to normalise the inputs of the three parts, False their sums.
-        norm: The block that normalises, as `rms_norm` or, configured, `rms_norm(epsilon=1e-5)`.
+        norm_first: True to normalize the inputs of the three parts, False their sums.
+        norm: The block that normalizes, as `rms_norm` or, configured, `rms_norm(epsilon=1e-5)`.
         activation: The activation of the perceptron.
         gated: True to multiply the hidden layer by a dense layer without activation, `linear3`.
         bias: True for biases in attention and perceptron.
@@ -130,7 +130,7 @@ def transformer_encoder(
         x: The sequence, `...,s|n`.
         mask: The mask of the attention, as for `multi_head_attention`.
         layers: The number of layers, which compile like one.
-        final_norm: True to normalise the result, as is usual with `norm_first=True`.
+        final_norm: True to normalize the result, as is usual with `norm_first=True`.
         keep: The values of each layer that gradients read from memory, as in `oc.scan`.
         layer: The configuration of `transformer_layer`.
     """
@@ -216,7 +216,7 @@ def transformer(
         memory_mask: The mask of the decoder's attention to the source.
         layers: The number of layers of the encoder, and of the decoder.
         decoder_layers: The number of layers of the decoder, if it is another one.
-        final_norm: True to normalise both results.
+        final_norm: True to normalize both results.
 
     The other arguments are as for `transformer_encoder`.
     """

@@ -5,10 +5,10 @@
     second = arena.allocate(1000)       # 66560, the next multiple of the alignment
     arena.free(first)                   # the next allocation that fits takes its place
 
-Free ranges are kept in the order of their addresses, and neighbours are joined. The first one that
+Free ranges are kept in the order of their addresses, and neighbors are joined. The first one that
 is large enough serves an allocation, so that the end of the arena stays in one piece.
 
-A finaliser may free a block at any instruction, also inside `allocate` on the same thread. So
+A finalizer may free a block at any instruction, also inside `allocate` on the same thread. So
 `free` takes no lock: it appends to a queue, which the next allocation empties.
 """
 
@@ -91,7 +91,7 @@ class Arena:
             return address
 
     def free(self, address: int) -> None:
-        """Make the memory of a block available again; finalisers may call it.
+        """Make the memory of a block available again; finalizers may call it.
 
         Raises:
             UsageError: if no block begins at the address.
@@ -142,7 +142,7 @@ class Arena:
             self._insert(address, address + size)
 
     def _insert(self, start: int, end: int) -> None:
-        """Add a free range, joined with its neighbours."""
+        """Add a free range, joined with its neighbors."""
         at = bisect_left(self._starts, start)
         if at < len(self._starts) and self._starts[at] == end:
             self._starts.pop(at)

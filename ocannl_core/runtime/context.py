@@ -39,7 +39,7 @@ from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
-    from ocannl_core.runtime.export_routines import ExportedFiles
+    from ocannl_core.runtime.export.export_routines import ExportedFiles
     from ocannl_core.tensor.computations.computation import Computation
     from ocannl_core.tensor.graph.tensor import Tensor
 
@@ -246,7 +246,7 @@ class Context:
                 routines of another context, static indices without a range, or files that cannot
                 be written.
         """
-        from ocannl_core.runtime.export_routines import export
+        from ocannl_core.runtime.export.export_routines import export
 
         named = {routines.name: routines} if isinstance(routines, Routine) else dict(routines)
         file = Path(path)
@@ -322,7 +322,7 @@ class Context:
         launch = link.launcher_of(built, memory, self._store, run, spaces)
         recomputed = recompute_nodes.locate(linkable.recipes, memory, self._store)
         link.record(built, linkable.nodes, usage, memory, run, self._store)
-        link.bind_untouched(code, linkable.kept, built.plan, self._store)
+        link.bind_untouched(code, linkable.kept, built.plan, self._store, run)
         node = merged[0] if merged else None
         made = Routine(linkable, memory, launch, run, self._store, recomputed, node)
         made.context = self

@@ -74,7 +74,7 @@ class Allocator(Protocol):
         ...
 
     def free(self, address: int) -> None:
-        """Make the memory of a block available again; finalisers call it."""
+        """Make the memory of a block available again; finalizers call it."""
         ...
 
 

@@ -23,6 +23,7 @@ from ocannl_core.compile.context_state import Unstored
 from ocannl_core.compile.driver import with_lines
 from ocannl_core.compile.memory_plan import memory_plan, too_large
 from ocannl_core.compile.stages import Build, Linkable, ResolvedCode
+from ocannl_core.ir.assignments.traverse import leaves, targets
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.usage import Usage
 from ocannl_core.ir.node import STORED, NodeInfo, Placement, Reason, TensorNode
@@ -234,19 +235,29 @@ def unshare(stored: NodeMemory, store: BufferStore, name: str) -> None:
 
 
 def bind_untouched(
-    code: ResolvedCode, lasting: Mapping[TensorNode, Placement], plan: Plan, store: BufferStore
+    code: ResolvedCode,
+    lasting: Mapping[TensorNode, Placement],
+    plan: Plan,
+    store: BufferStore,
+    run: RunRecord,
 ) -> None:
     """Enter into a context nodes that a routine stores but does not access as compiled.
 
-    Accumulations of the neutral element are removed, and so are assignments to no cells.
+    Accumulations of the neutral element are removed, and so are assignments to no cells, which
+    decide extents at run time nevertheless.
     """
     touched = set(plan.params)
     for node, placement in lasting.items():
         info = code.program.nodes.get(node)
         is_requested = placement.reason in (Reason.KEPT, Reason.DECLARED)
-        if info is None or node in touched or not is_requested or store.find(node) is not None:
+        if info is None or node in touched or not is_requested:
             continue
-        store.add(_bind_node(code, node, info, store))
+        stored = store.find(node)
+        if stored is None:
+            stored = _bind_node(code, node, info, store)
+            store.add(stored)
+        if 0 in info.dims and any(node in targets(each) for each in leaves(code.program.body)):
+            stored.add_run(run)
 
 
 def _shape_text(stored: NodeMemory, info: NodeInfo) -> str:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ocannl_core.compile.profile import Profile
     from ocannl_core.compile.schedule_search import Tuning
     from ocannl_core.compile.tuned_placements import TunedPlacements
-    from ocannl_core.runtime.export_routines import ExportedRoutine
+    from ocannl_core.runtime.export.export_routines import ExportedRoutine
 
 
 class Routine:
@@ -257,7 +257,7 @@ class Routine:
     @property
     def exported(self) -> ExportedRoutine:
         """The code with the facts about calls that exported code checks."""
-        from ocannl_core.runtime.export_routines import ExportedRoutine
+        from ocannl_core.runtime.export.export_routines import ExportedRoutine
 
         needed = frozenset(stored.node for stored in self._needed)
         joint = tuple(limit for limit in self._limits if len(limit.terms) > 1)
@@ -325,7 +325,7 @@ class Routine:
 
     @property
     def nodes(self) -> Mapping[TensorNode, NodeInfo]:
-        """The infos of all compiled nodes, including those that were optimised away."""
+        """The infos of all compiled nodes, including those that were optimized away."""
         return {**self._build.assignments.nodes, **self._build.optimized.nodes}
 
     @property
@@ -335,7 +335,7 @@ class Routine:
 
     @property
     def loop_ir(self) -> str:
-        """The optimised loop program as text."""
+        """The optimized loop program as text."""
         from ocannl_core.ir.loops.printer import to_text
 
         return to_text(self._build.optimized)

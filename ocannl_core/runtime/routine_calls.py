@@ -1,4 +1,4 @@
-"""Calls of routines, specialised to their static indices: most cost a few comparisons."""
+"""Calls of routines, specialized to their static indices: most cost a few comparisons."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class TargetCode:
 
     @property
     def loop_ir(self) -> str:
-        """The optimised loop program as text."""
+        """The optimized loop program as text."""
         return loop_printer.to_text(self._linkable.built.optimized)
 
     @property

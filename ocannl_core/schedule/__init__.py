@@ -1,1 +1,1 @@
-"""From an optimised loop program to kernels and the order in which they run, stage by stage."""
+"""From an optimized loop program to kernels and the order in which they run, stage by stage."""

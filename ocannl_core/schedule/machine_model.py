@@ -70,7 +70,7 @@ operands far smaller than the node: two operations on three numbers.
 NOMINAL_LANES = 16
 """Numbers in a vector, in estimates that must not depend on the machine."""
 AUTOVECTORIZED_LANES = 4
-"""The same for innermost loops that a C compiler vectorises, or does not."""
+"""The same for innermost loops that a C compiler vectorizes, or does not."""
 MIN_REGISTERS = 8
 """Vector registers for which tiles are chosen if a target has fewer."""
 MAX_TILE_VECTORS = 4
@@ -85,7 +85,7 @@ STEP_CYCLES = 0.1
 REMAINDER_FACTOR = 1.02
 """Cost of a nest that has a second copy of its code for a remainder, relative to one without."""
 SCATTERED_STORE_CYCLES = 3.0
-"""Cycles for each result whose neighbours in a vector are not neighbours in memory. The store takes
+"""Cycles for each result whose neighbors in a vector are not neighbors in memory. The store takes
 fewer, but its code is long.
 """
 GATHER_CYCLES = 1.5
@@ -199,7 +199,7 @@ THREAD_CELLS = 4
 MOST_PRIVATE_BYTES = 256
 """The cells of rows that a thread of a block keeps in its registers: half of those it may have."""
 TRANSPOSED_SIDE = 32
-"""Rows and columns of a tile that a thread block transposes: neighbouring threads store a line of
+"""Rows and columns of a tile that a thread block transposes: neighboring threads store a line of
 memory, and load sectors of one.
 """
 THREAD_VECTORS = 2
@@ -412,7 +412,7 @@ class MachineModel:
 
     @property
     def reduction_tile_extent(self) -> int:
-        """The most cells along an axis of a register tile that is vectorised along a reduced axis:
+        """The most cells along an axis of a register tile that is vectorized along a reduced axis:
         the squares of 4 and 3 are somewhat more than half of 32 and 16 registers.
         """
         return 4 if self.registers >= 32 else 3

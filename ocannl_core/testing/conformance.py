@@ -15,7 +15,7 @@ A device declares its capabilities and number formats in its `Target`. Declared 
 tests of others are expected failures: a capability must be refused with a `CodegenError`, and one
 that works is reported as an unexpected pass. Tests of primitives that a device lacks are left out.
 
-An entry of `expected_failures` names a test or its parametrised id; a test that passes although it
+An entry of `expected_failures` names a test or its parametrized id; a test that passes although it
 has an entry fails, so the list cannot go stale. A backend that is not installed takes part after
 `ocannl_core.backend.manager.register(name, plugin)`.
 """
@@ -541,7 +541,7 @@ class BackendConformance:
         for _ in range(count):
             launch([])
         found = HostBuffer(np.empty(4096, np.int32), info)
-        subject.backend.transfer(found, buffer).wait()  # no synchronisation before
+        subject.backend.transfer(found, buffer).wait()  # no synchronization before
         assert np.array_equal(found.array, np.arange(4096) << count)
 
     def test_cells_can_be_overwritten_right_after_a_launch(self, subject: Subject) -> None:

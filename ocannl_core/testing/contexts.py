@@ -1,7 +1,7 @@
 """Conformance of a device as contexts use it: host access, copies and merge buffers between calls.
 
 Derive a test class from `ContextConformance` and provide a fixture `target`, as for
-`conformance.BackendConformance`. No test synchronises the device: on an asynchronous device, each
+`conformance.BackendConformance`. No test synchronizes the device: on an asynchronous device, each
 one reads or writes right after a launch.
 """
 

@@ -90,7 +90,7 @@ routine private(source: int32[4], result: int32[4]):
 def sums_of_neighbors() -> Example:
     """Two nested BLOCK loops reduce across iterations, in each step of a loop, and at its end."""
     text = """
-routine neighbours(source: float32[2, 8], result: float32[2, 8]):
+routine neighbors(source: float32[2, 8], result: float32[2, 8]):
     for g in grid(1):
         for y in block(2):
             for x in block(8):

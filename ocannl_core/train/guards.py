@@ -1,4 +1,4 @@
-"""The state of an optimiser; guards of its updates: a dynamic loss scale, a limit for outliers."""
+"""The state of an optimizer; guards of its updates: a dynamic loss scale, a limit for outliers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.numbers.dtypes import DType, float32, int32
+from ocannl_core.ir.numbers.dtypes import DType, float32, int32, promote
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.tensor.models.parameters import declare
@@ -31,8 +31,15 @@ def gated(gate: Tensor | None, value: Any, stored: Any) -> Any:
     return value if gate is None else where(gate, value, stored)
 
 
+def state_format(p: Tensor) -> DType:
+    """Return the format of an optimizer's state for a parameter, at least 32 bits: a moving average
+    in bfloat16 would stay where it is, since `1 - 0.999` is below the distance of its numbers.
+    """
+    return promote(p.dtype, float32)
+
+
 class OptimizerState:
-    """The tensors that an optimiser keeps between updates, by name."""
+    """The tensors that an optimizer keeps between updates, by name."""
 
     def __init__(self) -> None:
         self.names: dict[Tensor, str] = {}
@@ -51,7 +58,7 @@ class OptimizerState:
         return _declared(self.diagnostics, name, name, dtype, output=())
 
     def numbers(self, name: str, dtype: DType, axes: Sequence[int] = ()) -> Tensor:
-        """Return a number of the optimiser, or several along axes; 0 before the first update."""
+        """Return a number of the optimizer, or several along axes; 0 before the first update."""
         return _declared(self.tensors, name, name, dtype, output=axes)
 
     def slot(self, p: Tensor, name: str, *, is_sharded: bool) -> Tensor:
@@ -59,7 +66,7 @@ class OptimizerState:
         path = f"{self.names[p]}.{name}"
         if is_sharded:
             self.sharded[path] = p
-        return _declared(self.tensors, path, name, p.dtype)
+        return _declared(self.tensors, path, name, state_format(p))
 
 
 def _declared(

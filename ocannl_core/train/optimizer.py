@@ -1,9 +1,9 @@
-"""Optimisers as recorded code: one update of every parameter that a loss depends on.
+"""Optimizers as recorded code: one update of every parameter that a loss depends on.
 
     opt = oc.train.AdamW(learning_rate=oc.train.cosine(3e-4, steps=1000), clip_norm=1.0)
     step = ctx.compile(oc.train.grad_update(loss) + opt.update(loss))
 
-An optimiser is a class with hyperparameters and one method, `direction`, the formula for one
+An optimizer is a class with hyperparameters and one method, `direction`, the formula for one
 parameter. Everything else is common to all, in this order:
 
     unscale the gradient, clip its values, accumulate micro-batches, clip the norm,
@@ -37,7 +37,7 @@ from ocannl_core.tensor.messages.call_errors import check_fields
 from ocannl_core.tensor.messages.foreign_modules import missing_attribute
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
-from ocannl_core.train.guards import SUM, DynamicScale, OptimizerState, ZScore, gated
+from ocannl_core.train.guards import SUM, DynamicScale, OptimizerState, ZScore, gated, state_format
 from ocannl_core.train.schedules import Schedule
 from ocannl_core.train.slot_tree import share
 
@@ -57,8 +57,10 @@ class Shard:
         return slice(rows.start, rows.stop)
 
 
-Rate = float | Tensor | Schedule
-"""A number, a tensor of one cell that the host may change between calls, or a schedule."""
+Rate = float | Tensor | Schedule | Callable[[Any], Any]
+"""A number, a tensor of one cell that the host may change between calls, a schedule, or another
+function of the number of updates so far, which is a tensor.
+"""
 
 
 class Clock:
@@ -83,7 +85,7 @@ class Clock:
 
     def rate(self, rate: Rate, dtype: DType) -> float | Tensor:
         """Return the learning rate."""
-        if not isinstance(rate, Schedule):
+        if isinstance(rate, Tensor) or not callable(rate):
             return rate
         return self._once(
             (ById(rate), dtype),
@@ -106,7 +108,8 @@ class Update:
     """The update of one parameter while it is recorded.
 
     Attributes:
-        p: The cells of the parameter; if its update is sharded, the cells of the shard.
+        p: The cells of the parameter; if its update is sharded, the cells of the shard. Those of
+            less than 32 bits are converted to float32, in which the update is computed.
         g: The gradient of these cells, clipped and with L2 decay.
         t: The number of this update, from 1, as a tensor of one cell.
         rate: The learning rate.
@@ -158,7 +161,7 @@ _ATTRIBUTES = {
     "opt.state.items()}",
     "load_state_dict": "oc.load(path, ctx, loss, optimizer=opt)",
 }
-"""Attributes of optimisers in other libraries, and their counterparts."""
+"""Attributes of optimizers in other libraries, and their counterparts."""
 
 _OF_ALL = "clip_norm", "accumulate", "skip_nonfinite", "skip_outliers", "loss_scale", "groups"
 """The hyperparameters that all parameters have in common, so that no group has its own."""
@@ -168,8 +171,15 @@ _OF_ALL = "clip_norm", "accumulate", "skip_nonfinite", "skip_outliers", "loss_sc
 class Optimizer(ABC):
     """A rule that updates parameters against their gradients.
 
+        opt = oc.train.AdamW(learning_rate=1e-3, groups={"*.bias": {"weight_decay": 0.0}})
+        step = ctx.compile(opt.minimize(loss))
+
+    `minimize` is `oc.train.grad_update(loss) + opt.update(loss)`, with the loss scale if there is
+    one. A subclass defines `direction`.
+
     Attributes:
-        learning_rate: The step size: a number, a tensor of one cell, or a schedule.
+        learning_rate: The step size: a number, a tensor of one cell, a schedule, or a function of
+            the number of updates so far, as a tensor.
         weight_decay: The multiple of a parameter that is added to its gradient (L2), or, where the
             decay is decoupled, to the direction.
         maximize: True to ascend.
@@ -207,9 +217,6 @@ class Optimizer(ABC):
     is_decoupled: ClassVar[bool] = False
     """True if weight decay is no part of the gradient that `direction` gets."""
 
-    includes_rate: ClassVar[bool] = False
-    """True if `direction` returns the whole step, with the learning rate and decoupled decay."""
-
     is_elementwise: ClassVar[bool] = False
     """True if the direction of a cell depends on that cell, its gradient and its state alone."""
 
@@ -221,8 +228,17 @@ class Optimizer(ABC):
     def direction(self, update: Update) -> Any:
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
 
+    def moved(self, update: Update) -> Any:
+        """Return the cells of a parameter after the update; an optimizer whose steps are not the
+        learning rate times a direction overrides it.
+        """
+        direction = self.direction(update)
+        if update.decay is not None:
+            direction = direction + update.decay
+        return update.p - update.rate * direction
+
     def __getattr__(self, name: str) -> NoReturn:
-        rule = "An optimiser makes code from a loss, and has no attribute"
+        rule = "An optimizer makes code from a loss, and has no attribute"
         raise missing_attribute(self, name, rule, f"{type(self).__name__}(...)", _ATTRIBUTES)
 
     def update(
@@ -240,8 +256,8 @@ class Optimizer(ABC):
 
         Raises:
             UsageError: if there is no such parameter, or a group matches none; if other code of the
-                optimiser updates other parameters; if there is a loss scale, for which `minimize`
-                is the code; or if the shard is a part, and the optimiser does not update cell by
+                optimizer updates other parameters; if there is a loss scale, for which `minimize`
+                is the code; or if the shard is a part, and the optimizer does not update cell by
                 cell.
         """
         if self.loss_scale is not None:
@@ -253,9 +269,9 @@ class Optimizer(ABC):
             )
         if shard is not None and not self.is_elementwise:
             raise UsageError.at_caller(
-                "The state of an optimiser that updates cell by cell can be sharded.",
+                "The state of an optimizer that updates cell by cell can be sharded.",
                 found=f"{type(self).__name__} computes with whole parameters",
-                fix="shard_state=False, or an optimiser such as AdamW",
+                fix="shard_state=False, or an optimizer such as AdamW",
             )
         return self._recorded("update", loss, params, has_gradients=True, shard=shard)
 
@@ -320,7 +336,7 @@ class Optimizer(ABC):
 
     @property
     def averages(self) -> Mapping[str, Tensor]:
-        """The averaged parameters by name; empty for an optimiser that averages none."""
+        """The averaged parameters by name; empty for an optimizer that averages none."""
         tensors = self._state.tensors
         return {name: tensors[path] for name, path in self._state.averages.items()}
 
@@ -353,10 +369,10 @@ class Optimizer(ABC):
         known = self._state.names
         if known and known.keys() != names.keys():
             raise UsageError.at_caller(
-                "All code of an optimiser updates the same parameters, with one count of updates.",
+                "All code of an optimizer updates the same parameters, with one count of updates.",
                 found=f"{', '.join(names.values())} after {', '.join(known.values())}, of which "
                 f"{len(known.keys() & names.keys())} are the same",
-                fix="an optimiser of its own for each set of parameters and for each model",
+                fix="an optimizer of its own for each set of parameters and for each model",
             )
         self._state.names = known or names
         return found
@@ -379,7 +395,7 @@ class Optimizer(ABC):
                 gate = _both(gate, self.skip_outliers.accepts(norm, state, is_last))
             if self.clip_norm is not None:
                 scale = where(norm > self.clip_norm, self.clip_norm / norm, 1.0)
-                gradients = {p: g * pointwise.cast(scale, p.dtype) for p, g in gradients.items()}
+                gradients = {p: g * pointwise.cast(scale, g.dtype) for p, g in gradients.items()}
         if self.skip_nonfinite or self.loss_scale is not None:
             bad = sum(
                 pointwise.cast(einsum(SUM, where(pointwise.equal(g - g, 0.0), 0.0, 1.0)), float32)
@@ -402,7 +418,7 @@ class Optimizer(ABC):
 
     def _gradient(self, p: Tensor, group: Optimizer, rows: slice | None) -> Any:
         assert p.grad is not None
-        g: Any = p.grad if rows is None else p.grad[rows]
+        g: Any = pointwise.cast(p.grad if rows is None else p.grad[rows], state_format(p))
         if self.loss_scale is not None:
             g = g * (1.0 / self.loss_scale.value(self._state, float32))
         if group.clip_value is not None:
@@ -441,20 +457,18 @@ class Optimizer(ABC):
         state: OptimizerState,
     ) -> None:
         """Record the update of one parameter, or of some of its rows."""
-        p = owner if rows is None else owner[rows]
-        rate, t = clock.rate(self.learning_rate, owner.dtype), clock.time(owner.dtype)
+        dtype = state_format(owner)
+        p = pointwise.cast(owner if rows is None else owner[rows], dtype)
+        rate, t = clock.rate(self.learning_rate, dtype), clock.time(dtype)
         has_decay = not (isinstance(self.weight_decay, Real) and self.weight_decay == 0)
         decay = self.weight_decay * p if has_decay else None
         if decay is not None and not self.is_decoupled:
             gradient = gradient + decay
             decay = None
         update = Update(p, gradient, t, rate, decay, owner, rows, state, gate, clock)
-        step = self.direction(update)
-        if not self.includes_rate:
-            step = rate * (step if decay is None else step + decay)
-        owner[slice(None) if rows is None else rows] = gated(gate, p - step, p)
+        owner[slice(None) if rows is None else rows] = gated(gate, self.moved(update), p)
         if self.average is not None:
-            p = owner if rows is None else owner[rows]
+            p = pointwise.cast(owner if rows is None else owner[rows], dtype)
             mean = update.state("average")
             towards = self.average * mean + (1.0 - self.average) * p
             update.keep("average", where(pointwise.equal(t, 1.0), p, towards))
@@ -473,7 +487,7 @@ def _check(optimizer: Optimizer) -> None:
     for pattern, group in optimizer.groups.items():
         if common := [name for name in _OF_ALL if name in (group or ())]:
             raise UsageError.at_caller(
-                f"{', '.join(common)} of an optimiser concerns all parameters together.",
+                f"{', '.join(common)} of an optimizer concerns all parameters together.",
                 found=f"groups={{{pattern!r}: {group!r}}}",
                 fix=f"{type(optimizer).__name__}({common[0]}=...), beside groups=",
             )
@@ -485,7 +499,7 @@ def check_ranges(owner: str, **hyperparameters: Any) -> None:
         is_right, rule = _RANGES[name]
         if value is not None and not is_right(value):
             raise UsageError.at_caller(
-                f"{name}= of an optimiser is {rule}.", found=f"{owner}({name}={value!r})"
+                f"{name}= of an optimizer is {rule}.", found=f"{owner}({name}={value!r})"
             )
 
 
@@ -507,8 +521,8 @@ _SHARE = _each(lambda value: 0 <= value <= 1), "a decay, from 0 to 1"
 
 _RANGES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "learning_rate": (
-        lambda value: isinstance(value, Tensor | Schedule) or _is_number(value),
-        "a number, a tensor of one cell or a schedule",
+        lambda value: callable(value) or isinstance(value, Tensor) or _is_number(value),
+        "a number, a tensor of one cell, a schedule or a function",
     ),
     "weight_decay": (
         lambda value: isinstance(value, Tensor) or _is_number(value),

@@ -1,6 +1,6 @@
-"""The formulas of optimisers, each for one parameter.
+"""The formulas of optimizers, each for one parameter.
 
-Where PyTorch has the optimiser, names, defaults and results are as in `torch.optim`, but for the
+Where PyTorch has the optimizer, names, defaults and results are as in `torch.optim`, but for the
 learning rate, which has no default.
 """
 
@@ -181,7 +181,10 @@ class Adam(_Moments):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+
+    Attributes are as for `Adam`.
+    """
 
     weight_decay: Any = 0.01
     is_decoupled: ClassVar[bool] = True
@@ -271,19 +274,20 @@ class Rprop(_Elementwise):
 
     etas: tuple[float, float] = (0.5, 1.2)
     step_sizes: tuple[float, float] = (1e-6, 50.0)
-    includes_rate: ClassVar[bool] = True
 
     def direction(self, update: Update) -> Any:
-        g = update.g
-        agreement = g * update.state("previous")
+        agreement = update.g * update.state("previous")
+        return sign(update.keep("previous", where(agreement < 0.0, 0.0, update.g)))
+
+    def moved(self, update: Update) -> Any:
+        agreement = update.g * update.state("previous")
         is_first = equal(update.t, 1.0)
         size = where(is_first, update.rate, update.state("step_size"))
         shorter, longer = size * self.etas[0], size * self.etas[1]
         size = where(agreement > 0.0, longer, where(agreement < 0.0, shorter, size))
         smallest, largest = self.step_sizes
         size = update.keep("step_size", minimum(maximum(size, smallest), largest))
-        kept = update.keep("previous", where(agreement < 0.0, 0.0, g))
-        return sign(kept) * size
+        return update.p - self.direction(update) * size
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -357,10 +361,10 @@ class Muon(Adam):
             return self.others * super().direction(update)
         buffer = update.average("momentum", update.g, self.momentum)
         g = self.momentum * buffer + (1.0 - self.momentum) * update.g if self.nesterov else buffer
-        x = self._orthogonalised(g, is_wide=output <= inputs)
+        x = self._orthogonalized(g, is_wide=output <= inputs)
         return max(1.0, output / inputs) ** 0.5 * x
 
-    def _orthogonalised(self, g: Any, *, is_wide: bool) -> Any:
+    def _orthogonalized(self, g: Any, *, is_wide: bool) -> Any:
         a, b, c = self.ns_coefficients
         x = g / maximum(sqrt(einsum(SUM, g * g)), 1e-7)
         for _ in range(self.ns_steps):
@@ -387,7 +391,6 @@ class Adafactor(Optimizer):
     eps: tuple[float, float] = (1e-14, 1e-3)
     d: float = 1.0
     is_decoupled: ClassVar[bool] = True
-    includes_rate: ClassVar[bool] = True
 
     def direction(self, update: Update) -> Any:
         p, g, t = update.p, update.g, update.t
@@ -408,9 +411,11 @@ class Adafactor(Optimizer):
         count = (output or 1) * (inputs or 1)
         excess = sqrt(einsum(SUM, step * step) / count) / self.d
         size = sqrt(einsum(SUM, p * p) / count)
-        rate = minimum(update.rate, 1.0 / sqrt(t))
-        step = step * (rate * maximum(size, self.eps[1]) / maximum(excess, 1.0))
-        return step if update.decay is None else step + update.rate * update.decay
+        return step * (maximum(size, self.eps[1]) / maximum(excess, 1.0))
+
+    def moved(self, update: Update) -> Any:
+        p = update.p if update.decay is None else update.p - update.rate * update.decay
+        return p - minimum(update.rate, 1.0 / sqrt(update.t)) * self.direction(update)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -426,25 +431,26 @@ class ScheduleFreeAdamW(_Moments):
     """
 
     is_decoupled: ClassVar[bool] = True
-    includes_rate: ClassVar[bool] = True
 
     def direction(self, update: Update) -> Any:
-        p, first, second = update.p, *self.betas
-        square = update.average("second_moment", update.g * update.g, second)
-        rate = update.rate * sqrt(update.correction(second))
+        square = update.average("second_moment", update.g * update.g, self.betas[1])
         step = update.g / (sqrt(square) + self.eps)
-        step = step if update.decay is None else step + update.decay
+        return step if update.decay is None else step + update.decay
+
+    def moved(self, update: Update) -> Any:
+        p, (first, second) = update.p, self.betas
+        rate = update.rate * sqrt(update.correction(second))
         is_first = equal(update.t, 1.0)
         largest = update.keep("largest_rate", maximum(update.state("largest_rate"), rate))
         weight = largest * largest
         total = update.keep("weight_sum", update.state("weight_sum") + weight)
         iterate = where(is_first, p, update.state("iterate"))
-        iterate = update.keep("iterate", iterate - rate * step)
+        iterate = update.keep("iterate", iterate - rate * self.direction(update))
         mean = where(is_first, p, update.state("average"))
         share = where(equal(total, 0.0), 0.0, weight / total)  # before the first positive rate
         mean = update.keep("average", mean * (1.0 - share) + iterate * share)
         update.publish_average("average")
-        return p - (first * mean + (1.0 - first) * iterate)
+        return first * mean + (1.0 - first) * iterate
 
 
 def matrix_sizes(p: Tensor) -> tuple[int | None, int | None]:

@@ -61,13 +61,13 @@ def data_parallel(
     number of devices and processes.
 
     The loss belongs to one slot; a batch of the step has `slots` times as many examples.
-    Normalisation over the batch is over a slot. Parameters and state of the optimiser are on all
+    Normalization over the batch is over a slot. Parameters and state of the optimizer are on all
     devices; values that the program writes to `step.context`, such as a checkpoint, reach the
     others by themselves.
 
     Args:
         loss: The loss of a slot, a tensor of one cell; a mean over its examples, or a sum.
-        optimizer: The optimiser, or code that updates the parameters against their gradients.
+        optimizer: The optimizer, or code that updates the parameters against their gradients.
         inputs: The placeholders that a batch fills, in the order of its arrays.
         devices: The names of devices of one backend, or contexts on them; or a number of devices of
             the default backend, taken in turn. By default all its devices, one per slot at most.
@@ -77,13 +77,13 @@ def data_parallel(
         bindings: The static indices of the loss, which calls of the step take.
         slot: A static index of the loss that gets the number of the slot, for random numbers with a
             counter. Dropout needs none: its numbers differ between slots.
-        shard_state: True to divide the state of the optimiser, and the update, among the processes;
-            `step.whole_state()` is for checkpoints. The optimiser must update cell by cell.
+        shard_state: True to divide the state of the optimizer, and the update, among the processes;
+            `step.whole_state()` is for checkpoints. The optimizer must update cell by cell.
         communicator: The group of processes that this one belongs to.
 
     Raises:
         UsageError: if an argument is of the wrong kind, there are more devices than slots, or the
-            optimiser has a loss scale.
+            optimizer has a loss scale.
         BackendNotFoundError: if there is no such device.
     """
     return DataParallel(
@@ -252,7 +252,7 @@ class DataParallel:
 
     @property
     def is_sharded(self) -> bool:
-        """True if each process has a part of the optimiser's state."""
+        """True if each process has a part of the optimizer's state."""
         return self._sharded is not None
 
     @property
@@ -398,7 +398,7 @@ class DataParallel:
             worker.context.copy_from(owner.context, register(0)).wait()
 
     def _distribute_state(self) -> None:
-        """Copy parameters, statistics and the optimiser's state to all devices, if anything but a
+        """Copy parameters, statistics and the optimizer's state to all devices, if anything but a
         step has written them in the first context since the last step.
         """
         store = self.context.store
@@ -417,13 +417,13 @@ class DataParallel:
             worker.context.copy_from(self.context, state).wait()
 
     def whole_state(self) -> WholeState:
-        """Return the state of the optimiser for a checkpoint; called by all processes.
+        """Return the state of the optimizer for a checkpoint; called by all processes.
 
         Raises:
-            UsageError: if the step was made with code in place of an optimiser.
+            UsageError: if the step was made with code in place of an optimizer.
         """
         if not isinstance(self._optimizer, Optimizer):
-            raise UsageError.at_caller("An optimiser has state.", f"{self._optimizer!r}")
+            raise UsageError.at_caller("An optimizer has state.", f"{self._optimizer!r}")
         if self._sharded is not None:
             return self._sharded.whole()
         return WholeState(self.context, self._optimizer.state, self._optimizer)
@@ -474,7 +474,7 @@ def _check_arguments(
     require_tensor(loss, "oc.train.data_parallel")
     if not isinstance(optimizer, Optimizer | Computation):
         raise UsageError.at_caller(
-            "The second argument is an optimiser, or code that updates parameters.",
+            "The second argument is an optimizer, or code that updates parameters.",
             repr(optimizer),
             "oc.train.AdamW(learning_rate=1e-3)",
         )

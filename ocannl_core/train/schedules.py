@@ -46,7 +46,14 @@ _where = _on_both(tensors.where, lambda condition, a, b: a if condition else b)
 
 
 class Schedule(ABC):
-    """A number as a function of the count of updates."""
+    """A number as a function of the count of updates, such as a learning rate.
+
+        rate = oc.train.cosine(1e-3, steps=1000, warmup=100)
+        opt = oc.train.Adam(learning_rate=rate)     # evaluated in the training step
+        rate(0), rate(500)                          # on the host: for the first update, and later
+
+    A subclass defines `value`, for a number and for a tensor of one cell.
+    """
 
     __slots__ = ()
 
@@ -68,7 +75,15 @@ class Schedule(ABC):
                 found=f"step={step!r}",
                 fix="schedule(0) is the value for the first update",
             )
-        return float(self.value(float(step)))
+        found = self.value(float(step))
+        if isinstance(found, Tensor):
+            raise UsageError.at_caller(
+                "The value of a schedule for a number of updates is a number.",
+                found=f"{found!r} of {type(self).__name__}.value({float(step)})",
+                fix="compute with Python's functions, such as min and math.cos, where step is no "
+                "oc.Tensor; an optimizer needs the tensor alone",
+            )
+        return float(found)
 
 
 @dataclass(frozen=True, slots=True)

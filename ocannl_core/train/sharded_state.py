@@ -1,4 +1,4 @@
-"""The state of an optimiser divided among processes: each updates some rows of every parameter.
+"""The state of an optimizer divided among processes: each updates some rows of every parameter.
 
     rows of gradients -> additions -> update of own rows, with state for them -> rows of parameters
 
@@ -24,7 +24,7 @@ from ocannl_core.train.process_sums import Rows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeState:
-    """The complete state of an optimiser, for a checkpoint.
+    """The complete state of an optimizer, for a checkpoint.
 
     saved = step.whole_state()
     oc.save(path, saved.context, loss, optimizer=saved)

@@ -84,7 +84,7 @@ class TreeSum(Generic[T]):
         self.held: dict[Span, T] = {}
 
     def insert(self, span: Span, value: T) -> None:
-        """Add the sum of a span; join it with its neighbours as far as they are there."""
+        """Add the sum of a span; join it with its neighbors as far as they are there."""
         self.held[span] = value
         while (above := parent_of(span, self._slots)) is not None:
             node, left, right = above

@@ -5,6 +5,7 @@ history = oc.train.fit(step, loader, inputs=[x, y], loss=loss, epochs=10)
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -19,7 +20,9 @@ import numpy as np
 
 from ocannl_core.base.errors import DivergenceError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.data.checkpoints.save import save
+from ocannl_core.data.checkpoints.load import Loaded
+from ocannl_core.data.checkpoints.save import OWN, save
+from ocannl_core.data.checkpoints.sources import json_object
 from ocannl_core.data.checkpoints.subjects import HasState, Subject
 from ocannl_core.data.loader import Loader
 from ocannl_core.ir.host_arrays import Array
@@ -47,6 +50,14 @@ Nonfinite = Literal["raise", "stop", "ignore"]
 Mode = Literal["min", "max"]
 """The better one of two numbers: the lesser or the greater."""
 
+_HISTORY = "history"
+"""The key of a checkpoint's metadata with the epochs of a training loop."""
+
+_NO_HISTORY = {"epoch_losses": [], "evaluations": [], "begun": [0.0, 0]}
+"""The history of a loop that begins; `begun` has the sum of losses and of rows in an epoch that is
+not complete.
+"""
+
 _REDRAWN = 0.1
 """The least time between two progress lines in seconds."""
 
@@ -54,9 +65,11 @@ _REDRAWN = 0.1
 class Callback:
     """Actions at events of a training loop; a subclass overrides the methods that it needs.
 
-    class Log(oc.train.Callback):
-        def on_epoch(self, run):
-            writer.add_scalar("loss", run.epoch_losses[-1], run.step)
+        class Log(oc.train.Callback):
+            def on_epoch(self, run):
+                writer.add_scalar("loss", run.epoch_losses[-1], run.step)
+
+    Each method gets the `oc.train.Run`.
     """
 
     def on_step(self, run: Run) -> None:
@@ -101,7 +114,7 @@ class Checkpoint:
 
     Attributes:
         subject: The tensors, as for `oc.save`.
-        optimizer: The optimiser, or None.
+        optimizer: The optimizer, or None.
         every: The number of steps between two saves.
     """
 
@@ -119,21 +132,29 @@ class Run:
 
     Attributes:
         step: The number of steps so far, `first_step` included.
-        epoch: The number of epochs completed by this loop.
-        epoch_losses: The mean loss of each epoch; a step counts by the rows of its batch.
-        evaluations: The result of the evaluation after each epoch.
+        first_epoch: The number of epochs completed before this loop, which a checkpoint states.
+        epoch_losses: The mean loss of each epoch, those of before included; a step counts by the
+            rows of its batch.
+        evaluations: The result of the evaluation after each epoch, those of before included.
         ended_by: The reason for the end: `epochs`, `steps`, `patience`, `callback` or `nonfinite`;
             empty before.
     """
 
     def __init__(
-        self, log: LossLog, first_step: int, nonfinite: Nonfinite, *, is_parallel: bool
+        self,
+        log: LossLog,
+        first_step: int,
+        nonfinite: Nonfinite,
+        history: Mapping[str, list[Any]],
+        *,
+        is_parallel: bool,
     ) -> None:
         self.step = first_step
-        self.epoch = 0
-        self.epoch_losses: list[float] = []
-        self.evaluations: list[float] = []
+        self.epoch_losses: list[float] = history["epoch_losses"]
+        self.evaluations: list[float] = history["evaluations"]
+        self.first_epoch = self.epoch
         self.ended_by = ""
+        self._total, self._rows = history["begun"]
         self._log = log
         self._first = first_step
         self._read_to = first_step
@@ -142,8 +163,13 @@ class Run:
         self._last = float("nan")
 
     @property
+    def epoch(self) -> int:
+        """The number of epochs completed, those of before included."""
+        return len(self.epoch_losses)
+
+    @property
     def losses(self) -> Array:
-        """The loss of each step; reading them waits for the device."""
+        """The loss of each step of this loop; reading them waits for the device."""
         self._update()
         return self._log.all()
 
@@ -173,10 +199,31 @@ class Run:
         error = DivergenceError.at_caller(
             "The loss of each step is finite.",
             found=f"{found[wrong[0]]} at step {first + int(wrong[0]) + 1:,}",
-            fix="a smaller learning rate, clip_norm=1.0, or skip_nonfinite=True in the optimiser; "
+            fix="a smaller learning rate, clip_norm=1.0, or skip_nonfinite=True in the optimizer; "
             'nonfinite="stop" ends the loop without an error',
         )
         raise error.on_all_processes() if self._is_parallel else error
+
+    def _add(self, rows: Sequence[int]) -> None:
+        """Add the losses of the last steps to those of the epoch, from the left, so that the sum
+        has the same bits in a loop that resumes inside of the epoch.
+
+        Args:
+            rows: The number of rows of each step.
+        """
+        losses = self.losses[self.losses.size - len(rows) :] * rows
+        self._total = float(np.cumsum([self._total, *losses])[-1])
+        self._rows += sum(rows)
+
+    def _end_epoch(self) -> None:
+        """Append the mean loss of the epoch, and begin the next one."""
+        self.epoch_losses.append(self._total / self._rows)
+        self._total, self._rows = 0.0, 0
+
+    def _history(self) -> str:
+        """Return what a loop that resumes needs, in the form of `_NO_HISTORY`."""
+        lists = self.epoch_losses, self.evaluations, [self._total, self._rows]
+        return json.dumps(dict(zip(_NO_HISTORY, lists, strict=True)))
 
 
 def fit(
@@ -188,6 +235,7 @@ def fit(
     epochs: int = 1,
     steps: int | None = None,
     first_step: int = 0,
+    resume: Loaded | None = None,
     indices: Indices | None = None,
     evaluation: Evaluation | None = None,
     patience: int | None = None,
@@ -211,10 +259,13 @@ def fit(
         inputs: The placeholders to fill from each batch.
         loss: The tensor of one cell that `step` computes; over several devices, the loss of a slot,
             whose mean over the slots is recorded.
-        epochs: The number of epochs; the rest of the epoch of a resumed loader counts as one. 0
-            where a resumed training is complete.
-        steps: The largest number of steps; None for no limit.
-        first_step: The number of earlier steps, as `oc.load` returns it.
+        epochs: The number of epochs, with `resume=` those of before included; else the rest of the
+            epoch of a resumed loader counts as one.
+        steps: The largest number of steps, with `resume=` those of before included; None for no
+            limit.
+        first_step: The number of earlier steps.
+        resume: The result of `oc.load` of the checkpoint of a training loop, with its loader: the
+            loop goes on, and ends, as if it had not been interrupted.
         indices: The static indices and extents of a call as a function of the number of steps
             before it and the batch.
         evaluation: Numbers over other data after each epoch.
@@ -252,6 +303,10 @@ def fit(
             )
     if not isinstance(first_step, Integral) or int(first_step) < 0:
         raise UsageError.at_caller("first_step= is a number of steps.", repr(first_step))
+    history = {name: [*numbers] for name, numbers in _NO_HISTORY.items()}
+    if resume is not None:
+        history = _resumed(resume, loader, first_step)
+        first_step = resume.step or 0
     is_parallel = isinstance(step, DataParallel)
     communicator: Communicator = step.communicator if is_parallel else OneProcess()
     if evaluation is not None:
@@ -259,7 +314,7 @@ def fit(
         _check_evaluation(evaluation.step, evaluation.value)
     log = LossLog(step.context, step.means.get(loss, loss) if is_parallel else loss, read_every)
     _check_is_computed(step, loss, "loss=")
-    run = Run(log, first_step, nonfinite, is_parallel=is_parallel)
+    run = Run(log, first_step, nonfinite, history, is_parallel=is_parallel)
     is_shown = sys.stderr.isatty() if progress is None else progress
     line = _Line(is_shown and communicator.rank == 0, epochs)
     loop = _Loop(
@@ -274,36 +329,33 @@ def fit(
         communicator=communicator,
         saved=first_step,
         line=line,
-        limit=None if steps is None else first_step + steps,
+        limit=None if steps is None else steps if resume is not None else first_step + steps,
         read_every=read_every,
     )
     actions = _actions("on_epoch", callbacks, on_epoch)
-    sign = 1.0 if mode == "min" else -1.0
-    best, waited = float("inf"), 0
-    run.ended_by = "steps" if steps == 0 else ""
+
+    def reason() -> str:
+        """Return the reason for which no other epoch begins; empty for none."""
+        followed = run.evaluations if evaluation is not None else run.epoch_losses
+        if patience is not None and _waited(followed, mode) >= patience:
+            return "patience"
+        return "epochs" if run.epoch >= epochs else ""
+
+    run.ended_by = "steps" if loop.limit is not None and run.step >= loop.limit else reason()
     with line:
-        for _ in range(0 if run.ended_by else epochs):
-            begin = run.step
+        while not run.ended_by:
             is_whole = loop.run_batches()
             if run.ended_by == "nonfinite" or (run.ended_by and not is_whole):
                 break
-            run.epoch += 1
-            losses, rows = log.all()[begin - first_step :], loop.rows
-            is_even = len(set(rows)) == 1
-            total = float(np.mean(losses) if is_even else np.average(losses, weights=rows))
-            run.epoch_losses.append(total)
+            run._end_epoch()
             if evaluation is not None:
-                total = evaluation.result()  # of process 0, so that all go on, or none
-                total = float(communicator.broadcast([np.array([total])])[0][0])
-                run.evaluations.append(total)
+                found = evaluation.result()  # of process 0, so that all go on, or none
+                run.evaluations.append(float(communicator.broadcast([np.array([found])])[0][0]))
             for action in actions:
                 action(run)
-            best, waited = (sign * total, 0) if sign * total < best else (best, waited + 1)
-            if patience is not None and waited >= patience:
-                run.ended_by = run.ended_by or "patience"
-            if run.ended_by:
-                break
-        run.ended_by = run.ended_by or "epochs"
+            if checkpoint is not None and run.step % checkpoint.every == 0:
+                loop.save()
+            run.ended_by = run.ended_by or reason()
         loop.save()
         line.show(run, is_last=True)
     for action in _actions("on_end", callbacks, None):
@@ -331,14 +383,13 @@ class _Loop:
     """The number of steps at which the loop ends, or None."""
     read_every: int
     rows: list[int] = field(default_factory=list)
-    """The number of rows of each batch of the last epoch."""
+    """The number of rows of each batch whose loss is not counted yet."""
 
     def run_batches(self) -> bool:
         """Call the routine for every batch until an event; return True at the epoch's end."""
         run, step, fill = self.run, self.step, self.fill
         indices, actions, rows = self.indices, self.actions, self.rows
         is_masked = reads_mask(self.inputs)
-        rows.clear()
         record = run._log.record
         begin = done = run.step
         event = self._next_event()
@@ -359,7 +410,7 @@ class _Loop:
                     break
             if done == event:
                 run.step = done
-                self._handle_event()
+                self._handle_event(done - begin)
                 if run.ended_by:
                     break
                 record = run._log.record  # after the first call there is a quicker one
@@ -371,8 +422,13 @@ class _Loop:
                 "none",
                 "pass a list or an oc.data.Loader; a generator is exhausted after one epoch",
             )
-        run._update()
+        self._count()
         return not run.ended_by or self._has_no_more(done - begin)
+
+    def _count(self) -> None:
+        """Add the losses of the batches since the last call to those of the epoch."""
+        self.run._add(self.rows)
+        self.rows.clear()
 
     def _has_no_more(self, taken: int) -> bool:
         """Return True if the epoch has no batch left; False if its number of batches is unknown."""
@@ -389,11 +445,12 @@ class _Loop:
             after = min(after, run.step + self.checkpoint.every - run.step % self.checkpoint.every)
         return after if self.limit is None else min(after, self.limit)
 
-    def _handle_event(self) -> None:
+    def _handle_event(self, taken: int) -> None:
         run = self.run
         run._update()
         self.line.show(run)
-        if self.checkpoint is not None and run.step % self.checkpoint.every == 0:
+        is_due = self.checkpoint is not None and run.step % self.checkpoint.every == 0
+        if is_due and not self._has_no_more(taken):  # at the end of an epoch, after its evaluation
             self.save()
         if run.step == self.limit:
             run.ended_by = run.ended_by or "steps"
@@ -401,7 +458,7 @@ class _Loop:
     def save(self) -> None:
         """Save the state after the current step, unless it is saved or its loss is not finite."""
         checkpoint, run, step = self.checkpoint, self.run, self.step
-        run._update()
+        self._count()
         if checkpoint is None or self.saved == run.step or run.ended_by == "nonfinite":
             return
         memory, optimizer = step.context, checkpoint.optimizer
@@ -411,6 +468,7 @@ class _Loop:
         loader = self.loader if isinstance(getattr(self.loader, "state", None), tuple) else None
         write = partial(save, checkpoint.path, memory, checkpoint.subject)
         write = partial(write, optimizer=optimizer, loader=loader, step=run.step)
+        write = partial(write, metadata={_HISTORY: run._history()})
         self.communicator.first(write, "the checkpoint")
         self.saved = run.step
 
@@ -453,6 +511,40 @@ def evaluate(
     if weight == 0:
         raise UsageError.at_caller("An evaluation has batches.", "none")
     return total / weight
+
+
+def _resumed(resume: Loaded, loader: object, first_step: int) -> dict[str, list[Any]]:
+    """Return the history of a training loop that a checkpoint states."""
+    rule = "resume= is the result of oc.load, of the checkpoint of a training loop and its loader."
+    fix = "first_step=found.step, and epochs= less those that are complete, for other files"
+    texts = resume.metadata if isinstance(resume, Loaded) else {}
+    found = json_object(texts.get(_HISTORY, "")) or {}
+    are_numbers = all(
+        isinstance(each, list) and all(isinstance(n, int | float) for n in each)
+        for each in found.values()
+    )
+    if found.keys() != _NO_HISTORY.keys() or not are_numbers or len(found["begun"]) != 2:
+        raise UsageError.at_caller(rule, f"no history in {resume!r}"[:200], fix)
+    if first_step != 0:
+        raise UsageError.at_caller(rule, f"first_step={first_step!r} beside it", "leave it out")
+    place, state = json_object(texts.get(OWN + "loader", "")), getattr(loader, "state", None)
+    saved = tuple((place or {}).get(name) for name in ("epoch", "position"))
+    if place and isinstance(state, tuple) and state != saved:
+        raise UsageError.at_caller(
+            rule,
+            f"{loader!r}, in the file epoch {saved[0]}, position {saved[1]}",
+            "oc.load(..., loader=loader)",
+        )
+    return found
+
+
+def _waited(numbers: Sequence[float], mode: Mode) -> int:
+    """Return the number of numbers since the best one."""
+    best, waited = float("inf"), 0
+    for each in numbers:
+        number = each if mode == "min" else -each
+        best, waited = (number, 0) if number < best else (best, waited + 1)
+    return waited
 
 
 def _check_is_whole(communicator: Communicator, loader: Iterable[Any]) -> None:

@@ -58,6 +58,23 @@ def test_all_pairs_of_a_prediction_and_a_target_give_a_warning(case: str) -> Non
     assert "batch_axes=1" in text
 
 
+PAIRS_OF_THE_BATCH: dict[str, Build] = {
+    "a norm": lambda: data(8, 3, batch=1) / oc.norm(data(8, 3, batch=1), axis=-1)[..., None],
+    "a mask": lambda: data(8, batch=1)[:, None] * data(8, 3, batch=1),
+    "a condition": lambda: oc.where(data(8, batch=1)[:, None], data(8, 3, batch=1), 0.0),
+    "a target with a new axis": lambda: prediction() - data(8, batch=1)[:, None],
+    "of two axes": lambda: data(8, 8, batch=2)[..., None] * data(8, 8, 3, batch=2),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS_OF_THE_BATCH)
+def test_all_pairs_of_the_batch_by_an_axis_at_the_end_give_a_warning(case: str) -> None:
+    (text,) = warnings_of(PAIRS_OF_THE_BATCH[case])
+    assert "8,8|" in text
+    assert "all pairs of positions of the batch" in text
+    assert "without the new axis" in text
+
+
 MEANT: dict[str, Build] = {
     "a target along the batch": lambda: loss_of(prediction() - data(8, 1, batch=1)),
     "a target of the batch without axes": lambda: loss_of(prediction() - data(8, batch=1)),
@@ -69,8 +86,55 @@ MEANT: dict[str, Build] = {
         oc.param("w", output=[8]) @ data(8, 3, batch=1) + oc.param("b")
     ),
     "data of two kinds": lambda: loss_of(data(8, 1, batch=1) * data(8) * oc.param("s", output=[])),
+    "a norm": lambda: data(8, 3, batch=1) / oc.norm(data(8, 3, batch=1), axis=-1),
+    "a norm that keeps its axis": lambda: (
+        data(8, 3, batch=1) / oc.norm(data(8, 3, batch=1), axis=-1, keepdims=True)
+    ),
+    "a mask of lengths": lambda: data(8, batch=1) < data(8, batch=1)[:, None],
+    "all pairs of examples": lambda: data(8, batch=1)[:, None] * data(8, 3, batch=1)[None],
+    "numbers of another axis": lambda: data(4, batch=1)[:, None] * data(8, 3, batch=1),
     "weights of cells": lambda: loss_of(prediction() * oc.param("v", output=[8])),
 }
+
+
+def _sum(make: Callable[[oc.Tensor, oc.Tensor], oc.Tensor]) -> Build:
+    def build() -> oc.Tensor:
+        made = oc.param("w", output=[2]) @ data(4, 3, batch=1)
+        return make(made, oc.param("b", input=[5]))
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        _sum(lambda y, b: y + b),
+        _sum(lambda y, b: b - y),
+        lambda: (
+            oc.param("w", output=[2]) @ oc.placeholder("x", output=[3]) + oc.param("b", input=[5])
+        ),
+    ],
+)
+def test_a_bias_with_input_axes_gives_a_warning(build: Build) -> None:
+    (text,) = warnings_of(build)
+    assert "Parameter b" in text
+    assert "of shape 5->2" in text
+    assert "a matrix for each vector" in text
+    assert "test_doubtful_broadcasts.py" in text
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        _sum(lambda y, b: y * b),
+        _sum(lambda y, b: oc.add(y, b, logic="b|o; i->o => b|i->o")),
+        lambda: oc.param("w", output=[2]) @ data(4, 3, batch=1) + oc.param("b", input=[1]),
+        lambda: oc.param("w", input=[5], output=[2]) - oc.param("c", output=[2]),
+        lambda: oc.param("w", input=[5], output=[2]) - 1.0,
+    ],
+)
+def test_other_sums_of_matrices_give_none(build: Build) -> None:
+    assert warnings_of(build) == []
 
 
 @pytest.mark.parametrize("case", MEANT)
@@ -105,7 +169,7 @@ STATED: dict[str, Build] = {
     "sizes": lambda: oc.param("s", init=1.0, output=[3]) * data(8, 3, batch=1),
     "numbers": lambda: oc.param("s", init=[1.0, 2.0, 3.0]) * data(8, 3, batch=1),
     "a bias": lambda: oc.param("w", output=[3]) @ data(8, 4, batch=1) + oc.param("b", init=0.0),
-    "a normalisation": lambda: oc.nn.layer_norm(data(8, 4, batch=1)),
+    "a normalization": lambda: oc.nn.layer_norm(data(8, 4, batch=1)),
     "an operand of one number": lambda: oc.param("s", init=1.0) * data(8, 1, batch=1),
 }
 
@@ -133,7 +197,7 @@ def test_a_parameter_of_stated_shape_gives_none(case: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [oc.train.SGD, oc.train.Adam, oc.train.Lion])
-def test_a_step_of_an_optimiser_gives_none_for_a_bias(
+def test_a_step_of_an_optimizer_gives_none_for_a_bias(
     optimizer: Callable[..., oc.train.Optimizer],
 ) -> None:
     with warnings.catch_warnings(record=True) as found, oc.Session():

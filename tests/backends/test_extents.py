@@ -52,6 +52,22 @@ def test_pointwise_operations_give_the_prefix(target: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_results_without_cells_have_the_extent_of_the_call(target: str, size: int) -> None:
+    oc.reset()
+    n, ctx = oc.static_extent("n", max=6), oc.Context(target)
+    x = oc.placeholder("x", batch=[n], output=[5])
+    y = x[:, :0]
+    step = ctx.compile(oc.train.forward(y) + oc.train.forward(x * 2.0))
+    other = ctx.compile(oc.train.forward(y))
+    ctx[x] = whole_numbers(5, 5)
+    step(n=5)
+    assert ctx[y].shape == (5, 0)
+    ctx[x] = whole_numbers(size, 5)
+    other(n=size)
+    assert ctx[y].shape == (size, 0)
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_reductions_see_the_valid_part_only(target: str, size: int) -> None:
     oc.reset()
     n, ctx = oc.static_extent("n", max=6), oc.Context(target)
@@ -96,7 +112,7 @@ def test_products_are_exact_with_the_extent_in_every_place(target: str, size: in
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_softmax_and_normalisation_run_along_an_extent(target: str, size: int) -> None:
+def test_softmax_and_normalization_run_along_an_extent(target: str, size: int) -> None:
     oc.reset()
     n, ctx = oc.static_extent("n", max=6), oc.Context(target)
     x = oc.placeholder("x", batch=[3], output=[n])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -252,3 +253,17 @@ def test_an_answer_that_is_no_call_is_a_defect_of_the_plugin(answer: Any) -> Non
         code, context = oc.train.forward(product), oc.Context("bad")
         with pytest.raises(oc.HookError, match="LibraryCall"):
             context.compile(code)
+
+
+def test_a_search_and_stated_schedules_leave_products_of_the_library_alone(tmp_path: Path) -> None:
+    context = with_library()
+    y = oc.relu(oc.tensor(values((5, 7)), input_axes=1) @ oc.tensor(values((6, 7)), batch_axes=1))
+    step = context.compile(oc.train.forward(y))
+    before = [(each.title, each.is_external) for each in oc.explain(step).kernels]
+    assert [is_external for _, is_external in before] == [True, False]
+    step.use_schedules({2: ""})
+    with pytest.raises(oc.UsageError, match=r"kernel 1, einsum for .* is a call of a library"):
+        step.use_schedules({1: ""})
+    with settings.overrides(cache_dir=str(tmp_path)):
+        assert not step.tune(budget=0.1).kernels  # the other one has no product
+    assert [(each.title, each.is_external) for each in oc.explain(step).kernels] == before

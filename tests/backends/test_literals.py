@@ -111,7 +111,7 @@ def test_a_literal_can_be_read_in_every_context(ctx: oc.Context) -> None:
         (lambda: lambda: oc.tensor(A), A),
     ],
 )
-def test_a_parameter_has_the_initial_value_of_its_initialiser(
+def test_a_parameter_has_the_initial_value_of_its_initializer(
     ctx: oc.Context, init: Callable[[], object], expected: object
 ) -> None:
     with oc.settings.overrides(missing_axes="allow"):
@@ -143,7 +143,7 @@ def test_an_initial_value_that_code_has_assigned_is_the_assigned_one(ctx: oc.Con
     np.testing.assert_array_equal(ctx[w], np.ones((2, 2)))
 
 
-def test_initialisation_keeps_values_without_reinitialize(ctx: oc.Context) -> None:
+def test_initialization_keeps_values_without_reinitialize(ctx: oc.Context) -> None:
     inner = oc.param("inner", init=1.0, output=[2])
     w = oc.param("w", init=inner * 3.0)
     loss = w * 1.0

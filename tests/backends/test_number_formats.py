@@ -214,6 +214,22 @@ def test_casts_round_once(target: str, source: DType, result: DType) -> None:
     assert_same(evaluated(target, lambda t: oc.cast(t, result), x), expected, result)
 
 
+@pytest.mark.parametrize("size", [2, 3, 4, 6, 7])
+@pytest.mark.parametrize("schedule", ["default", "none"])
+def test_a_number_that_was_float32_on_the_way_is_rounded(
+    target: str, schedule: str, size: int
+) -> None:
+    numbers = np.linspace(-0.9, 0.7, size)
+    with settings.overrides(schedule=schedule), oc.Session():
+        x = oc.placeholder("x", output=[size], dtype="float64")
+        y = oc.cast(oc.cast(x, "float32"), "float64") + x
+        ctx = oc.Context(target)
+        run = ctx.compile(oc.train.forward(y))
+        ctx[x] = numbers
+        run()
+        np.testing.assert_array_equal(ctx[y], numbers.astype(np.float32).astype(float) + numbers)
+
+
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_every_step_of_an_expression_is_rounded(target: str, dtype: DType) -> None:
     a, b = pairs(target, dtype, dtype)

@@ -113,7 +113,7 @@ def test_operations_take_the_cells_as_numbers_of_bytes(
 
 @pytest.mark.parametrize("dtype", PACKED)
 @pytest.mark.parametrize("columns", [64, 129])
-def test_a_product_reads_quantised_weights(target: str, dtype: str, columns: int) -> None:
+def test_a_product_reads_quantized_weights(target: str, dtype: str, columns: int) -> None:
     weights = cells(dtype, 6, columns)
     x = np.random.default_rng(0).normal(size=columns).astype(np.float32)
     scale = np.linspace(0.5, 1.0, 6).astype(np.float32)

@@ -34,7 +34,7 @@ def cells(target: str, program: LoopProgram, example: Example) -> dict[TensorNod
     return subject_named(target).run(program, example.arrays, indices)
 
 
-def test_optimised_random_programs_give_the_bits_of_the_original(target: str) -> None:
+def test_optimized_random_programs_give_the_bits_of_the_original(target: str) -> None:
     pytest.importorskip("ocannl_interp")
 
     @settings(

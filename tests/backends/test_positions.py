@@ -601,6 +601,25 @@ def test_positions_beyond_the_extent_of_a_call_are_not_checked(target: str) -> N
     assert ctx[rows][0].tolist() == [4, 5]
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_positions_along_all_axes_beside_an_extent_are_checked(target: str, place: int) -> None:
+    n = oc.static_extent("n", max=4)
+    axes: list[Any] = [2, 3]
+    axes.insert(place, n)
+    ids = oc.placeholder("ids", output=axes, dtype="int32")
+    cells = oc.take(oc.tensor([1.0, 2.0, 4.0]), ids)
+    ctx = oc.Context(target)
+    step = ctx.compile(oc.train.forward(cells), keep=[cells])
+    positions = np.arange(12).reshape(tuple(2 if size is n else size for size in axes)) % 3
+    ctx[ids] = positions
+    step(n=2)
+    assert ctx[cells].tolist() == (2.0**positions).tolist()
+    positions[1, 1, 1] = 3
+    ctx[ids] = positions
+    with pytest.raises(oc.UsageError, match=r"ids\[1, 1, 1\] = 3"):
+        step(n=2)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64"])
 @pytest.mark.parametrize("most", [6, 300])
 def test_positions_lie_before_the_end_of_the_call(target: str, dtype: str, most: int) -> None:

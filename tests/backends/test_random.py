@@ -430,7 +430,7 @@ def correlation(one: Array, other: Array) -> float:
     return float(np.corrcoef(one.ravel(), other.ravel())[0, 1]) * math.sqrt(one.size)
 
 
-def test_neighbouring_cells_are_independent() -> None:
+def test_neighboring_cells_are_independent() -> None:
     for packed in (False, True):
         sample = cells(FAST, lambda p=packed: oc.uniform(packed=p), MANY)
         for distance in (1, 2, 3, 4, 7, 64, 1024):
@@ -480,7 +480,7 @@ DEVIATIONS: dict[str, tuple[Callable[[], oc.Tensor] | None, float]] = {
 
 
 @pytest.mark.parametrize("name", DEVIATIONS)
-def test_initialisers_spread_with_the_sizes_that_inference_finds(name: str) -> None:
+def test_initializers_spread_with_the_sizes_that_inference_finds(name: str) -> None:
     init, deviation = DEVIATIONS[name]
     found = weights(FAST, init)
     assert found.std() == pytest.approx(deviation, rel=0.02)
@@ -491,7 +491,7 @@ def test_initialisers_spread_with_the_sizes_that_inference_finds(name: str) -> N
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "float8_e5m2"])
-def test_initialisers_give_the_same_bits_everywhere(target: str, dtype: str) -> None:
+def test_initializers_give_the_same_bits_everywhere(target: str, dtype: str) -> None:
     for init in (None, oc.kaiming, oc.uniform):
         found, reference = (weights(each, init, dtype, 1) for each in (target, "interp"))
         assert found.tobytes() == reference.tobytes()
@@ -509,13 +509,13 @@ def test_without_input_axes_the_default_range_is_a_quarter(target: str) -> None:
     assert 0.24 < found.max() < 0.25
 
 
-def test_an_initialiser_serves_several_shapes_by_itself(target: str) -> None:
-    """Fans are those of the random numbers' own shape, so that an initialiser needs no parameter."""
+def test_an_initializer_serves_several_shapes_by_itself(target: str) -> None:
+    """Fans are those of the random numbers' own shape, so that an initializer needs no parameter."""
     found = cells(target, lambda: oc.kaiming(gain=1.0), 2000)
     assert found.std() == pytest.approx(1.0, rel=0.05)  # no input axes: a fan of 1
 
 
-def test_unknown_choices_of_an_initialiser_are_refused() -> None:
+def test_unknown_choices_of_an_initializer_are_refused() -> None:
     with oc.Session():
         with pytest.raises(oc.UsageError, match="'fan_in', 'fan_out', 'fan_avg'"):
             oc.kaiming(mode="fan")  # type: ignore[arg-type]

@@ -106,6 +106,26 @@ def test_masked_steps_put_no_infinite_slope_into_gradients(target: str) -> None:
     check_gradients(function, np.array(20.0), np.array(1.5), backend=target)
 
 
+@pytest.mark.parametrize("keep", KEEP)
+def test_gradients_pass_through_loops_whose_count_is_read(target: str, keep: str) -> None:
+    """The count is an older result of the loop than the values, and has no gradient."""
+    with oc.Session(dtype="float64"):
+        x = oc.param("x", init=[0.5, 0.25])
+        values, _, count = oc.scan_while(
+            lambda c: oc.sum(c) < 4.0, lambda c, _: (c * 2.0, c * c), x, length=6, keep=keep
+        )
+        loss = total(values) * oc.cast(count, "float64")
+        (gradient,) = oc.gradients(loss, [x])
+        ctx = oc.Context(target)
+        ctx.init_params(loss)
+        code = oc.train.grad_update(loss) + oc.train.forward(gradient)
+        ctx.compile(code, keep=[gradient, x.grad])()
+        assert ctx[x.grad].tolist() == ctx[gradient].tolist() == [63.0, 31.5]
+        penalty = total(gradient * gradient)
+        ctx.compile(oc.train.grad_update(penalty))()
+        assert ctx[x.grad].tolist() == [15876.0, 7938.0]
+
+
 def test_gradients_as_expressions_are_those_of_backpropagation() -> None:
     with oc.Session():
         x = oc.param("x", init=[3.0, 5.0])

@@ -407,7 +407,7 @@ def test_loops_over_short_integers_are_vector_code(dtype: str) -> None:
         assert f"_load_{dtype}" in routine.source
 
 
-def test_a_product_with_quantised_weights_reads_them_as_bytes() -> None:
+def test_a_product_with_quantized_weights_reads_them_as_bytes() -> None:
     with oc.Session():
         w = oc.tensor(cells("int8", shape=(64, 256)), input_axes=1)
         x, scale = oc.placeholder("x", output=[256]), oc.placeholder("scale", output=[64])

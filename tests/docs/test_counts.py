@@ -18,7 +18,10 @@ from ocannl_core.ir.indexing import LoopVar, StaticIndex
 from ocannl_core.ir.kernels.nodes import HostCall, Kernel, Plan, RepeatedSteps
 from ocannl_core.ir.loops.nodes import AxisKind, Expr, Local, LoopBound, Scope, Stmt
 from ocannl_core.ir.node import Margin, NodeInfo
-from ocannl_core.ir.target import Target
+from ocannl_core.ir.target import Target, ThreadBlocks
+from ocannl_core.passes.kernels.pipeline import nest_passes, plan_passes
+from ocannl_core.passes.loops.decisions import Decisions
+from ocannl_core.passes.loops.pipeline import core_passes
 from ocannl_core.testing.conformance import BackendConformance
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +63,17 @@ NUMERALS = (
 )
 def test_a_count_on_a_page_equals_that_of_the_code(page: str, claim: str) -> None:
     assert claim in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def test_the_number_of_programs_is_that_of_the_gallery() -> None:
+    gallery = (ROOT / "docs/tutorial/gallery.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`\w+\.py`.*?) \|", gallery, re.MULTILINE)
+    (several,) = (row.count("`, `") + 1 for row in rows if "`, `" in row)
+    others = len(rows) - 1
+    index = " ".join((ROOT / "docs/index.md").read_text(encoding="utf-8").split())
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"gallery](tutorial/gallery.md) has {NUMERALS[others]} more" in index
+    assert f"gallery](docs/tutorial/gallery.md) has {NUMERALS[others + several]} programs" in readme
 
 
 def test_every_count_of_the_functions_of_a_backend_in_the_readme_is_the_same() -> None:
@@ -140,3 +154,55 @@ def test_tests_of_the_suite_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / f"docs/howto/{page}.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(test_\w+)`", text))
     assert all(hasattr(BackendConformance, name) for name in named)
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OWN = [page for page in PAGES if page.parent.name in ("explanation", "reference", ROOT.name)]
+"""The pages that name modules of the repository; the others name those of users, too."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_row_of_a_table_has_the_columns_of_its_header(page: Path) -> None:
+    lines = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    tables = re.findall(r"(?:^\|.*\|\n)+", lines, re.MULTILINE)
+    for table in tables:
+        rows = [len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()]
+        assert set(rows) == {rows[0]}, table.splitlines()[0]
+        assert re.fullmatch(r"\|[ :|-]+\|", table.splitlines()[1]), table.splitlines()[0]
+
+
+@pytest.mark.parametrize("page", OWN, ids=lambda page: page.name)
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    folders = ("ocannl_core", "plugins", "tests", "docs", "benchmarks", "examples", "tools")
+    known = {
+        f"/{path.relative_to(ROOT)}" for name in folders for path in (ROOT / name).rglob("*.py")
+    }
+    named = re.findall(r"`((?:\w+/)*\w+\.py)`", page.read_text("utf-8"))
+    users = {"train.py", "model.py", "program.py"}
+    missing = {name for name in named if not any(path.endswith(f"/{name}") for path in known)}
+    assert missing <= users
+
+
+BLOCKS = ThreadBlocks(
+    max_threads=256,
+    threads=256,
+    local_bytes=48 << 10,
+    registers=255,
+    subgroup=32,
+    processors=80,
+    vector_bytes=16,
+)
+TARGETS = [Target("a", vector_registers=16), Target("b", thread_blocks=BLOCKS)]
+
+
+def test_the_passes_are_those_of_the_pipelines_in_their_order() -> None:
+    text = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    _, loops, kernels = re.split(r"^## Passes over \w+$", text, flags=re.MULTILINE)
+    listed = re.findall(r"^\| ([\w -]+) \| `", loops, re.MULTILINE)
+    assert listed == [each.name for each in core_passes(Decisions({}))]
+    table = kernels[: kernels.index("**Why nests are recognized")]
+    listed = re.findall(r"^\| ([\w -]+) \| `", table, re.MULTILINE)
+    for target in TARGETS:
+        passes = (*plan_passes(target), *nest_passes(target, lambda _: None))
+        names = [name for name, _ in passes]
+        assert [name for name in listed if name in names] == names

@@ -75,7 +75,7 @@ def test_the_update_keeps_its_contract(ops: ModuleType) -> None:
     check_op(ops.Momentum(0.1, 0.9), [numbers(5, dtype="float32") for _ in range(3)])
 
 
-def test_the_update_is_the_optimiser_with_momentum(ops: ModuleType) -> None:
+def test_the_update_is_the_optimizer_with_momentum(ops: ModuleType) -> None:
     found = []
     for update in ("op", "recorded"):
         with oc.Session(seed=1):

@@ -76,7 +76,7 @@ class Formula:
         return (span - 1) // self.dilation + 1
 
     def left(self, kernel: int) -> int:
-        """Return how many cells lie in front of the first window's centre."""
+        """Return how many cells lie in front of the first window's center."""
         span = 1 + (kernel - 1) * self.dilation
         return span - (span + 1) // 2 if self.padded else 0
 

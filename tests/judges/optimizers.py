@@ -1,8 +1,8 @@
-"""Optimisers beside PyTorch's and optax's, with the settings of PyTorch's own tests.
+"""Optimizers beside PyTorch's and optax's, with the settings of PyTorch's own tests.
 
     python -m tests.judges.optimizers [--only Adam Lion] [--verbose]
 
-Every setting of `torch.testing._internal.common_optimizers.optim_db`, and the optimisers and
+Every setting of `torch.testing._internal.common_optimizers.optim_db`, and the optimizers and
 wrappers of optax that PyTorch lacks, take 20 steps here and there, from the same weights: the
 results agree to 1e-6 of the largest weight in float32, and to 1e-12 of it in float64.
 """

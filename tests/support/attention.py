@@ -40,7 +40,7 @@ class Sizes:
 
 
 def attention_program(sizes: Sizes, *, causal: bool = False, dtype: str = "float32") -> LoopProgram:
-    """Return the program of an attention, optimised."""
+    """Return the program of an attention, optimized."""
     with oc.Session():
         q, k, v = (
             oc.placeholder(name, batch=dims[:2], output=dims[2:], dtype=dtype)
@@ -53,7 +53,7 @@ def attention_program(sizes: Sizes, *, causal: bool = False, dtype: str = "float
 def gradient_program(
     sizes: Sizes, *, causal: bool = False, dtype: str = "float32"
 ) -> tuple[LoopProgram, dict[str, TensorNode]]:
-    """Return the program of the gradients of an attention, optimised, and its parameters by name.
+    """Return the program of the gradients of an attention, optimized, and its parameters by name.
 
     The loss is the sum of results times `g`.
     """

@@ -44,7 +44,7 @@ class MemoryAccess:
         node: The array.
         position: The place of the cell in it.
         loops: The loops around, outermost first.
-        cells: The neighbouring cells that one instruction accesses.
+        cells: The neighboring cells that one instruction accesses.
         is_store: True for a store.
     """
 

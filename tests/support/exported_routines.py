@@ -27,9 +27,10 @@ from ocannl_core.codegen.export.model import ExportedFunction, ExportedTensor, F
 from ocannl_core.ir import host_arrays
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target
-from ocannl_core.runtime import export_routines, values
+from ocannl_core.runtime import values
+from ocannl_core.runtime.export import export_routines
+from ocannl_core.runtime.export.webassembly import compile_wasm
 from ocannl_core.runtime.routine import Routine
-from ocannl_core.runtime.webassembly import compile_wasm
 
 Array = np.ndarray[Any, Any]
 

@@ -78,7 +78,7 @@ def moves_cells(kernel: Kernel) -> bool:
 
 def does_little(kernel: Kernel) -> bool:
     """Return True if a kernel computes every cell once, by five operations at most: compilers
-    vectorise its loops.
+    vectorize its loops.
     """
     pending: list[tuple[Node, frozenset[LoopVar]]] = [(kernel.body, frozenset())]
     while pending:

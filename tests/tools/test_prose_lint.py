@@ -14,6 +14,7 @@ from tools.prose_lint import (
     RELATIVES,
     Text,
     Uses,
+    british_words,
     forbidden_opening,
     forbidden_test_names,
     lint_distribution,
@@ -53,6 +54,16 @@ def test_docstrings_of_attributes_and_comments_are_prose_and_other_strings_are_n
 def test_forbidden_openings_are_found_as_whole_words(opening: str) -> None:
     assert forbidden_opening(f"\n    {opening} the cells.") == opening
     assert forbidden_opening(f"{opening}x the cells.") is None
+
+
+def test_words_are_in_american_spelling() -> None:
+    british = "vectorised neighbours, an initialiser of analysed colours and centred behaviour"
+    assert list(british_words(f"{british}, `optimised`")) == [
+        *("vectorised", "neighbours", "initialiser", "analysed", "colours", "centred", "behaviour")
+    ]
+    assert not list(british_words("Otherwise a precise exercise raises noise; the center is wise."))
+    (problem,) = text_problems(Text(1, "# optimise", is_docstring=False))
+    assert problem == "'optimise' is not in American spelling"
 
 
 def test_words_in_backticks_are_code() -> None:

@@ -1,4 +1,4 @@
-"""The formulas of optimisers in NumPy, as their papers or PyTorch's documentation state them.
+"""The formulas of optimizers in NumPy, as their papers or PyTorch's documentation state them.
 
 Each returns a function of the parameter, its gradient and the number of the update, which returns
 the new parameter.

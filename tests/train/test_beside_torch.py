@@ -1,4 +1,4 @@
-"""Optimisers beside PyTorch's, where it is installed."""
+"""Optimizers beside PyTorch's, where it is installed."""
 
 from __future__ import annotations
 

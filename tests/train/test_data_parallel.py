@@ -26,7 +26,7 @@ def devices() -> Iterator[None]:
 
 
 class Model:
-    """A small network with dropout and batch normalisation, in a session of its own."""
+    """A small network with dropout and batch normalization, in a session of its own."""
 
     def __init__(self, optimizer: Callable[[], oc.train.Optimizer]) -> None:
         self.session = oc.Session(seed=3)
@@ -44,7 +44,7 @@ class Model:
         return oc.train.data_parallel(self.loss, self.optimizer, [self.x, self.y], **options)
 
     def state(self, ctx: oc.Context) -> list[bytes]:
-        """Return the bits of parameters, statistics and the optimiser's state."""
+        """Return the bits of parameters, statistics and the optimizer's state."""
         tensors = [*self.loss.params, *self.loss.statistics, *self.optimizer.state.values()]
         return [ctx[each].tobytes() for each in tensors]
 
@@ -291,7 +291,7 @@ def test_a_batch_has_the_rows_of_all_slots() -> None:
         ({"devices": "cpu_c:0"}, "devices= is a list"),
         ({"devices": ["cpu_c:0", "interp:0"]}, "devices of cpu_c, interp"),
         ({"reduction": "max"}, 'reduction= is "mean" or "sum"'),
-        ({"optimizer": 0.1}, "an optimiser, or code"),
+        ({"optimizer": 0.1}, "an optimizer, or code"),
         ({"metrics": [3]}, "metrics= is a list of tensors"),
         (
             {"optimizer": oc.train.SGD(learning_rate=0.1, loss_scale=oc.train.DynamicScale())},
@@ -304,7 +304,7 @@ def test_arguments_of_the_wrong_kind_are_refused(options: dict[str, Any], messag
         small_step(**options)
 
 
-def test_a_step_without_parameters_names_the_call_that_initialises_them() -> None:
+def test_a_step_without_parameters_names_the_call_that_initializes_them() -> None:
     with oc.Session():
         step = small_step(devices=2)
         with pytest.raises(oc.LinkError, match=r"ctx\.init_params\(loss\)"):
@@ -339,7 +339,7 @@ def test_a_failed_step_changes_no_statistic() -> None:
         assert np.array_equal(again.context[mean], after)
 
 
-def test_recorded_code_updates_parameters_as_an_optimiser_does() -> None:
+def test_recorded_code_updates_parameters_as_an_optimizer_does() -> None:
     found = []
     for count in (1, 3):
         with oc.Session(seed=4):

@@ -145,7 +145,7 @@ def test_an_evaluation_before_training_reads_a_mean_of_0_and_a_variance_of_1(tar
     assert model.statistic("normalized.batch_norm.batches") == 0
 
 
-def test_statistics_of_code_are_initialised_with_its_parameters(target: str) -> None:
+def test_statistics_of_code_are_initialized_with_its_parameters(target: str) -> None:
     model = Model(target)
     code = oc.train.grad_update(model.loss)
     assert set(code.statistics) == set(model.loss.statistics)
@@ -257,7 +257,7 @@ def test_a_batch_of_one_has_no_variance_to_train_on() -> None:
 
 
 @pytest.mark.parametrize("scale", [None, oc.train.DynamicScale(4)])
-def test_minimising_moves_statistics_and_counts_steps_as_updating_gradients_does(
+def test_minimizing_moves_statistics_and_counts_steps_as_updating_gradients_does(
     scale: oc.train.DynamicScale | None,
 ) -> None:
     found = []

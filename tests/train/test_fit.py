@@ -353,6 +353,111 @@ def test_a_loop_that_resumes_from_its_checkpoint_has_the_bits_of_one_loop(
     assert second.w == whole.w
 
 
+class Follower(oc.train.Callback):
+    """Keeps the number of epochs and the last numbers at each end of an epoch."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, float]] = []
+
+    def on_epoch(self, run: oc.train.Run) -> None:
+        last = (run.evaluations or run.epoch_losses)[-1]
+        self.seen.append((run.epoch, run.step, last))
+
+
+@pytest.mark.parametrize("is_evaluated", [False, True])
+def test_a_resumed_loop_ends_where_an_uninterrupted_one_does(
+    tmp_path: Path, is_evaluated: bool
+) -> None:
+    """Means over epochs and the count of patience have the same bits."""
+    path = tmp_path / "m.safetensors"
+
+    def run(stop: int | None = None, every: int = 1, *, is_resumed: bool = False) -> Any:
+        with oc.Session(seed=3):
+            model = Model(rate=0.8)  # too large: losses rise and fall
+            options: dict[str, Any] = {"epochs": 7, "patience": 2, "callbacks": [Follower()]}
+            if is_evaluated:
+                forward = model.ctx.compile(oc.train.forward(model.loss))
+                place = [model.x, model.y]
+                data = [(ROWS[:4], TARGETS[:4])]
+                options["evaluation"] = oc.train.Evaluation(forward, data, place, model.loss)
+            if is_resumed:
+                options["resume"] = oc.load(
+                    path, model.ctx, model.loss, optimizer=model.opt, loader=model.loader
+                )
+            options["checkpoint"] = oc.train.Checkpoint(path, model.loss, model.opt, every=every)
+            if stop is not None:
+                options["on_step"] = lambda run: run.stop() if run.step == stop else None
+            found = model.fit(**options)
+            return found, options["callbacks"][0].seen, model.w
+
+    whole, seen, w = run()
+    assert (whole.ended_by, whole.epoch) == ("patience", whole.epoch)
+    assert 3 <= whole.epoch < 7
+    for stop in (1, 3, 5, whole.step - 1):  # begun, and complete epochs
+        first, begun, _ = run(stop, every=4)
+        assert first.step == stop
+        rest, ended, same = run(is_resumed=True)
+        assert (rest.step, rest.ended_by, rest.epoch) == (whole.step, "patience", whole.epoch)
+        assert rest.first_epoch == first.epoch
+        assert rest.epoch_losses == whole.epoch_losses
+        assert rest.evaluations == whole.evaluations
+        assert [*begun, *ended] == seen
+        assert same == w
+    again, ended, same = run(is_resumed=True)
+    assert (again.step, again.ended_by, ended, same) == (whole.step, "patience", [], w)
+
+
+def test_the_save_at_the_end_of_an_epoch_has_its_evaluation(tmp_path: Path) -> None:
+    """A process that is killed after it goes on with the next epoch."""
+    model = Model()
+    path = tmp_path / "m.safetensors"
+    file = oc.train.Checkpoint(path, model.loss, model.opt, every=3)
+    forward = model.ctx.compile(oc.train.forward(model.loss))
+    evaluation = oc.train.Evaluation(
+        forward, [(ROWS[:4], TARGETS[:4])], [model.x, model.y], model.loss
+    )
+
+    class Killed(BaseException):
+        pass
+
+    def kill(run: oc.train.Run) -> None:
+        if run.step == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        model.fit(epochs=3, checkpoint=file, evaluation=evaluation, on_step=kill)
+    found = oc.load(path, model.ctx, model.loss, optimizer=model.opt, loader=model.loader)
+    run = model.fit(epochs=2, resume=found, evaluation=evaluation)
+    assert (run.epoch, len(run.evaluations), run.step) == (2, 2, 6)
+    assert "loss" in str(oc.curves(run))
+
+
+def test_a_loop_resumes_from_files_of_loops_alone(tmp_path: Path) -> None:
+    model = Model()
+    path = tmp_path / "m.safetensors"
+    oc.save(path, model.ctx, model.loss, optimizer=model.opt, step=3)
+    found = oc.load(path, model.ctx, model.loss, optimizer=model.opt)
+    with pytest.raises(oc.UsageError, match="no history in") as error:
+        model.fit(resume=found)
+    assert "first_step=found.step" in error.value.fix
+    wrong: Any = path
+    with pytest.raises(oc.UsageError, match="resume= is the result"):
+        model.fit(resume=wrong)
+    oc.save(path, model.ctx, model.loss, metadata={"history": '{"begun": 3}'})
+    with pytest.raises(oc.UsageError, match="no history in"):
+        model.fit(resume=oc.load(path, model.ctx, model.loss))
+    file = oc.train.Checkpoint(path, model.loss, model.opt)
+    model.fit(steps=4, epochs=2, checkpoint=file)
+    fresh = Model()
+    found = oc.load(path, fresh.ctx, fresh.loss, optimizer=fresh.opt)
+    with pytest.raises(oc.UsageError, match="in the file epoch 1, position 1"):
+        fresh.fit(resume=found)
+    fresh.loader.restore((1, 1))
+    with pytest.raises(oc.UsageError, match="first_step=4 beside it"):
+        fresh.fit(resume=found, first_step=4)
+    assert fresh.fit(epochs=3, steps=5, resume=found).step == 5
+
+
 def test_checkpoints_are_saved_at_multiples_of_every(tmp_path: Path) -> None:
     model = Model()
     path = tmp_path / "m.safetensors"

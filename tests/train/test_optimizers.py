@@ -1,4 +1,4 @@
-"""Optimisers, step by step, against their formulas."""
+"""Optimizers, step by step, against their formulas."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _gradients(w: Any, b: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("name", "formula", "arguments"), CASES, ids=[f"{c[0]}-{n}" for n, c in enumerate(CASES)]
 )
-def test_every_optimiser_takes_the_steps_of_its_formula(
+def test_every_optimizer_takes_the_steps_of_its_formula(
     target: str, name: str, formula: Formula, arguments: dict[str, Any]
 ) -> None:
     with oc.Session(dtype="float64"):
@@ -121,6 +121,27 @@ def test_corrections_of_the_first_steps_keep_the_digits_of_float32(target: str, 
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
+def test_averages_of_short_parameters_move_by_less_than_their_rounding(dtype: str) -> None:
+    """In bfloat16, `v + (1 - v) / 8192` is v for every v above 0.06."""
+    with oc.Session(dtype=dtype):
+        w = oc.param("w", init=0.5, output=[2])
+        loss = oc.sum(w * oc.tensor([1.0, 2.0]))
+        decay = 1.0 - 2.0**-13
+        optimizer = oc.train.Adam(
+            learning_rate=2.0**-20, betas=(0.9, decay), average=decay, accumulate=2, clip_norm=100.0
+        )
+        ctx = oc.Context("cpu_c")
+        ctx.init_params(loss)
+        step = ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))
+        for _ in range(4000):
+            step()
+        assert {t.dtype for t in optimizer.state.values() if t.dtype.is_float} == {oc.float32}
+        moment = ctx[optimizer.state["w.second_moment"]]
+        np.testing.assert_allclose(moment, (1 - decay**2000) * np.array([1.0, 4.0]), rtol=1e-3)
+        assert str(w.dtype) == dtype
+
+
 def test_twenty_steps_in_float32_stay_within_rounding_of_float64() -> None:
     results = {}
     for dtype in ("float32", "float64"):
@@ -134,6 +155,27 @@ def test_twenty_steps_in_float32_stay_within_rounding_of_float64() -> None:
                 step()
             results[dtype] = ctx[w]
     np.testing.assert_allclose(results["float32"], results["float64"], rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("name", [*dict.fromkeys(case[0] for case in CASES), "Muon"])
+def test_short_parameters_are_rounded_once_in_an_update(name: str) -> None:
+    """State and formula are in float32: one step of a parameter that it holds is the float32 step,
+    rounded.
+    """
+    found = {}
+    for dtype in ("bfloat16", "float32"):
+        with oc.Session(dtype=dtype):
+            start = oc.tensor(np.arange(12.0).reshape(3, 4) / 8, input_axes=1)
+            w = oc.param("w", init=start)
+            loss = oc.sum(w @ oc.tensor([1.0, -1.0, 0.5, 0.25]))
+            optimizer = getattr(oc.train, name)(learning_rate=0.01)
+            ctx = oc.Context("interp")
+            ctx.init_params(loss)
+            ctx.compile(oc.train.grad_update(loss) + optimizer.update(loss))()
+            found[dtype] = ctx[w]
+            assert {t.dtype for t in optimizer.state.values()} <= {oc.float32, oc.int32}
+    expected = found["float32"].astype(found["bfloat16"].dtype)
+    np.testing.assert_array_equal(found["bfloat16"], expected)
 
 
 def test_state_has_the_names_of_parameters_and_of_moments() -> None:
@@ -151,7 +193,7 @@ def test_state_has_the_names_of_parameters_and_of_moments() -> None:
         ]
 
 
-def test_two_routines_share_the_state_of_one_optimiser() -> None:
+def test_two_routines_share_the_state_of_one_optimizer() -> None:
     with oc.Session(dtype="float64"):
         loss, w, _ = _tanh_squares()
         optimizer = oc.train.Adam(learning_rate=0.01)
@@ -244,7 +286,7 @@ def test_constants_of_formulas_out_of_range_are_refused(
     name: str, arguments: dict[str, Any]
 ) -> None:
     ((key, _),) = arguments.items()
-    with pytest.raises(oc.UsageError, match=f"{key}= of an optimiser is"):
+    with pytest.raises(oc.UsageError, match=f"{key}= of an optimizer is"):
         getattr(oc.train, name)(learning_rate=0.1, **arguments)
 
 
@@ -265,10 +307,10 @@ def test_nesterov_momentum_without_momentum_or_with_dampening_is_refused(
         {"weight_decay": float("nan")},
     ],
 )
-def test_a_plain_step_checks_its_arguments_as_an_optimiser(arguments: dict[str, Any]) -> None:
+def test_a_plain_step_checks_its_arguments_as_an_optimizer(arguments: dict[str, Any]) -> None:
     with oc.Session():
         loss, *_ = _tanh_squares("float32")
-        with pytest.raises(oc.UsageError, match=r"Nesterov momentum|of an optimiser is"):
+        with pytest.raises(oc.UsageError, match=r"Nesterov momentum|of an optimizer is"):
             oc.train.sgd_update(loss, **{"learning_rate": 0.1, **arguments})
 
 
@@ -284,11 +326,11 @@ def test_a_plain_step_checks_its_arguments_as_an_optimiser(arguments: dict[str, 
 )
 def test_a_group_without_a_say_in_a_hyperparameter_of_all_is_refused(group: dict[str, Any]) -> None:
     (key,) = group
-    with pytest.raises(oc.UsageError, match=f"{key} of an optimiser concerns all parameters"):
+    with pytest.raises(oc.UsageError, match=f"{key} of an optimizer concerns all parameters"):
         oc.train.SGD(learning_rate=0.1, groups={"w": group})
 
 
-def test_an_optimiser_of_two_losses_with_parameters_of_one_name_is_refused() -> None:
+def test_an_optimizer_of_two_losses_with_parameters_of_one_name_is_refused() -> None:
     with oc.Session():
         first, second = (oc.param("w", init=np.ones(3, np.float32)) for _ in range(2))
         optimizer = oc.train.Adam(learning_rate=0.1)
@@ -337,7 +379,7 @@ def test_adafactor_moves_at_most_by_the_inverse_root_of_the_count(target: str) -
         ("load_state_dict", r"oc\.load"),
     ],
 )
-def test_attributes_of_other_optimisers_have_counterparts(name: str, fix: str) -> None:
+def test_attributes_of_other_optimizers_have_counterparts(name: str, fix: str) -> None:
     optimizer = oc.train.SGD(learning_rate=0.1)
     with pytest.raises(AttributeError, match=fix):
         getattr(optimizer, name)
@@ -351,7 +393,7 @@ def test_a_loss_without_trainable_parameters_is_refused() -> None:
             oc.train.Adam(learning_rate=0.1).update(oc.einsum("...=>0", x))
 
 
-def test_an_optimiser_reads_zeros_where_no_gradient_arrives_before_another_optimiser_steps() -> (
+def test_an_optimizer_reads_zeros_where_no_gradient_arrives_before_another_optimizer_steps() -> (
     None
 ):
     found = []
@@ -429,7 +471,7 @@ def test_parameters_without_a_gradient_do_not_move(update: str, freeze: str) -> 
 
 
 @pytest.mark.parametrize("update", DECAYING)
-def test_every_optimiser_leaves_frozen_parameters_alone_unless_they_are_named(update: str) -> None:
+def test_every_optimizer_leaves_frozen_parameters_alone_unless_they_are_named(update: str) -> None:
     for is_named in (False, True):
         with oc.Session():
             frozen, trained = oc.param("frozen", init=[1.0, 1.0]), oc.param("w", init=[1.0, 1.0])

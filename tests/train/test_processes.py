@@ -53,7 +53,7 @@ class Trained:
         return [self.step.context[each].tobytes() for each in self.loss.params]
 
     def state_bytes(self) -> int:
-        """Return the size of the optimiser's state by the report of the device's memory."""
+        """Return the size of the optimizer's state by the report of the device's memory."""
         names = {each.node.name for each in self.optimizer.state.values()}
         entries = self.step.context.memory.entries
         return sum(each.nbytes for each in entries if each.label in names)

@@ -58,7 +58,7 @@ def test_joined_schedules_begin_at_their_first_values() -> None:
     assert [joined(k) for k in range(6)] == pytest.approx([1, 1, 1, 0.5, 0.4, 0.3])
 
 
-def test_an_optimiser_follows_its_schedule(target: str) -> None:
+def test_an_optimizer_follows_its_schedule(target: str) -> None:
     schedule = T.linear(0.5, steps=4, warmup=2)
     with oc.Session(dtype="float64"):
         p = oc.param("p", init=oc.tensor([1.0, 2.0], dtype="float64"))
@@ -72,6 +72,45 @@ def test_an_optimiser_follows_its_schedule(target: str) -> None:
             step()
             total += schedule(count)
             np.testing.assert_allclose(ctx[p], [1 - total, 2 - total], rtol=1e-12)
+
+
+class _Own(T.Schedule):
+    def value(self, step: Any) -> Any:
+        return oc.minimum(0.1 * step, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("rate", "rates"),
+    [
+        (lambda k: 0.1 / (1.0 + k), [0.1, 0.05, 0.1 / 3, 0.025]),
+        (lambda k: oc.where(k < 2, 0.1, 0.01), [0.1, 0.1, 0.01, 0.01]),
+        (lambda k: 0.1, [0.1] * 4),
+        (_Own(), [0.0, 0.1, 0.2, 0.2]),
+    ],
+    ids=["quotient", "condition", "constant", "class"],
+)
+def test_a_function_of_the_number_of_updates_is_a_rate(rate: Any, rates: list[float]) -> None:
+    with oc.Session(dtype="float64"):
+        p = oc.param("p", init=0.0, output=[])
+        loss = oc.sum(p)
+        optimizer = T.SGD(learning_rate=1.0, groups={"p": {"learning_rate": rate}})
+        ctx = oc.Context("interp")
+        ctx.init_params(loss)
+        step = ctx.compile(optimizer.minimize(loss))
+        found = [0.0]
+        for _ in rates:
+            step()
+            found.append(-ctx.item(p))
+    assert np.diff(found) == pytest.approx(rates)
+
+
+def test_functions_that_are_no_rates_are_refused() -> None:
+    for rate in (lambda: 0.1, T.cosine):
+        with pytest.raises(oc.UsageError, match="a function of 1 argument as learning_rate"):
+            T.SGD(learning_rate=rate)
+    with pytest.raises(oc.UsageError, match="The value of a schedule") as error:
+        _Own()(3)
+    assert "min and math.cos" in error.value.fix
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from ocannl_core.codegen.export.model import (
     ExportedTensor,
     FileContent,
     aligned,
+    argument,
 )
 from ocannl_core.codegen.text.routine_source import Launch, RunStep
 from ocannl_core.ir.indexing import StaticIndex
@@ -170,7 +171,7 @@ class _File:
         yield f"  return {self._status('OK')};\n}}\n"
 
     def _function(self, function: ExportedFunction) -> Iterator[str]:
-        names = {each.index: each.name for each in function.indices}
+        names = {each.index: argument(each.name) for each in function.indices}
         yield f"{signature(self.model, function, self.dialect)} {{"
         body = list(self._steps(function, function.source.steps, names, "  ", count()))
         yield "  char *const s = state;"
@@ -180,9 +181,9 @@ class _File:
             yield "  int64_t failed = 0;"
         yield f"  if (!is_valid(state)) return {self._status('BAD_STATE')};"
         if function.inputs:
-            missing = " || ".join(f"!{each.name}" for each in function.inputs)
+            missing = " || ".join(f"!{argument(each.name)}" for each in function.inputs)
             yield f"  if ({missing}) return {self._status('NULL_ARGUMENT')};"
-        ranges = [(i.name, i.least, i.most) for i in function.indices if i.is_bounded]
+        ranges = [(argument(i.name), i.least, i.most) for i in function.indices if i.is_bounded]
         for limit in function.limits:
             total = " + ".join(f"{factor} * {names[index]}" for factor, index in limit.terms)
             ranges.append((total, limit.low, limit.high))
@@ -335,11 +336,12 @@ class _File:
 _OPENING = """\
 #include "{prefix}.h"
 
-/* Products and sums are fused where this text says so, and nowhere else. */
+/* Products and sums are fused where this text says so, and nowhere else. GCC 12 drops conversions
+   of pairs of numbers. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #elif defined(__GNUC__)
-#pragma GCC optimize("fp-contract=off")
+#pragma GCC optimize("fp-contract=off", "no-tree-slp-vectorize")
 #endif
 #if defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -454,14 +456,14 @@ static void move_cells(char *cells, char *compact, const int64_t *dims, const in
 
 def _move(tensor: ExportedTensor, *, is_input: bool) -> Iterator[str]:
     """Yield the copy between an argument and the memory of its tensor."""
-    info, name = tensor.info, tensor.name
+    info, name = tensor.info, argument(tensor.name)
     assert tensor.offset is not None
     place = f"s + {tensor.offset + _first_cell(info)}"
     if _is_plain(info):
         ends = f"{place}, {name}" if is_input else f"{name}, {place}"
         yield f"  {'' if is_input else f'if ({name}) '}memcpy({ends}, {info.nbytes});"
         return
-    dims = ", ".join(map(str, tensor.sizes))
+    dims = ", ".join(map(argument, tensor.sizes))
     yield f"  {'' if is_input else f'if ({name}) '}{{"
     yield f"    const int64_t dims[] = {{{dims}}}, strides[] = {_list(_strides(info))};"
     ends = f"{place}, (char *){name}"

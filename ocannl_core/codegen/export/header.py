@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.export.model import ABI, ALIGNMENT, ExportedFunction, FileContent
+from ocannl_core.codegen.export.model import ABI, ALIGNMENT, ExportedFunction, FileContent, argument
 
 STATUS = (
     ("OK", "no error"),
-    ("BAD_STATE", "the state is null, too small, not aligned, or not initialised by this model"),
+    ("BAD_STATE", "the state is null, too small, not aligned, or not initialized by this model"),
     ("BAD_WEIGHTS", "the weights are null, too small, not aligned, or not of this model"),
     ("NULL_ARGUMENT", "an input is null"),
     ("BAD_INDEX", "an integer argument is out of its range"),
@@ -59,7 +59,7 @@ def header(model: FileContent, dialect: Dialect) -> str:
     )
     init = _block_comment(
         [
-            f"Initialise a state: {upper}_STATE_BYTES bytes of the caller, aligned to "
+            f"Initialize a state: {upper}_STATE_BYTES bytes of the caller, aligned to "
             f"{upper}_ALIGNMENT. {source}"
         ]
     )
@@ -111,7 +111,7 @@ enum {{
 }};
 extern const struct {prefix}_tensor {prefix}_tensors[];
 
-/* Return the first cell of a tensor in an initialised state; null for another number. Cells of
+/* Return the first cell of a tensor in an initialized state; null for another number. Cells of
    constants must not be written. */
 void *{prefix}_cells(void *state, int tensor);
 
@@ -156,7 +156,7 @@ def _threads(model: FileContent) -> str:
         [
             "Let functions divide their work into parts, as many as threads, which parallel_for "
             f"runs. The state has {upper}_STATE_BYTES + (threads - 1) * {upper}_THREAD_BYTES "
-            "bytes. With a null parallel_for, and after initialisation, the caller's thread does "
+            "bytes. With a null parallel_for, and after initialization, the caller's thread does "
             "all. The number of threads and the order of the parts change no bit of a result."
         ]
     )
@@ -184,12 +184,15 @@ def _documentation(function: ExportedFunction) -> list[str]:
     about = f"Run {function.source.plan.name}. An output may be null: its cells stay in the state."
     kinds = ("input", function.inputs), ("output", function.outputs)
     arguments = [
-        f"{each.name}: {kind}, {' x '.join(map(str, each.sizes)) or '1'} cells of {each.info.dtype}"
+        f"{argument(each.name)}: {kind}, {' x '.join(map(argument, each.sizes)) or '1'} cells of "
+        f"{each.info.dtype}"
         for kind, tensors in kinds
         for each in tensors
     ]
     ranges = [f"{i.least} to {i.most}" if i.is_bounded else "any number" for i in function.indices]
-    indices = (f"{i.name}: {text}" for i, text in zip(function.indices, ranges, strict=True))
+    indices = (
+        f"{argument(i.name)}: {text}" for i, text in zip(function.indices, ranges, strict=True)
+    )
     return [about, *arguments, *indices]
 
 
@@ -202,9 +205,11 @@ def signature(model: FileContent, function: ExportedFunction, dialect: Dialect) 
     """Return the declaration of a function, without a semicolon."""
     kind = dialect.storage_type
     arguments = ["void *state"]
-    arguments += [f"const {kind(each.info.dtype)} *{each.name}" for each in function.inputs]
-    arguments += [f"{kind(each.info.dtype)} *{each.name}" for each in function.outputs]
-    arguments += [f"int64_t {each.name}" for each in function.indices]
+    arguments += [
+        f"const {kind(each.info.dtype)} *{argument(each.name)}" for each in function.inputs
+    ]
+    arguments += [f"{kind(each.info.dtype)} *{argument(each.name)}" for each in function.outputs]
+    arguments += [f"int64_t {argument(each.name)}" for each in function.indices]
     return call(f"int {model.prefix}_{function.name}", arguments)
 
 

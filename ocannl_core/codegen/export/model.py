@@ -10,6 +10,7 @@ weights that the caller keeps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 
@@ -47,13 +48,26 @@ class Role(Enum):
     """Cells that functions write and later calls read, such as trained parameters."""
 
 
+INNER_NAMES = re.compile(
+    r"s|state|head|failed|dims|strides|arrays|indices|step\d+|weights\d*|state_bytes|weights_bytes|"
+    r"fingerprint|memcpy|memset|is_valid|move_cells|share|k_[0-9a-f]{16}(_part)?"
+)
+"""Names inside of exported functions, which arguments in C have with an underscore."""
+
+
+def argument(name: int | str) -> str:
+    """Return the spelling in C of an argument, or of a size that is one."""
+    text = str(name)
+    return f"{text}_" if INNER_NAMES.fullmatch(text.lower()) else text
+
+
 @dataclass(frozen=True, slots=True)
 class ExportedTensor:
     """A tensor with memory that outlives a call."""
 
     node: TensorNode
     name: str
-    """Its name in C, unique in the file."""
+    """Its name, unique in the file; `argument` has the spelling in C."""
     sizes: tuple[int | str, ...]
     """The cells along each axis, or the name of the integer argument that states them."""
     info: NodeInfo

@@ -93,7 +93,7 @@ def _instantiate(template: str, generic: str, name: str, type_name: str, suffix:
 
 
 _ALWAYS = " __attribute__((always_inline))"
-"""Helpers that stand for instructions are inlined at every optimisation level."""
+"""Helpers that stand for instructions are inlined at every optimization level."""
 
 
 def closure(names: Iterable[str], files: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ def remaining_vectorization(
 ) -> CompilerVectorization:
     """Classify the work that is left in a kernel that is rendered with vectors.
 
-    That is to vectorise loops, also loops over lanes; to keep the constants of elementary functions
+    That is to vectorize loops, also loops over lanes; to keep the constants of elementary functions
     in registers; to select instructions for vectors that are smaller than a register; and to keep
     the parts of words in registers.
     Loops are counted where they are innermost.

@@ -1,7 +1,7 @@
 """Axes that the device runs: the GRID and BLOCK loops of a kernel.
 
 All axes of a kind are one number of the device, the innermost axis fastest, so that a kernel may
-have any number of them, and neighbouring threads run neighbouring iterations of the innermost axis.
+have any number of them, and neighboring threads run neighboring iterations of the innermost axis.
 
     for i in grid(8):                  const int i = group / 33;
       for j in grid(33):        -->    const int j = group % 33;

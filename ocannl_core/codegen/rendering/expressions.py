@@ -255,7 +255,7 @@ class Expressions:
         return CExpr(name)
 
     def _horizontal_reduction(self, expr: ir.Binary) -> CExpr | None:
-        """Render a horizontal reduction of a register, neighbours first; return None for others.
+        """Render a horizontal reduction of a register, neighbors first; return None for others.
 
         t[0] + t[1] + (t[2] + t[3])  -->  float32x4_sum(t)
         """

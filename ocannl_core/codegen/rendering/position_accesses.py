@@ -4,7 +4,7 @@ x = gather(a[p, j], nan)   -->   const int v1 = p >= 0 && p < 9;
                                  const int64_t v2 = v1 ? p : 0;
                                  x = v1 ? a[4 * v2 + j] : NAN;
 
-A load is unconditional, from a cell that exists, so that compilers can vectorise it; a store is
+A load is unconditional, from a cell that exists, so that compilers can vectorize it; a store is
 conditional. Neither touches memory outside of the array.
 """
 

@@ -1,6 +1,6 @@
 """Rendering of statements other than loops, stores and assignments.
 
-Reductions across neighbouring threads:
+Reductions across neighboring threads:
 
     v0 = subgroup 4 add(v0)      -->      const float v1 = __shfl_xor_sync(0xfu, v0, 2);
                                           v0 += v1;
@@ -21,7 +21,7 @@ from ocannl_core.codegen.rendering.render_state import RenderState
 from ocannl_core.codegen.text.helper import STRING
 from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import stride_along
-from ocannl_core.ir.indexing import FixedIndex, VarIndex, substitute
+from ocannl_core.ir.indexing import FixedIndex, Margin, VarIndex, substitute
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, Kind, float32, float64, round_to, uint4x32, uint64
@@ -214,7 +214,7 @@ def render_scatter(stmt: ir.Scatter, expressions: Expressions) -> None:
 def render_check(check: ir.CheckPositions, counts: tuple[int, int], state: RenderState) -> None:
     """Write a check, which sets a flag if a position is out of bounds.
 
-    The loop has no exit, so that compilers vectorise it. Threads of a device share the positions
+    The loop has no exit, so that compilers vectorize it. Threads of a device share the positions
     along the longest axis; all that find a failure store the same number.
 
     Args:
@@ -242,11 +242,14 @@ def render_check(check: ir.CheckPositions, counts: tuple[int, int], state: Rende
         return  # every number of the format is a position
     else:
         limit = f"({unsigned}){min(check.extent, most)}{suffix}"
-    strides = [math.prod(info.buffer_dims[axis + 1 :]) for axis in range(len(info.dims))]
-    axes = [
-        (extent, margin.left, stride)
-        for extent, margin, stride in zip(info.dims, info.padding, strides, strict=False)
-    ] or [(info.size, 0, 1)]
+    axes = [(info.size, 0, 1)]
+    if info.padding or check.extents:
+        margins = info.padding or [Margin(0, 0)] * len(info.dims)
+        strides = [math.prod(info.buffer_dims[axis + 1 :]) for axis in range(len(info.dims))]
+        axes = [
+            (extent, margin.left, stride)
+            for extent, margin, stride in zip(info.dims, margins, strides, strict=True)
+        ]
     names = [f"n{axis}" for axis in range(len(axes))]
     offset = " + ".join(
         f"({name} + {left}) * {stride}" if left or stride != 1 else name

@@ -1,4 +1,4 @@
-"""Rendering of loops that copy neighbouring cells as vector accesses of memory.
+"""Rendering of loops that copy neighboring cells as vector accesses of memory.
 
     for l in vector(4):               -->   copy_vector<uint4>(&t0[0], &a0[4 * i]);
       t0[l] = a0[4 * i + l]
@@ -59,7 +59,7 @@ def render_vector_copies(
 
 
 def _is_aligned(loop: For, position: Position, cells: int, state: RenderState) -> bool:
-    """Return True if a loop accesses neighbouring cells, from a multiple of `cells` on."""
+    """Return True if a loop accesses neighboring cells, from a multiple of `cells` on."""
     terms, offset = position
     for step, var in terms:
         value = loop.start if var is loop.var else state.names.index(var)

@@ -1,6 +1,6 @@
 """Addresses: index expressions in C, and pointers shared by unrolled copies of a statement.
 
-Results are memoised by the identity of indices and expressions: unrolled loops render the same ones
+Results are memoized by the identity of indices and expressions: unrolled loops render the same ones
 repeatedly, and hashing them by value would take longer than computing the results.
 """
 

@@ -12,7 +12,7 @@ from ocannl_core.ir.numbers.dtypes import DType
 
 
 class CompilerVectorization(Enum):
-    """Amount of vectorisation that is left for the C compiler."""
+    """Amount of vectorization that is left for the C compiler."""
 
     VECTORS = "nothing"
     """All loops are rendered in vectors."""
@@ -87,7 +87,7 @@ class KernelText:
         private: The bytes of each buffer that is private to a thread; they follow the indices.
         bounds: The number of trailing pairs of a first iteration and an end: 0, 1 for its loops, 2
             for the loops directly inside as well.
-        vectorisation: Amount of vectorisation that is left for the C compiler.
+        vectorization: Amount of vectorization that is left for the C compiler.
         checks: True if the kernel checks positions: an integer to be set to 1 by a failure is its
             last argument.
         group_bytes: Bytes of the memory that the threads of a block share.

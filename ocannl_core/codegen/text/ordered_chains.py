@@ -1,4 +1,4 @@
-"""Chains of ordered float operations, which the C compiler must not vectorise.
+"""Chains of ordered float operations, which the C compiler must not vectorize.
 
     for i: for j: t = t + a[2 * i - j + 1]
 

@@ -55,7 +55,7 @@ Position = tuple[tuple[tuple[int, IndexVar], ...], int]
 
 
 def stride_along(position: Position, var: IndexVar) -> int:
-    """Return the cells between positions at neighbouring values of a variable."""
+    """Return the cells between positions at neighboring values of a variable."""
     for coefficient, each in position[0]:
         if each is var:
             return coefficient

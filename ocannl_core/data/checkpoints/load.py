@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ class Loaded:
     """The names of the tensors that the file lacks; empty for a strict load."""
     unexpected: tuple[str, ...]
     """The names of the file's arrays that were not used; empty for a strict load. The state of an
-    optimiser is not counted when `load` is called without one.
+    optimizer is not counted when `load` is called without one.
     """
 
 
@@ -86,7 +86,7 @@ def load(
     Args:
         ctx: The context that gets the values.
         subject: The tensors, as for `save`.
-        optimizer: The optimiser to restore the state of; its update is recorded already.
+        optimizer: The optimizer to restore the state of; its update is recorded already.
         loader: The source of batches to move to the saved position, which inside of an epoch is one
             of the same batches.
         strict: False to leave out tensors that the file lacks, and arrays that the program lacks.
@@ -94,7 +94,7 @@ def load(
         cast: True to convert between number formats; integers do not become fractions' places.
         names: The name in the file for each name in the program that differs, or a function from
             the one to the other. `oc.Stored` in place of a name states the layout as well: a part
-            of an array, its axes, an array for each layer. An optimiser's state keeps its names.
+            of an array, its axes, an array for each layer. An optimizer's state keeps its names.
         transpose: The order of the file's axes, by patterns of names in the program (`*` and `?` as
             in file names), or a function of the file's array: `{"*.weight": (1, 0)}`.
         ignore: Patterns of names in the file that are not used.
@@ -114,10 +114,7 @@ def load(
         for place, each in wanted:
             if each.name not in missing:
                 used.update(_arrays_of(place, each))
-        counts = {
-            subjects.DROPOUT_STEP,
-            *(json_object(source.metadata.get(OWN + "counts", "")) or ()),
-        }
+        counts = _counts(source)
         unexpected = tuple(
             name
             for name in source.arrays
@@ -163,6 +160,16 @@ def _arrays_of(place: Place, named: subjects.Named) -> tuple[str, ...]:
         return (place,)
     dims = named.tensor.info.dims
     return place.names(dims[0] if dims else 0)
+
+
+def _counts(source: ArrayFile) -> Iterable[str]:
+    """Return the names of the numbers that training counts up: those that a file states, or else
+    each integer, as PyTorch's numbers of batches are.
+    """
+    if OWN + "counts" in source.metadata:
+        return json_object(source.metadata[OWN + "counts"]) or ()
+    integers = "int", "uint"
+    return [a.name for a in source.arrays.values() if not a.shape and a.title.startswith(integers)]
 
 
 def _wanted(

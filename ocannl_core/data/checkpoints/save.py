@@ -51,7 +51,7 @@ def save(
         subject: A tensor or a block, whose parameters and statistics are saved under their names in
             `loss.params` and `loss.statistics`; tensors by name; or a list of tensors, which are
             saved themselves.
-        optimizer: The optimiser; its state is saved under `optimizer/`.
+        optimizer: The optimizer; its state is saved under `optimizer/`.
         loader: The source of batches; its position is saved.
         step: The number of steps so far.
         metadata: Further texts by key.
@@ -144,8 +144,8 @@ def _described(
 
 
 def _hyperparameters(optimizer: HasState) -> dict[str, Any]:
-    """Return the class and the hyperparameters of an optimiser, for information. A state of several
-    processes has the optimiser as its attribute `optimizer`.
+    """Return the class and the hyperparameters of an optimizer, for information. A state of several
+    processes has the optimizer as its attribute `optimizer`.
     """
     optimizer = getattr(optimizer, "optimizer", optimizer)
     found: dict[str, Any] = {"class": type(optimizer).__name__}

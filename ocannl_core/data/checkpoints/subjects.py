@@ -11,7 +11,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import NetworkBlock
-from ocannl_core.tensor.models.schemes import parameters_of
+from ocannl_core.tensor.models.parameters import is_shared_by_models
 
 Subject = Tensor | NetworkBlock[Any] | Mapping[str, Tensor] | Sequence[Tensor]
 """The tensors to save or load: the parameters and statistics of a tensor or of a block, tensors by
@@ -19,15 +19,11 @@ name, or a list of tensors.
 """
 
 STATE = "optimizer/"
-"""The beginning of the names of an optimiser's state."""
-
-
-DROPOUT_STEP = "dropout_step"
-"""The name of the number that selects the cells that dropout drops."""
+"""The beginning of the names of an optimizer's state."""
 
 
 class HasState(Protocol):
-    """An optimiser: tensors that it keeps between updates, by name."""
+    """An optimizer: tensors that it keeps between updates, by name."""
 
     @property
     def state(self) -> Mapping[str, Tensor]: ...
@@ -65,12 +61,12 @@ def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -
         UsageError: if there are no tensors, or names are reserved.
     """
     tensors = _tensors_of(subject, function)
-    found = [Named(name, tensor, name == DROPOUT_STEP) for name, tensor in tensors]
+    found = [Named(name, t, t.is_statistic and is_shared_by_models(t)) for name, t in tensors]
     if not found:
         raise UsageError.at_caller(
             "A checkpoint has tensors.",
             found="none: " + _description(subject),
-            fix="apply the block, or name tensors: {'w': w}",
+            fix="name tensors: {'w': w}",
         )
     for each in found:
         if not each.name or each.name == "__metadata__" or each.name.startswith(STATE):
@@ -93,13 +89,9 @@ def named_tensors(subject: Subject, optimizer: HasState | None, function: str) -
 
 def _tensors_of(subject: Any, function: str) -> Iterator[tuple[str, Tensor]]:
     match subject:
-        case Tensor():
+        case Tensor() | NetworkBlock():
             yield from subject.params.items()
             yield from subject.statistics.items()
-        case NetworkBlock():
-            members = [tensor for _, tensor in parameters_of(subject)]
-            yield from Parameters(t for t in members if not t.is_statistic).items()
-            yield from Parameters(t for t in members if t.is_statistic).items()
         case Parameters():
             yield from subject.items()
         case Mapping():
@@ -120,13 +112,13 @@ def _state_of(optimizer: HasState, function: str) -> Iterator[tuple[str, Tensor]
     state = getattr(optimizer, "state", None)
     if not isinstance(state, Mapping):
         raise UsageError.at_caller(
-            f"optimizer= of {function} is an optimiser, which has a `state`.",
+            f"optimizer= of {function} is an optimizer, which has a `state`.",
             found=_description(optimizer),
             fix="optimizer=oc.train.AdamW(learning_rate=1e-3)",
         )
     if not state:
         raise UsageError.at_caller(
-            "The state of an optimiser exists after its update is recorded.",
+            "The state of an optimizer exists after its update is recorded.",
             found=f"{type(optimizer).__name__} without state",
             fix="compile opt.update(loss) first",
         )

@@ -14,7 +14,7 @@ from ocannl_core.display.pictures.picture_formats import FAINT, Picture, svg_sta
 from ocannl_core.ir.host_arrays import Array
 
 LINES = ("#1f5fa8", "#d1601f", "#2b8a3e", "#8b3fa8", "#8a6d00", "#0b7a75")
-"""The colours of curves, in order."""
+"""The colors of curves, in order."""
 
 _COLUMNS, _ROWS = 64, 16
 _MARKS = "*o+x#@"
@@ -109,9 +109,9 @@ def curves(
 
 def _history(run: Any) -> dict[str, Any]:
     """Return the series of a training loop, over epochs."""
-    losses, epochs = np.asarray(run.losses, np.float64), max(1, len(run.epoch_losses))
-    per_epoch = max(1.0, len(losses) / epochs)
-    named: dict[str, Any] = {"loss": (np.arange(1, len(losses) + 1) / per_epoch, losses)}
+    losses, first = np.asarray(run.losses, np.float64), getattr(run, "first_epoch", 0)
+    per_epoch = max(1.0, len(losses) / max(1, len(run.epoch_losses) - first))
+    named: dict[str, Any] = {"loss": (first + np.arange(1, len(losses) + 1) / per_epoch, losses)}
     if run.evaluations:
         count = len(run.evaluations)
         named["evaluation"] = (np.arange(1, count + 1), run.evaluations)
@@ -272,7 +272,7 @@ def _svg(shown: Curves) -> Iterator[str]:
 
 
 def _runs(curve: Curve) -> Iterator[list[tuple[float, float]]]:
-    """Yield parts of a curve between gaps, with the mean of neighbours where points are many."""
+    """Yield parts of a curve between gaps, with the mean of neighbors where points are many."""
     size = -(-len(curve.xs) // _MOST_POINTS)
     run: list[tuple[float, float]] = []
     for start in range(0, len(curve.xs), size):

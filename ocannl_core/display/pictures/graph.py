@@ -99,7 +99,7 @@ def _dot_attributes(node: PictureNode) -> str:
 
 
 def _dot_text(text: str) -> str:
-    """Return a string of the language. Line breaks become the escape of a centred line."""
+    """Return a string of the language. Line breaks become the escape of a centered line."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 

@@ -15,7 +15,7 @@ from ocannl_core.ir.host_arrays import Array
 
 
 def _ramp(*stops: tuple[int, int, int], count: int) -> tuple[str, ...]:
-    """Return colours at equal distances along a line through some."""
+    """Return colors at equal distances along a line through some."""
     found = []
     for k in range(count):
         place = k / (count - 1) * (len(stops) - 1)

@@ -4,8 +4,8 @@
 2. Each node gets a layer below all of its sources, in which there is room; sources of the graph
    move down to their uses (Coffman and Graham, 1972).
 3. An edge across several layers gets a dummy node in each layer between.
-4. In sweeps down and up, the nodes of a layer are ordered by the median of their neighbours.
-5. Each node moves to the mean of its neighbours, as far as the widths of its layer allow.
+4. In sweeps down and up, the nodes of a layer are ordered by the median of their neighbors.
+5. Each node moves to the mean of its neighbors, as far as the widths of its layer allow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GraphLayout:
     """Places of nodes and edges.
 
     Attributes:
-        centres: The centre of each node.
+        centers: The center of each node.
         routes: The points that each edge passes, from its source to its target.
     """
 
@@ -174,7 +174,7 @@ def _positions(
     above: Sequence[Sequence[int]],
     below: Sequence[Sequence[int]],
 ) -> list[float]:
-    """Return the horizontal centre of each node."""
+    """Return the horizontal center of each node."""
     xs = [0.0] * len(widths)
     for members in layers:
         _place(members, [0.0] * len(members), widths, xs)
@@ -215,7 +215,7 @@ def _place(
 ) -> None:
     """Place the nodes of a layer in order, as near to wanted positions as their widths allow.
 
-    The least squares under distances between neighbours: pools of nodes that touch each other
+    The least squares under distances between neighbors: pools of nodes that touch each other
     (isotonic regression of the positions less their offsets in the row).
     """
     offset, pools, offsets = 0.0, list[list[float]](), list[float]()

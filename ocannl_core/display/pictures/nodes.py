@@ -34,7 +34,7 @@ class PictureNode:
     """The first line."""
     details: tuple[str, ...] = ()
     kind: Kind = "operation"
-    """The kind, shown by the form and the colour."""
+    """The kind, shown by the form and the color."""
     group: Group = ()
     """The groups around it."""
     note: str = ""

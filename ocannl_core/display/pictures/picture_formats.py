@@ -1,6 +1,6 @@
 """Pictures: objects with a text, an SVG file, and files of further formats.
 
-Their colours are legible on white, also in shades of grey.
+Their colors are legible on white, also in shades of grey.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.new_files import write_text
 
 INK, FAINT, PAPER = "#222222", "#999999", "#ffffff"
-"""The colours of lines and texts, of what stands behind them, and of the ground."""
+"""The colors of lines and texts, of what stands behind them, and of the ground."""
 
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -1,4 +1,4 @@
-"""Bufferisation of external calls that destroy inputs or share memory with them.
+"""Bufferization of external calls that destroy inputs or share memory with them.
 
 `bufferize_calls` orders the calls behind the other readers of the inputs that they destroy, and
 renames nodes so that the memory is really shared:

@@ -1,4 +1,4 @@
-"""Contraction nests: loops over independent cells, with a reduction, to which schedules apply.
+"""Nests: loops over independent cells, with a reduction, to which schedules apply.
 
     for i in range(4):                      axes      i, j, and k, which is reduced
         for j in range(5):          -->     reduction add a[i, k] * b[k, j] to c[i, j]
@@ -9,9 +9,8 @@ The cells may be computed in any order, because no iteration reads what another 
 terms of a reduction may be combined in any order where a schedule is allowed to round differently.
 Where cells are written through windows, `c[i + k] += ...`, the shorter axis `k` shifts the cells of
 the other one; it counts as reduced, and the cells are independent for each of its iterations.
-Matrix products, convolutions, their gradients, sums and maxima are all recognised as such nests,
-and so is a reduction that is inlined into its use, which becomes the epilogue. A nest without a
-reduction is all epilogue.
+Matrix products, convolutions, their gradients, sums and maxima are all such nests. A nest without a
+reduction is all epilogue. `nest_recognition` finds them in loops.
 """
 
 from __future__ import annotations
@@ -29,14 +28,12 @@ from ocannl_core.ir.indexing import (
     LoopVar,
     Projections,
     StaticExtent,
-    VarIndex,
     affine,
     as_affine,
     is_injective,
     substitute,
     variables,
 )
-from ocannl_core.ir.kernels.speculation import is_unconditional
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
@@ -53,14 +50,9 @@ from ocannl_core.ir.loops.traverse import (
     walk,
     with_children,
 )
-from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, Kind, saturate
-from ocannl_core.ir.numbers.primitives import REORDERED, BinaryOp, TernaryOp, UnaryOp, neutral
-
-_LIMITS_OF_TRUTHS = {BinaryOp.OR: BinaryOp.MAX, BinaryOp.AND: BinaryOp.MIN}
-"""The operation on truths, 0 or 1, that combines them as a logical one combines any numbers."""
-
-_COMMUTATIVE = REORDERED | _LIMITS_OF_TRUTHS.keys()
+from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.numbers.dtypes import DType, saturate
+from ocannl_core.ir.numbers.primitives import BinaryOp, neutral
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,83 +263,8 @@ class KernelNest:
         return self.epilogue[0].value == ir.LocalRead(self.reduction.result)
 
 
-def kernel_nest(
-    body: ir.Block, nodes: Mapping[TensorNode, NodeInfo] | None = None
-) -> KernelNest | None:
-    """Return the nest that a block consists of; None if its iterations depend on each other.
-
-    Without outer loops, stores around an inlined reduction are a nest of one cell.
-
-    Args:
-        nodes: Extents of its nodes, by which reductions behind conditions on positions are proven
-            to be defined for all cells; None to recognise none of them.
-    """
-    loops, inner = perfect_loops(body)
-    if len(loops) > len(AXIS_LETTERS):
-        return None
-    if loops:
-        found = _accumulation(loops, inner) or _inlined(loops, inner, nodes) or _stores(inner)
-    else:
-        found = _inlined([], inner, nodes)
-    if found is None:
-        return None
-    reduction, inner_loops, epilogue = found
-    cell_vars = {each.var for each in loops}
-    if reduction is not None and not inner_loops:  # else every loop is one over cells
-        cell_vars &= {var for store in epilogue for var in free_variables(store)}
-    all_loops = [*loops, *inner_loops]
-    if len(all_loops) > len(AXIS_LETTERS):
-        return None
-    if not all(map(_has_plain_bound, all_loops)):
-        return None
-    axes = tuple(
-        LoopAxis(
-            name,
-            each.var,
-            each.start,
-            max(0, each.stop - each.start),
-            each.var not in cell_vars,
-            bound=each.bound,
-        )
-        for name, each in zip(AXIS_LETTERS, all_loops, strict=False)
-    )
-    nest = _with_shifts(KernelNest(axes, reduction, epilogue))
-    if reduction is not None and not nest.reduced and (stores := _stores(inner)) is not None:
-        nest = KernelNest(axes, None, stores[2])  # every cell is combined with one number only
-    return nest if is_independent(nest) else None
-
-
-def _has_plain_bound(loop: ir.For) -> bool:
-    """Return True if the end of a loop at run time depends on no other loop."""
-    return loop.bound is None or loop.bound.index == VarIndex(loop.var)
-
-
-def _with_shifts(nest: KernelNest) -> KernelNest:
-    """Return a nest in which axes that move windows of the result count as reduced."""
-    if not nest.is_resumable:
-        return nest
-    (store,) = nest.epilogue
-    while not _is_injective(nest, store):
-        windows = [set(variables(index)) for index in store.indices]
-        overlapping = [
-            axis
-            for axis in nest.cells
-            if any(
-                axis.var in window and any(other.var in window - {axis.var} for other in nest.cells)
-                for window in windows
-            )
-        ]
-        if not overlapping:
-            return nest
-        shortest = min(overlapping, key=lambda axis: axis.extent)
-        shifting = replace(shortest, is_reduced=True, is_shifting=True)
-        nest = replace(
-            nest, axes=tuple(shifting if axis is shortest else axis for axis in nest.axes)
-        )
-    return nest
-
-
-def _is_injective(nest: KernelNest, store: ir.Store) -> bool:
+def writes_cells_once(nest: KernelNest, store: ir.Store) -> bool:
+    """Return True if no two cells of a nest are one position of a store, shifting axes aside."""
     domain = tuple([(axis.var, axis.extent) for axis in nest.cells])
     shifts = {axis.var for axis in nest.axes if axis.is_shifting}
     if not shifts:
@@ -355,21 +272,6 @@ def _is_injective(nest: KernelNest, store: ir.Store) -> bool:
     fixed: dict[IndexVar, AxisIndex] = {var: FixedIndex(0) for var in shifts}
     indices = tuple(substitute(index, fixed) for index in store.indices)
     return is_injective(Projections(domain, indices, (), (), ()))
-
-
-_Found = tuple[Reduction | None, list[ir.For], tuple[ir.Store, ...]]
-
-
-def perfect_loops(block: ir.Block) -> tuple[list[ir.For], tuple[ir.Stmt, ...]]:
-    """Return perfectly nested loops, outermost first, and the statements inside them."""
-    loops: list[ir.For] = []
-    stmts = flat_statements(block)
-    while len(stmts) == 1 and isinstance(stmts[0], ir.For):
-        if stmts[0].kind.resource is ir.Resource.DEVICE:
-            break
-        loops.append(stmts[0])
-        stmts = flat_statements(stmts[0].body)
-    return loops, stmts
 
 
 def flat_statements(block: ir.Block) -> tuple[ir.Stmt, ...]:
@@ -380,120 +282,6 @@ def flat_statements(block: ir.Block) -> tuple[ir.Stmt, ...]:
 
 
 _FLATTENED = frozenset((ir.Block, ir.Remark))
-
-
-def _accumulation(loops: list[ir.For], stmts: tuple[ir.Stmt, ...]) -> _Found | None:
-    """Return the parts of `cell = op(cell, term)`."""
-    match stmts:
-        case (ir.Store(node, indices, value) as store,):
-            cell = ir.Load(node, indices, value.dtype)
-        case _:
-            return None
-    parts = match_accumulation(value, cell)
-    if parts is None or contains(parts[1], ir.For):
-        return None  # w -= rate * total is the epilogue of the inlined total
-    result = _new_local((store,), value.dtype)
-    reduction = _of_truths(Reduction(*parts, initial=cell, result=result), loops)
-    if reduction is None:
-        return None
-    return reduction, [], (replace(store, value=ir.LocalRead(result)),)
-
-
-def _inlined(
-    around: list[ir.For], stmts: tuple[ir.Stmt, ...], nodes: Mapping[TensorNode, NodeInfo] | None
-) -> _Found | None:
-    """Return the parts of stores around one inlined reduction.
-
-    { total = 0.0; for k: total += term; } out = f(total)
-    """
-    if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
-        return None
-    if not any(contains(stmt, ir.Scoped) for stmt in stmts):
-        return None
-    stores = [with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store)]
-    inlined = {expr for store in stores for expr in walk(store) if isinstance(expr, ir.Scoped)}
-    if len(inlined) != 1 or not all(is_unconditional(each, around, nodes) for each in stores):
-        return None
-    (scoped,) = inlined
-    match flat_statements(scoped.body):
-        case (ir.SetLocal(first, initial), ir.For() as outer) | (
-            ir.DeclareLocal(),
-            ir.SetLocal(first, initial),
-            ir.For() as outer,
-        ) if first == scoped.local:
-            loops, inner = perfect_loops(ir.Block((outer,)))
-        case _:
-            return None
-    match inner:
-        case (ir.SetLocal(second, value),) if second == scoped.local:
-            parts = match_accumulation(value, ir.LocalRead(scoped.local))
-        case _:
-            return None
-    if parts is None or contains(parts[1], ir.Scoped):
-        return None
-    result = _new_local(stmts, scoped.dtype)
-    epilogue = tuple(with_value(store, scoped, ir.LocalRead(result)) for store in stores)
-    reduction = _of_truths(Reduction(*parts, initial=initial, result=result), loops)
-    return None if reduction is None else (reduction, loops, epilogue)
-
-
-def _of_truths(reduction: Reduction, loops: Iterable[ir.For]) -> Reduction | None:
-    """Return a logical reduction as the greatest or least of truths, others as they are; None if a
-    logical one may have no term.
-
-    cell or= term  -->  cell = max(cell != 0, term != 0)
-    """
-    op = _LIMITS_OF_TRUTHS.get(reduction.op)
-    if op is None:
-        return reduction
-    if any(loop.stop <= loop.start or loop.bound is not None for loop in loops):
-        return None
-
-    def truth(expr: ir.Expr) -> ir.Expr:
-        if isinstance(expr, ir.Const):
-            return ir.Const(float(expr.value != 0), reduction.dtype)
-        return ir.Binary(BinaryOp.NE, expr, ir.Const(0, expr.dtype), reduction.dtype)
-
-    return replace(reduction, op=op, term=truth(reduction.term), initial=truth(reduction.initial))
-
-
-def _stores(stmts: tuple[ir.Stmt, ...]) -> _Found | None:
-    if not stmts or not all(isinstance(stmt, ir.Store) for stmt in stmts):
-        return None
-    stores = tuple(with_flat_computations(stmt) for stmt in stmts if isinstance(stmt, ir.Store))
-    if any(contains(store, ir.Scoped) for store in stores):
-        return None
-    return None, [], stores
-
-
-def match_accumulation(value: ir.Expr, cell: ir.Expr) -> tuple[BinaryOp, ir.Expr] | None:
-    """Return the operation and the term by which a value combines a cell with something else.
-
-    cell + a * b     -->  ADD, a * b
-    fma(a, b, cell)  -->  ADD, a * b
-    cell - a         -->  ADD, -a
-    """
-    dtype = value.dtype
-    if dtype.kind is Kind.WORD:
-        return None
-    match value:
-        case ir.Binary(op, left, right) if op in _COMMUTATIVE and left == cell:
-            parts = op, right
-        case ir.Binary(op, left, right) if op in _COMMUTATIVE and right == cell:
-            parts = op, left
-        case ir.Binary(BinaryOp.SUB, left, right) if left == cell and dtype.kind is not Kind.BOOL:
-            parts = BinaryOp.ADD, ir.Unary(UnaryOp.NEG, right, dtype)
-        case ir.Ternary(TernaryOp.FMA, first, second, third) if third == cell:
-            parts = BinaryOp.ADD, ir.Binary(BinaryOp.MUL, first, second, dtype)
-        case _:
-            return None
-    op = _LIMITS_OF_TRUTHS.get(parts[0], parts[0])
-    is_limit = op in (BinaryOp.MAX, BinaryOp.MIN) and not dtype.is_float
-    if is_limit and dtype.nbytes > 4:
-        return None  # constants are floats, which cannot say the limits of these integers
-    if any(each == cell for each in walk(parts[1])):
-        return None
-    return parts
 
 
 def with_factors(term: ir.Expr, packed: Mapping[int, ir.Expr]) -> ir.Expr:
@@ -543,16 +331,6 @@ def substitute_in_store(store: ir.Store, values: Mapping[IndexVar, AxisIndex]) -
     return moved
 
 
-def _new_local(stmts: tuple[ir.Stmt, ...], dtype: DType) -> ir.Local:
-    used = [
-        node.local.id
-        for stmt in stmts
-        for node in walk(stmt)
-        if isinstance(node, ir.LocalRead | ir.Scoped | ir.SetLocal | ir.DeclareLocal)
-    ]
-    return ir.Local(max(used, default=-1) + 1, dtype)
-
-
 def is_independent(nest: KernelNest) -> bool:
     """Return True only if no cell reads or writes a location that another cell writes."""
     places: dict[TensorNode, tuple[AxisIndex, ...]] = {}
@@ -561,7 +339,7 @@ def is_independent(nest: KernelNest) -> bool:
             return False
         if any(isinstance(i, (ConcatIndex, ComputedIndex)) for i in store.indices):
             return False
-        if not _is_injective(nest, store):
+        if not writes_cells_once(nest, store):
             return False
     if nest.reduction is not None:
         loads = (e for e in walk(nest.reduction.term) if isinstance(e, ir.Load | ir.Gather))

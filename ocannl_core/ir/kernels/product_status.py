@@ -44,6 +44,7 @@ class Obstacle(Enum):
     FORMAT = "none takes these number formats"
     TERM = "a factor is a gather or an inner sum"
     AXES = "no factor has rows and the other one columns, with common terms"
+    SHIFTING = "the nest adds to overlapping windows of its result"
     EXTENT = "the end of an axis is known at run time only"
     SIZE = "there are too few rows, columns or terms"
     ALIGNMENT = "the rows of a factor are not aligned in memory for copies"

@@ -100,10 +100,10 @@ class SetKind(Notated):
     """Axes have a kind: `unroll i1`, `vectorize j11`, `dot k1`, `parallelize j0`, `grid i0 j0`,
     `block i1 j1`.
 
-    Of a vectorised axis on thread blocks, one thread loads and stores all iterations at once. With
+    Of a vectorized axis on thread blocks, one thread loads and stores all iterations at once. With
     an axis of the grid or of a block, blocks of a split are all equal, and iterations beyond an
     axis are left out one by one; packed operands are in the memory that the threads of a block
-    share. Threads of a block along its last axis are neighbours; along reduced axes they have
+    share. Threads of a block along its last axis are neighbors; along reduced axes they have
     partial results, which are combined in a tree of fixed order.
 
     Operands that are packed along a dot product stay in their narrow format, as the instruction
@@ -141,13 +141,13 @@ class TileMatrix(Notated, notation="tile {rows} {lanes} {terms}[ in {parts} part
 
 @dataclass(frozen=True, slots=True)
 class Shuffle(Notated, notation="shuffle {lanes}"):
-    """Threads that share a result exchange it without memory, in groups of neighbours.
+    """Threads that share a result exchange it without memory, in groups of neighbors.
 
     These are the last steps of the tree of partial results, which has the same order without them.
     """
 
     lanes: int
-    """The greatest number of neighbours, a power of two."""
+    """The greatest number of neighbors, a power of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Stage(
     operand: int
     """The position of the factor in the term, from the left."""
     width: int
-    """The neighbouring cells that one instruction copies; 0 if a thread computes them."""
+    """The neighboring cells that one instruction copies; 0 if a thread computes them."""
     pitch: int
     """The cells from one row of the copy to the next one."""
     skip: int = 0
@@ -210,7 +210,7 @@ class AccumulateAt(Notated, notation="accumulate over {over}{fused: fused}{prefe
     """A reduction collects in registers while the axis `over` and all inside it run.
 
     Reduced axes outside of it make partial results, which are added to the cells in memory. Axes
-    inside that are reduced and unrolled or vectorised have accumulators of their own, which are
+    inside that are reduced and unrolled or vectorized have accumulators of their own, which are
     combined at the end.
 
     Attributes:

@@ -81,7 +81,7 @@ class AxisKind(Enum):
     )
     """The loop is fully unrolled."""
     DOT = _Row("dot", Resource.INSTRUCTION, "dot", is_whole=True)
-    """Iterations run over the terms of a dot product, neighbours in one lane of a vector or of a
+    """Iterations run over the terms of a dot product, neighbors in one lane of a vector or of a
     tile register: two narrow floats, or four bytes. One instruction may add all of them to one
     number, which flushes floats below 2**-126 to zero; or they copy the terms to memory that such
     an instruction reads.
@@ -97,7 +97,7 @@ class AxisKind(Enum):
     truncate, and it may cut factors of float32 into narrower parts.
     """
     COPY = _Row("copy", Resource.INSTRUCTION)
-    """Iterations copy neighbouring cells to memory of scope GROUP; cells beyond the ends are zeros.
+    """Iterations copy neighboring cells to memory of scope GROUP; cells beyond the ends are zeros.
     One instruction may copy all of them while the thread goes on: the cells are undefined until a
     barrier that waits for the copy.
     """
@@ -106,9 +106,9 @@ class AxisKind(Enum):
     GRID = _Row(
         "grid", Resource.DEVICE, "grid", may_reduce=False, on_processors=False, on_blocks=True
     )
-    """Iterations run on different thread blocks, which cannot synchronise."""
+    """Iterations run on different thread blocks, which cannot synchronize."""
     BLOCK = _Row("block", Resource.DEVICE, "block", on_processors=False, on_blocks=True)
-    """Iterations run on the threads of one block, which synchronise at barriers."""
+    """Iterations run on the threads of one block, which synchronize at barriers."""
 
     @property
     def has_own_threads(self) -> bool:

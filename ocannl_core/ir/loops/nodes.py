@@ -136,6 +136,13 @@ class Scoped:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
+    """A primitive of one operand, which has the format of the result; `IDENTITY` converts from any
+    other format.
+
+    Attributes:
+        dtype: The number format of the result, to which it is rounded once.
+    """
+
     op: UnaryOp
     arg: Expr
     dtype: DType
@@ -143,6 +150,13 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
+    """A primitive of two operands, which have the format of the result; of comparisons, a common
+    format of their own.
+
+    Attributes:
+        dtype: The number format of the result, to which it is rounded once.
+    """
+
     op: BinaryOp
     left: Expr
     right: Expr
@@ -151,6 +165,13 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Ternary:
+    """A primitive of three operands, which have the format of the result; the condition of `WHERE`
+    has any format, and `WHERE` evaluates only the operand that it chooses.
+
+    Attributes:
+        dtype: The number format of the result, to which it is rounded once.
+    """
+
     op: TernaryOp
     first: Expr
     second: Expr
@@ -353,7 +374,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class SubgroupReduce:
-    """A reduction of a value across neighbouring BLOCK iterations, which all get a result.
+    """A reduction of a value across neighboring BLOCK iterations, which all get a result.
 
     The BLOCK iterations of a GRID iteration are numbered, the innermost loop fastest. For `apart`
     equal to `lanes / 2`, `lanes / 4`, ..., 1, each combines its value with the value of the
@@ -363,7 +384,7 @@ class SubgroupReduce:
     Attributes:
         local: The variable that is set to the result.
         value: The value of an iteration.
-        lanes: The number of neighbours, a power of two that divides the number of iterations.
+        lanes: The number of neighbors, a power of two that divides the number of iterations.
     """
 
     local: Local
@@ -421,7 +442,7 @@ class Repeat:
 
     The iterations run one after the other, each on the memory that its predecessor left. A static
     index of the body has the number of the iteration. To the statements around, a repetition is one
-    access of its inputs and outputs, as an external call is; passes optimise its body as a program.
+    access of its inputs and outputs, as an external call is; passes optimize its body as a program.
 
     Attributes:
         index: The number of the iteration, in `range(count)`.

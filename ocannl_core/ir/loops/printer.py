@@ -58,7 +58,9 @@ _FormattedText = tuple[Text, DType | None]
 
 
 def to_text(program: ir.LoopProgram) -> str:
-    """Return a program in the notation of user code."""
+    """Return a program as text, from which `ocannl_core.testing.parser.loops.parse` makes an equal
+    one.
+    """
     printer = TextPrinter(program)
     return "\n".join([f"routine {program.name}({printer.signature()}):", *printer.body()])
 

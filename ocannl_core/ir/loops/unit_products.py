@@ -1,4 +1,4 @@
-"""Products on matrix units: their forms in the loop language, built and recognised here.
+"""Products on matrix units: their forms in the loop language, built and recognized here.
 
 A *product nest* is a multiply-add in TILE loops, innermost a DOT loop where terms are in pairs:
 

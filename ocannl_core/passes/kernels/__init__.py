@@ -1,1 +1,1 @@
-"""Passes over plans of kernels, from an optimised loop program to code generation."""
+"""Passes over plans of kernels, from an optimized loop program to code generation."""

@@ -8,8 +8,8 @@
 
 One accumulator of float32 takes no more terms once it is 2**24 times as large as each of them. Here
 none takes more than a block of terms; where there are many blocks, their sums are a long sum again.
-This is the last pass, on every target, over kernels whose schedules have not divided the terms
-among accumulators. The order depends on extents alone, so that all targets have the same bits.
+On every target this is the first pass over a scheduled kernel, for sums whose terms the schedule
+has not divided. The order depends on extents alone, so that all targets have the same bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, fresh_var, substitute, variables
-from ocannl_core.ir.kernels.nest import match_accumulation
+from ocannl_core.ir.kernels.nest_recognition import match_accumulation
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse

@@ -6,12 +6,12 @@
 
 Rows of 61 cells begin at no multiple of a vector; 2257 cells have vectors, and one end. Two axes
 are one if every index that depends on either of them depends on both as on `61 * i + j`: of one
-axis of a node, or of neighbouring axes of which the inner ones are covered from end to end. The new
+axis of a node, or of neighboring axes of which the inner ones are covered from end to end. The new
 index then counts the cells of all of these axes (`SubAxis`). A node that lacks one of the axes,
 such as a bias, keeps them apart.
 
 Cells keep their operations, and terms their order: axes that are reduced are one only if they are
-neighbours.
+neighbors.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _with_one_fewer(nest: KernelNest, nodes: NodeInfos) -> Iterator[KernelNest]:
 
 
 def _pairs(nest: KernelNest) -> Iterator[_Pair]:
-    """Yield pairs of axes of one kind, the outer one first; reduced ones must be neighbours."""
+    """Yield pairs of axes of one kind, the outer one first; reduced ones must be neighbors."""
     cells = [axis for axis in nest.cells if _is_plain(axis)]
     for outer in cells:
         for inner in cells:

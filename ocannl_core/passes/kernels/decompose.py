@@ -1,4 +1,4 @@
-"""Legalisation: primitives that a target lacks, in terms of those that it has.
+"""Legalization: primitives that a target lacks, in terms of those that it has.
 
 y[i] = relu(x[i])     -->   y[i] = where(x[i] < 0.0, 0.0, x[i])
 z[i] = fma(a, b, c)   -->   z[i] = a * b + c
@@ -7,7 +7,7 @@ The bits stay the same, but for `fma`, whose product is rounded. Narrow floats a
 float32 and rounded once, and functions with real results of integers in float64, as the primitive
 would be; where a target lacks that format too, the primitive stays, and is refused.
 
-The pass comes last, since schedules fuse products and sums, and recognise accumulations by their
+The pass comes last, since schedules fuse products and sums, and recognize accumulations by their
 primitives. Loops that an instruction executes as a whole stay: it replaces their primitives.
 """
 

@@ -6,7 +6,7 @@
 
 This is the mapping of statements that no schedule applies to. Every loop whose iterations are
 proven to be independent is run by the device, also one inside of a loop whose iterations are not;
-the innermost ones by the threads of a block, so that neighbouring threads access neighbouring
+the innermost ones by the threads of a block, so that neighboring threads access neighboring
 cells. The other loops are serial in each thread. A kernel becomes several where parts of it depend
 on each other: one kernel ends before the next one starts. Statements whose accesses are unknown are
 run by a single thread.
@@ -20,7 +20,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, affine, fresh_var, substitute
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.ir.kernels.nest import perfect_loops
+from ocannl_core.ir.kernels.nest_recognition import perfect_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, LoopBound, Resource, Stmt

@@ -15,7 +15,7 @@ between have the format in which they were computed, so all bits stay the same. 
 them out of memory where the kernels run over the same rows.
 
 Loops around several nests are distributed among them, if any of these computes more than a few
-cheap operations. C compilers vectorise the others, in one pass over the rows.
+cheap operations. C compilers vectorize the others, in one pass over the rows.
 
     for i:
       for j in range(3): y[i, j] = 0.0
@@ -34,7 +34,8 @@ from collections.abc import Iterable
 from ocannl_core.ir.indexing import affine
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
-from ocannl_core.ir.kernels.nest import perfect_loops, with_flat_computations, with_value
+from ocannl_core.ir.kernels.nest import with_flat_computations, with_value
+from ocannl_core.ir.kernels.nest_recognition import perfect_loops
 from ocannl_core.ir.kernels.speculation import is_unconditional
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops.nodes import Block, For, Load, LocalRead, Scoped, SetLocal, Stmt, Store

@@ -35,7 +35,7 @@ from ocannl_core.schedule.machine_model import MAX_EXPRESSION_DEPTH
 
 
 def initialize_reductions(plan: nest_plan.NestPlan) -> nest_plan.NestPlan:
-    """Forward fills to the reductions that they initialise.
+    """Forward fills to the reductions that they initialize.
 
     c[:] = 0.0; ...; c[i, j] += x  -->  ...; c[i, j] = 0.0 + x
 

@@ -32,7 +32,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.powers_of_two import power_below
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels.dependence import AccessSet, iterations_are_independent
-from ocannl_core.ir.kernels.nest import perfect_loops
+from ocannl_core.ir.kernels.nest_recognition import perfect_loops
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import contains, map_expr, substitute_in_stmt, walk, with_loops

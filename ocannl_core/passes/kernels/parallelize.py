@@ -1,4 +1,4 @@
-"""Mark loops whose iterations are independent, and split kernels where threads must synchronise.
+"""Mark loops whose iterations are independent, and split kernels where threads must synchronize.
 
 A large kernel becomes *phases*, one kernel each; a phase depends on earlier phases only. Inside a
 phase all top-level loops are independent of each other, and so are their iterations.
@@ -189,7 +189,7 @@ class StatementAccesses:
 def group_independent(
     stmts: Sequence[ir.Stmt], constants: Collection[ir.Local] = ()
 ) -> list[list[StatementAccesses]] | None:
-    """Group neighbours that may run concurrently; return None if that is undecidable.
+    """Group neighbors that may run concurrently; return None if that is undecidable.
 
     Args:
         constants: Scalars that have their values before the first statement.

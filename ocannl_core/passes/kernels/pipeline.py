@@ -1,14 +1,13 @@
-"""The pipeline of kernel passes, from an optimised loop program to a plan of scheduled kernels.
+"""The pipeline of kernel passes, from an optimized loop program to a plan of scheduled kernels.
 
-    LoopProgram -- split_kernels --> Plan -- split_inlined_reductions --> Plan
-    Plan -- distribute_rows, sink_scalars --> Plan
+    LoopProgram -- split_kernels, plan_passes() --> Plan
     Plan -- nest_passes(), of which recognize_nests is the first --> NestPlan
-    NestPlan -- schedule_kernels, parallelize_step, allocate_workspace --> Plan
+    NestPlan -- schedule_kernels, finish_for() --> Plan
+    Plan -- merge_launches, on thread blocks alone --> Plan
 
-Each pass returns a new plan. The last three run step by step, so that code generation can begin
-with the first kernels while later ones are scheduled; primitives that the target lacks are
-decomposed at the end of the last. Within a memory budget a fusion is left out
-where more bytes would live at the same time.
+Each pass returns a new plan. Scheduling and what finishes a kernel run step by step, so that code
+generation can begin with the first kernels while later ones are scheduled. Within a memory budget a
+fusion is left out where more bytes would live at the same time.
 
 Passes for thread blocks, and for a library of products, are imported for the first target with
 some: imports are a large part of the time to compile a first program.
@@ -66,8 +65,26 @@ from ocannl_core.passes.kernels.widen_accumulators import (
 from ocannl_core.schedule.machine_model import MachineModel
 from ocannl_core.schedule.rules.decision import Rule
 
+PlanPass = Callable[[kernel_ir.Plan], kernel_ir.Plan]
+
 PlanObserver = Callable[[str, NestPlan], None]
 """A function that is called with each intermediate plan, after the name of the pass."""
+
+
+def plan_passes(target: Target | None) -> list[tuple[str, PlanPass]]:
+    """Return the named passes in front of the recognition of nests, in order.
+
+    Args:
+        target: The processor; None for passes that suit all.
+    """
+    passes: list[tuple[str, PlanPass]] = [("split inlined reductions", split_inlined_reductions)]
+    if target is None:
+        return passes
+    on_blocks = target.thread_blocks is not None
+    if not on_blocks:
+        passes.append(("distribute rows", distribute_rows))
+    passes.append(("sink scalars", partial(sink_scalars, only_nests=not on_blocks)))
+    return passes
 
 
 def nest_passes(
@@ -87,15 +104,15 @@ def nest_passes(
         return run if budget is None else within_budget(run, budget)
 
     recognize = partial(recognize_nests, keeps_order=accumulation == "exact")
-    passes: list[tuple[str, NestPass]] = [("recognise nests", recognize)]
+    passes: list[tuple[str, NestPass]] = [("recognize nests", recognize)]
     if on_blocks:
         from ocannl_core.passes.kernels.gather_windows import gather_windows
 
         passes.append(("gather windows", gather_windows))
     passes += [
-        ("initialise reductions", initialize_reductions),
+        ("initialize reductions", initialize_reductions),
         ("fuse distant kernels", fusion(fuse_distant_kernels)),
-        ("fuse neighbours", fusion(fuse_neighbors)),
+        ("fuse neighbors", fusion(fuse_neighbors)),
         ("forward stores", forward_stores),
     ]
     if offer is not None:
@@ -107,8 +124,8 @@ def nest_passes(
         passes.append(("widen scoped sums", widen_scoped_sums))
     passes.append(("reassociate products", reassociate_products))
     if target is not None and on_blocks:
+        from ocannl_core.passes.kernels.attention.fuse_attention import fuse_flash_attention
         from ocannl_core.passes.kernels.gather_windows import unroll_shifts
-        from ocannl_core.passes.kernels.rows.fuse_attention import fuse_flash_attention
 
         flash = partial(fuse_flash_attention, target=target)
         passes += [("unroll shifts", unroll_shifts), ("fuse flash attention", flash)]
@@ -135,14 +152,12 @@ def nest_plans(
         target: The processor; None for passes that need no cache sizes.
         offer: As for `nest_passes`.
     """
-    plan = split_inlined_reductions(plan)
-    if target is not None and target.thread_blocks is None:
-        plan = distribute_rows(plan)
-    if target is not None:
-        plan = sink_scalars(plan, only_nests=target.thread_blocks is None)
+    for name, run in plan_passes(target):
+        plan = run(plan)
+        yield name, plan
     nests: NestPlan = plan
-    for name, run in nest_passes(target, offer):
-        nests = run_in_repetitions(nests, run)
+    for name, nest_pass in nest_passes(target, offer):
+        nests = run_in_repetitions(nests, nest_pass)
         yield name, nests
 
 
@@ -248,7 +263,7 @@ def _finish_on_blocks(
 def finish_kernel(
     step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos
 ) -> kernel_ir.StepReplacement:
-    """Divide the long sums of a step, hoist scalars, parallelise, and move large buffers out."""
+    """Divide the long sums of a step, hoist scalars, parallelize, and move large buffers out."""
     if isinstance(step, kernel_ir.Kernel):
         step = hoist_scalars(block_long_sums(step), nodes)
     phases = parallelize_step(step, nodes)

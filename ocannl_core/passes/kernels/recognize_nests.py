@@ -1,4 +1,4 @@
-"""Recognise kernels whose cells are independent.
+"""Recognize kernels whose cells are independent.
 
 for i: for j: c[i, j] = a[i, j] + b[j]  -->  a nest with axes i and j, and one store
 """
@@ -6,8 +6,8 @@ for i: for j: c[i, j] = a[i, j] + b[j]  -->  a nest with axes i and j, and one s
 from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import kernel_nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Kernel
 from ocannl_core.ir.kernels.product_status import Obstacle, ProductUnit
 from ocannl_core.schedule.rules.decision import ScheduleDecision

@@ -26,9 +26,8 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.deduplicate import new_memo
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.rules.amx_schedules import decide_on_processor
 from ocannl_core.schedule.rules.decision import Rule, ScheduleDecision
-from ocannl_core.schedule.rules.pointwise import pointwise_schedule
+from ocannl_core.schedule.rules.processor_rules import decide_on_processor
 from ocannl_core.schedule.tuning.tuning_cache import TuningCache, tuning_cache
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ def rule_for(target: Target) -> Rule:
             from ocannl_core.schedule.rules.block_rules import decide_on_blocks
 
             return decide_on_blocks(nest, nodes, target)
-        if nest.reduction is None:
-            return ScheduleDecision(pointwise_schedule(nest, nodes, target))
         return decide_on_processor(nest, nodes, target)
 
     return (

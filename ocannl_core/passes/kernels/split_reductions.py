@@ -131,7 +131,7 @@ def _block(nest: KernelNest, reduction: Reduction) -> int:
 
 
 def _is_along(nest: KernelNest, reduction: Reduction) -> bool:
-    """Return True if the terms of each cell are neighbours in memory."""
+    """Return True if the terms of each cell are neighbors in memory."""
     summed = {axis.var for axis in nest.reduced}
     loads = [each for each in walk(reduction.term) if isinstance(each, Load) and each.indices]
     return bool(loads) and not any(

@@ -18,14 +18,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import (
-    KernelNest,
-    LoopAxis,
-    Reduction,
-    match_accumulation,
-    with_letters,
-    with_value,
-)
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters, with_value
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -35,6 +28,7 @@ from ocannl_core.ir.kernels.nest_plan import (
     replace_nests,
     with_steps,
 )
+from ocannl_core.ir.kernels.nest_recognition import match_accumulation
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import rewrite, walk, walk_in_loops

@@ -1,1 +1,1 @@
-"""Optimisation passes over the loop language."""
+"""Optimization passes over the loop language."""

@@ -168,7 +168,7 @@ class Accesses:
 
 
 def analyze_accesses(program: ir.LoopProgram) -> Accesses:
-    """Analyse the accesses of a program.
+    """Analyze the accesses of a program.
 
     The run time is proportional to the number of accesses and nearly independent of loop extents.
     """

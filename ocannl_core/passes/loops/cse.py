@@ -122,7 +122,7 @@ class _ValueNumbering:
                 self.available[number] = before
 
     def number_top_level(self, block: ir.Block) -> Steps[None]:
-        """Number the values of top-level statements; only neighbours without loops share any."""
+        """Number the values of top-level statements; only neighbors without loops share any."""
         for stmt in block.stmts:
             if not is_loop_free(stmt):
                 self.available = {}

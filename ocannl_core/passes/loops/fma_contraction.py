@@ -8,8 +8,8 @@ terms cancel that were rounded alike. An expanded power `x ** n` stays within `|
 last place as long as neither it nor `x ** -n` leaves the normal range. Integers are left alone;
 `simplify` applies the exact rules to them. Without this pass results are bit-identical.
 
-Sums over the innermost loop are left alone too, `v += a[i] * b[i]`: C compilers vectorise such
-products and add them in order, but do not vectorise a chain of fused multiply-adds.
+Sums over the innermost loop are left alone too, `v += a[i] * b[i]`: C compilers vectorize such
+products and add them in order, but do not vectorize a chain of fused multiply-adds.
 """
 
 from __future__ import annotations

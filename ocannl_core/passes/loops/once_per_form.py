@@ -82,7 +82,7 @@ _results = _Results()
 
 
 def is_loop_free(stmt: ir.Stmt) -> bool:
-    """Return True if a statement has no loops, and so shares a kernel with its neighbours."""
+    """Return True if a statement has no loops, and so shares a kernel with its neighbors."""
     if isinstance(stmt, ir.Block):
         return all(map(is_loop_free, stmt.stmts))
     return isinstance(stmt, _LOOP_FREE) and not contains(stmt, ir.For)
@@ -176,7 +176,7 @@ def _run_on(
     part = ir.LoopProgram(program.name, tuple(infos), program.indices, infos, body)
     for each in passes:
         part = each.run(part)
-    stmts = part.body.stmts if is_last else part.body.stmts[:-1]
+    stmts = tuple(stmt for stmt in part.body.stmts if stmt is not _END)
     accessed = frozenset(nodes_of(ir.Block(stmts)))
     used = tuple(at for at, name in enumerate(form.names) if name in accessed)
     is_same = len(stmts) == len(group) and all(map(is_, stmts, group))

@@ -64,7 +64,7 @@ def _joined(local: Sequence[LocalPass]) -> NamedPass:
 
 
 def join_local(passes: Sequence[NamedPass]) -> tuple[NamedPass, ...]:
-    """Return passes with neighbours that are local as one, which has the same result."""
+    """Return passes with neighbors that are local as one, which has the same result."""
     found: list[NamedPass] = []
     for each in passes:
         if each.local and found and found[-1].local:

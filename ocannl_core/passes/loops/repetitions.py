@@ -1,4 +1,4 @@
-"""Passes over the bodies of repetitions: each iteration is optimised as a program of its own.
+"""Passes over the bodies of repetitions: each iteration is optimized as a program of its own.
 
     repeat t in range(96):          routine iteration(x, h, y, static t < 96):
         a[i] = x[t, i] * h[i]           h[i] = x[t, i] * h[i]
@@ -27,7 +27,7 @@ Optimize = Callable[[LoopProgram, Decisions], LoopProgram]
 
 @dataclass(frozen=True, slots=True)
 class OptimizedRepetitions:
-    """A program with optimised iterations."""
+    """A program with optimized iterations."""
 
     program: LoopProgram
     placements: Mapping[TensorNode, Placement]
@@ -41,7 +41,7 @@ def optimize_repetitions(
     choose_mode: ChooseMode | None = None,
     tuned: Mapping[TensorNode, Placement] = MappingProxyType({}),
 ) -> OptimizedRepetitions:
-    """Optimise the bodies of the repetitions at the top level of a program, innermost first.
+    """Optimize the bodies of the repetitions at the top level of a program, innermost first.
 
     Writes to nodes that neither the context stores nor any other code reads are removed, and so are
     repetitions without any other.
@@ -96,7 +96,7 @@ def _optimize_iteration(
 def _with_accesses(
     repeat: Repeat, iteration: LoopProgram, visible: AbstractSet[TensorNode]
 ) -> Repeat:
-    """Return a repetition of an optimised iteration, without nodes that it accesses no more."""
+    """Return a repetition of an optimized iteration, without nodes that it accesses no more."""
     private = {node: info for node, info in iteration.nodes.items() if node not in visible}
     body = Block(tuple(_without_allocations(iteration.body, private.keys())))
     seen, written = set(reads(body)), set(writes(body))

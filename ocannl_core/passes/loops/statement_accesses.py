@@ -1,7 +1,7 @@
 """Accesses of the top-level statements of a routine.
 
 Top-level statements run one after the other, and each reads the memory as its predecessors left it.
-Passes order effects at this granularity; within a statement they analyse cells.
+Passes order effects at this granularity; within a statement they analyze cells.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class AnalyzedStatement:
 
 
 def analyze_statements(program: ir.LoopProgram) -> tuple[AnalyzedStatement, ...]:
-    """Analyse the top-level statements in order; flatten blocks without declarations."""
+    """Analyze the top-level statements in order; flatten blocks without declarations."""
     statics = static_ranges(program.indices)
     return tuple(
         analyze_statement(stmt, position, statics)

@@ -42,7 +42,7 @@ class Divergence:
         if self.assignment:
             text += f"\n    {self.assignment}"
         else:
-            text += ", although every assignment alone agrees: the optimised code differs"
+            text += ", although every assignment alone agrees: the optimized code differs"
         return text + (f"\n    {self.origin}" if self.origin else "")
 
 

@@ -1,4 +1,4 @@
-"""Execution of a program assignment by assignment, each compiled alone, without optimisation.
+"""Execution of a program assignment by assignment, each compiled alone, without optimization.
 
 Every tensor has memory, so that its value can be seen, also of those that compiled code inlines or
 never stores. The memory is the replay's own.

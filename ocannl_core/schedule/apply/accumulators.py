@@ -264,7 +264,7 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[indexing.LoopVar, int]) -> in
     """Return the number of operations in the text of an epilogue, for one vector of results.
 
     Args:
-        lanes: The variables that are vectorised, with their lanes: strided elements are loaded and
+        lanes: The variables that are vectorized, with their lanes: strided elements are loaded and
             stored one by one.
     """
     total = 0
@@ -277,7 +277,7 @@ def epilogue_size(nest: KernelNest, lanes: Mapping[indexing.LoopVar, int]) -> in
 
 
 def _is_scattered(indices: Sequence[indexing.AxisIndex], var: indexing.LoopVar) -> bool:
-    """Return True if neighbouring elements along a variable are neither equal nor contiguous."""
+    """Return True if neighboring elements along a variable are neither equal nor contiguous."""
     factors = [
         factor for index in indices for factor, v in indexing.as_affine(index)[0] if v == var
     ]

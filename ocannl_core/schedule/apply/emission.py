@@ -51,7 +51,7 @@ class Emission:
 
     state: NestState
     vectors: VectorLeaf | None = None
-    """The accesses of a vectorised part, on thread blocks; None if there are none."""
+    """The accesses of a vectorized part, on thread blocks; None if there are none."""
     operands: NodeInfos | None = None
     """Extents and formats of the operands; None if unknown."""
     fill: Fill = _no_buffers
@@ -124,7 +124,7 @@ class Emission:
     def loops_over_cells(
         self, names: tuple[str, ...], region: Region, body: Body
     ) -> tuple[Stmt, ...]:
-        """Return loops of which the innermost, if it is a vectorised part, is vector accesses."""
+        """Return loops of which the innermost, if it is a vectorized part, is vector accesses."""
         vectors = self.vectors
         leaves = () if vectors is None else self.state.tree.leaves(vectors.name)
         is_inside = set(leaves) <= set(names) and names[-1:] == leaves[-1:]

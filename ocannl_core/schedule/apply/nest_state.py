@@ -60,7 +60,7 @@ class NestState:
     kinds: Mapping[str, AxisKind]
     """The kind of each leaf. Leaves to which transforms have given one come last."""
     vectors: tuple[str, ...] = ()
-    """The parts of axes that are vectorised; on thread blocks, one thread loads and stores the
+    """The parts of axes that are vectorized; on thread blocks, one thread loads and stores the
     cells of such a part at once.
     """
     tile: transforms.TileMatrix | None = None
@@ -104,7 +104,7 @@ class NestState:
 
     @cached_property
     def block(self) -> tuple[str, ...]:
-        """The leaves of a block; neighbouring threads are along the last one."""
+        """The leaves of a block; neighboring threads are along the last one."""
         return self.of_kind(AxisKind.BLOCK)
 
     @cached_property
@@ -375,12 +375,12 @@ def _finish_kinds(state: NestState) -> NestState:
     if joint := loop_ends.joint_terms(state.tree, kinds):
         raise UsageError("An axis that ends at run time is reduced term by term.", found=joint)
     if vectors and vectors != list(state.square or order[: len(order) - len(dots)][-1:]):
-        raise UsageError("The innermost axis alone is vectorised.", found=" ".join(vectors))
+        raise UsageError("The innermost axis alone is vectorized.", found=" ".join(vectors))
     is_valid = not dots or loop_ends.is_valid_dot(state.tree, order, dots, vectors)
     if state.tile is None and not is_valid:
         raise UsageError(
             "The axis of a dot product is the inside of a reduced axis split by two or four, "
-            "inside of a vectorised axis.",
+            "inside of a vectorized axis.",
             found=" ".join(dots),
         )
     if state.square:  # of the rest
@@ -411,7 +411,7 @@ def _finish_on_blocks(state: NestState) -> NestState:
     tree, vectors = state.tree, state.vectors
     if any(not _is_vector(state, name) for name in vectors) or len(vectors) > 1:
         raise UsageError(
-            "A thread loads and stores neighbouring iterations of one axis at once, which is "
+            "A thread loads and stores neighboring iterations of one axis at once, which is "
             "neither that of the grid nor of a block.",
             found=", ".join(f"vectorize {name}" for name in vectors),
         )
@@ -427,6 +427,6 @@ def _finish_on_blocks(state: NestState) -> NestState:
 
 
 def _is_vector(state: NestState, name: str) -> bool:
-    """Return True if a part of an axis has neighbouring iterations, all in one thread."""
+    """Return True if a part of an axis has neighboring iterations, all in one thread."""
     is_part = name in state.tree.splits or name in state.serial
     return is_part and "0" not in name and set(state.tree.leaves(name)) <= set(state.serial)

@@ -27,7 +27,7 @@ from ocannl_core.schedule.apply.vector_accesses import vector_iterations
 from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES, PADDED_STRIDE_BYTES
 
 PADDING_CELLS = 4
-"""Cells between rows of a packed operand that threads write across: neighbouring threads then write
+"""Cells between rows of a packed operand that threads write across: neighboring threads then write
 to different banks of shared memory, and vectors in a row stay aligned.
 """
 
@@ -119,7 +119,7 @@ class SharedBuffer(FilledBuffer):
     def _dims(self) -> tuple[int, ...]:
         dims = [self.tree.max_extent(name) for name in self.pack.axes]
         if self._fill_order()[-1] != self.pack.axes[-1]:
-            dims[-1] += self._padding()  # neighbouring threads fill different rows
+            dims[-1] += self._padding()  # neighboring threads fill different rows
         return tuple(dims)
 
     def _padding(self) -> int:

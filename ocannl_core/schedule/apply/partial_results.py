@@ -2,7 +2,7 @@
 
 Each step halves the number of results: thread `t` adds the result of thread `t + half` to its
 own. So the bits depend on the number of threads alone. Several steps have one barrier, as a thread
-loads all results that meet in its own; the last ones, among neighbours, are shuffles where the
+loads all results that meet in its own; the last ones, among neighbors, are shuffles where the
 schedule has them. For 64 threads and shuffles among 4:
 
     partial[t] = own                  # t = 0 .. 63

@@ -1,12 +1,12 @@
 """Cyclic distribution of an operand among the threads that copy it to shared memory.
 
 The digits of a thread's number run along the axes of the operand, the innermost ones along the axis
-that is contiguous in memory, so that neighbouring threads load neighbouring cells or vectors. A
+that is contiguous in memory, so that neighboring threads load neighboring cells or vectors. A
 loop covers the cells that are left.
 
 Shared memory has banks, each of which serves one word at a time. Where the operand is transposed on
-its way, neighbouring threads store to different rows, which padding moves to different banks. So
-many threads, and no more, are neighbours along the contiguous axis that the banks of their rows do
+its way, neighboring threads store to different rows, which padding moves to different banks. So
+many threads, and no more, are neighbors along the contiguous axis that the banks of their rows do
 not meet again.
 """
 
@@ -70,7 +70,7 @@ def distribute_cyclically(
     counts = {**extents, contiguous: extents[contiguous] // lanes}
     turns = [(name, counts[name]) for name in reversed(order)]
     if padding is not None:
-        # few neighbours along the contiguous axis first, then the others, then the rest of it
+        # few neighbors along the contiguous axis first, then the others, then the rest of it
         few = min(counts[contiguous], max(1, BANKS // (padding * lanes)))
         turns = [(contiguous, few), *turns[1:], turns[0]]
     for name, most in turns:

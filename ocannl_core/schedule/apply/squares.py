@@ -4,7 +4,7 @@
                                                    square[i1, j1] = x[j, i]      (in registers)
                                                for i1: for 16 lanes j1: y[i, j] = square * b[j]
 
-Two vectorised axes are a square: rows along the first of them are lanes along the second one. Cells
+Two vectorized axes are a square: rows along the first of them are lanes along the second one. Cells
 of the rest, in blocks that are no squares, are loaded one by one.
 """
 
@@ -22,7 +22,7 @@ from ocannl_core.schedule.apply.axis_tree import Region
 
 
 def turned_loads(nest: KernelNest, row: LoopVar, lane: LoopVar) -> tuple[ir.Load, ...]:
-    """Return the loads whose neighbouring cells in memory are those along one axis, and that run
+    """Return the loads whose neighboring cells in memory are those along one axis, and that run
     across memory along another one.
 
     Args:

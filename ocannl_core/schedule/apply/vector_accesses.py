@@ -1,4 +1,4 @@
-"""Vector loads and stores of a thread: several neighbouring cells are one access of memory.
+"""Vector loads and stores of a thread: several neighboring cells are one access of memory.
 
     for l in range(4):                          for l in range(4):  # vector
       b[4 * t + l] = a[4 * t + l] * s    -->      loaded[l] = a[4 * t + l]
@@ -145,7 +145,7 @@ def is_vector(
     first: int = 0,
     bound_inside: frozenset[indexing.LoopVar] = frozenset(),
 ) -> bool:
-    """Return True if a variable runs over neighbouring cells, from a multiple of `lanes` on.
+    """Return True if a variable runs over neighboring cells, from a multiple of `lanes` on.
 
     Args:
         first: The least value of the variable, less a multiple of `lanes`.

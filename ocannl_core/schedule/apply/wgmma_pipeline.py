@@ -14,7 +14,7 @@ The stages are a ring, which takes turns in shared memory.
                  sums[j10, i1110, j111] = fma(staged0[...], staged1[...], sums[...])
 
 The statements mean the same on any device. On one with WGMMA, asynchronous products of a warpgroup,
-warps are specialised: one of them makes the copies, some stages ahead of the others, and both
+warps are specialized: one of them makes the copies, some stages ahead of the others, and both
 barriers become barriers of a stage; the renderer verifies that the cells of the threads are those
 of the instruction.
 """

@@ -22,20 +22,15 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.product_status import Obstacle, ProductUnit
+from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Load
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.matrix_units import PART_PRODUCTS, TileProduct
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import SCATTERED_STORE_CYCLES
-from ocannl_core.schedule.rules.contraction import (
-    find_model,
-    find_vector_schedule,
-    vector_axis_candidates,
-)
-from ocannl_core.schedule.rules.decision import ScheduleDecision, UnitRule, choose_unit
 from ocannl_core.schedule.rules.reduction_model import ReductionModel, ReductionOperand, strides
+from ocannl_core.schedule.rules.reductions import find_model, vector_axis_candidates
 from ocannl_core.schedule.rules.unit_choice import find_unit
 
 _MAX_REPLICATION = 2
@@ -66,15 +61,6 @@ def find_amx_schedule(
     return model.schedule(axes) if model.is_profitable(axes) else Obstacle.COST
 
 
-def decide_on_processor(nest: KernelNest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
-    """Return the decision on a reduction for a processor: tiles, vectors, or plain loops."""
-    rules: tuple[tuple[ProductUnit, UnitRule], ...] = (
-        (ProductUnit.MATRIX_INSTRUCTIONS, find_amx_schedule),
-        (ProductUnit.REGISTER_TILES, find_vector_schedule),
-    )
-    return choose_unit(rules, nest, nodes, target)
-
-
 def amx_schedules(
     nest: KernelNest, nodes: NodeInfos, target: Target
 ) -> Iterator[transforms.Schedule]:
@@ -101,7 +87,7 @@ def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileMod
         return Obstacle.FORMAT
     if not model.has_vector_epilogue:
         return Obstacle.EXPRESSION
-    return Obstacle.AXES if model.shifting_axes else _TileModel(model, nodes, unit)
+    return Obstacle.SHIFTING if model.shifting_axes else _TileModel(model, nodes, unit)
 
 
 class _TileModel:
@@ -169,7 +155,7 @@ class _TileModel:
         return 1 if extent <= most * 3 // 2 else -(-extent // most)
 
     def schedule(self, axes: _TileAxes) -> transforms.Schedule:
-        model, extents, splitter = self._model, self._model.extents, _Splitter([])
+        model, extents, splitter = self._model, self._model.extents, _Splitter()
         first, second, unit = axes.row_operand, axes.column_operand, self._unit
         rows, columns, terms = (
             _round_up(extents[name], size)
@@ -238,8 +224,8 @@ class _TileModel:
 class _Splitter:
     """Splits of axes into blocks of whole tiles, where there are several blocks."""
 
-    def __init__(self, splits: list[transforms.Transform]) -> None:
-        self.splits = splits
+    def __init__(self) -> None:
+        self.splits: list[transforms.Transform] = []
         self.size = 0
         """The iterations inside the last block that was split off, of whole tiles."""
 

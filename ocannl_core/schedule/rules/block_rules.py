@@ -4,7 +4,7 @@ Six rules, from the strides and extents of a nest and the numbers of `ThreadBloc
 
 - cells without a reduction, some of whose loads are contiguous along another axis than the stores:
   a tile of these loads is transposed in shared memory;
-- other cells without a reduction: neighbouring threads store neighbouring cells, in vectors where
+- other cells without a reduction: neighboring threads store neighboring cells, in vectors where
   memory is aligned;
 - a product that matrix instructions compute: tensor cores (`tensor_core_schedules`), or
   WGMMA, by a setting (`wgmma_schedules`);
@@ -119,19 +119,25 @@ def decide_on_blocks(
     blocks = target.thread_blocks
     assert blocks is not None
     if not nest.axes or any(axis.extent < 1 or axis.is_shifting for axis in nest.axes):
-        return ScheduleDecision(None, tuple((unit, Obstacle.AXES) for unit in COMMON_UNITS))
+        is_shifting = any(axis.is_shifting for axis in nest.axes)
+        obstacle = Obstacle.SHIFTING if is_shifting else Obstacle.AXES
+        return ScheduleDecision(None, tuple((unit, obstacle) for unit in COMMON_UNITS))
     if nest.reduction is None:
         return ScheduleDecision(_schedule_cells(nest, nodes, blocks))
     in_tiles = partial(find_block_schedule, side=parameters.side, depth=parameters.depth)
-    rules: tuple[tuple[ProductUnit, UnitRule], ...] = (
-        (ProductUnit.ASYNCHRONOUS_PRODUCTS, find_wgmma_schedule),
-        (ProductUnit.MATRIX_INSTRUCTIONS, find_tensor_core_schedule),
+    tiles: tuple[tuple[ProductUnit, UnitRule], ...] = (
         (ProductUnit.REGISTER_TILES, in_tiles),
         (ProductUnit.SCALAR, partial(_schedule_reduction, parameters=parameters)),
     )
-    if parameters != CHOSEN_BY_RULE:
-        rules = rules[3 if parameters.sharing else 2 :]
-    return choose_unit(rules, nest, nodes, target)
+    if parameters == CHOSEN_BY_RULE:
+        return choose_unit((*_MATRIX_UNITS, *tiles), nest, nodes, target)
+    return choose_unit(tiles[1:] if parameters.sharing else tiles, nest, nodes, target)
+
+
+_MATRIX_UNITS: tuple[tuple[ProductUnit, UnitRule], ...] = (
+    (ProductUnit.ASYNCHRONOUS_PRODUCTS, find_wgmma_schedule),
+    (ProductUnit.MATRIX_INSTRUCTIONS, find_tensor_core_schedule),
+)
 
 
 def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule:
@@ -218,7 +224,7 @@ class _CyclicDistribution:
 
     def distribute(self, axis: LoopAxis, *, is_rounded: bool = False) -> None:
         """Distribute an axis: the threads that are left take as many iterations as there are; axes
-        distributed first are neighbours.
+        distributed first are neighbors.
 
         Args:
             is_rounded: True for a power of two, some threads of which may have no iteration.
@@ -245,7 +251,7 @@ class _CyclicDistribution:
         self.threads = 1
 
     def distribute_vectors(self, axis: LoopAxis, lanes: int, count: int = 1) -> None:
-        """Distribute an axis in vectors: neighbouring threads have neighbouring ones, and each
+        """Distribute an axis in vectors: neighboring threads have neighboring ones, and each
         thread so many, a block's width apart.
         """
         name = axis.name
@@ -320,7 +326,7 @@ def _schedule_reduction(
     cells = _coalesced_order(nest.cells, [*accesses, *_accesses(nest.epilogue)], nodes)
     terms = prod(axis.extent for axis in reduced)
     distribution = _CyclicDistribution(blocks.threads)
-    # the threads that share a result read neighbouring cells
+    # the threads that share a result read neighboring cells
     is_across = any(
         step[axis.name] == 1
         for axis in reduced[:1]
@@ -355,7 +361,7 @@ def _schedule_reduction(
 def _shuffles(
     block: Sequence[str], leaves: Sequence[str], shared: int, blocks: ThreadBlocks
 ) -> list[Transform]:
-    """Return the exchange of results between threads that share them, if they are neighbours."""
+    """Return the exchange of results between threads that share them, if they are neighbors."""
     if not blocks.has_shuffles or not leaves or list(block[-len(leaves) :]) != list(leaves):
         return []
     lanes = min(power_below(shared), blocks.subgroup)
@@ -369,7 +375,7 @@ def _distribute_reduced(
     leaves that these run along.
 
     Args:
-        lanes: The neighbouring terms of the first axis that a thread may load at once.
+        lanes: The neighboring terms of the first axis that a thread may load at once.
     """
     leaves: list[str] = []
     for axis in axes:

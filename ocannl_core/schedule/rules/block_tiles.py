@@ -11,7 +11,7 @@ register tile:
 
 Blocks of terms of both factors lie in shared memory. Where a device has asynchronous copies, those
 of some steps are on their way while one is multiplied; elsewhere the threads copy a step, meet, and
-multiply it. One instruction copies several neighbouring cells where memory is aligned.
+multiply it. One instruction copies several neighboring cells where memory is aligned.
 
 The threads of a subgroup have about as many rows as columns, so that they load the least from
 shared memory.
@@ -105,7 +105,7 @@ def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxe
     if nodes is not None:
         steps = strides(nest.axes, nest.epilogue, nodes)
     if steps.get(row.name) == 1 and steps.get(column.name) != 1:
-        # neighbouring threads store neighbouring cells
+        # neighboring threads store neighboring cells
         return ProductAxes(column, row, term, 1, batch)
     return ProductAxes(row, column, term, 0, batch)
 
@@ -247,7 +247,7 @@ def _forms(
 ) -> tuple[transforms.Stage, ...]:
     """Return the forms of both operands if instructions copy them to shared memory; else ().
 
-    Rows of shared memory are those of a term. An operand whose terms are neighbours in memory is
+    Rows of shared memory are those of a term. An operand whose terms are neighbors in memory is
     transposed on its way, cell by cell.
     """
     found: list[transforms.Stage] = []
@@ -345,7 +345,7 @@ def _split_threads(
 
     Args:
         sizes: The threads inside of each digit, outermost first.
-        cells: The neighbouring cells of a thread.
+        cells: The neighboring cells of a thread.
     """
     digits: list[str] = []
     for size in (*(size for size in sizes if threads > size and threads % size == 0), 1):
@@ -360,13 +360,13 @@ def _split_threads(
 def copy_width(
     expr: Expr, axes: Sequence[LoopAxis], inner: str, nodes: NodeInfos, sizes: Sequence[int]
 ) -> int:
-    """Return the neighbouring cells that one instruction copies from memory to shared memory; 0 if
+    """Return the neighboring cells that one instruction copies from memory to shared memory; 0 if
     none copies them.
 
     They are aligned in memory if every step along another axis is a multiple of their number.
 
     Args:
-        inner: The axis along which cells are neighbours in shared memory.
+        inner: The axis along which cells are neighbors in shared memory.
         sizes: The bytes that one instruction copies.
     """
     if not isinstance(expr, Load):

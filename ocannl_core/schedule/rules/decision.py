@@ -57,8 +57,8 @@ class ScheduleDecision:
 Rule = Callable[[KernelNest, NodeInfos], ScheduleDecision]
 """Decide on the schedule of a nest."""
 
-UnitRule = Callable[[KernelNest, NodeInfos, Target], Schedule | Obstacle | None]
-"""Return the schedule of a reduction for a unit, None for plain loops, or an obstacle."""
+UnitRule = Callable[[KernelNest, NodeInfos, Target], Schedule | Obstacle]
+"""Return the schedule of a reduction for a unit, or an obstacle."""
 
 
 def choose_unit(

@@ -1,6 +1,6 @@
-"""The schedule of nests without a reduction: the axis that is vectorised.
+"""The schedule of nests without a reduction: the axis that is vectorized.
 
-C compilers vectorise plain loops, too, but take several times as long as for vector code; and they
+C compilers vectorize plain loops, too, but take several times as long as for vector code; and they
 neither compute elementary functions nor convert narrow floats, nor store past the caches in the way
 that suits a whole register. Rows shorter than a register are left to them, unless they have such
 operations.
@@ -98,7 +98,7 @@ def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) 
 
 
 def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
-    """Return True if a nest has operations that C compilers do not vectorise."""
+    """Return True if a nest has operations that C compilers do not vectorize."""
     return (
         any(nodes[node].dtype.is_narrow for node in nest.mentioned)
         or any(store.is_streamed for store in nest.epilogue)

@@ -72,7 +72,7 @@ class ReductionModel:
     """A nest with a reduction, and its cost on a processor.
 
     Attributes:
-        has_vector_epilogue: True if neighbouring results can be computed in vector lanes; others
+        has_vector_epilogue: True if neighboring results can be computed in vector lanes; others
             are computed one by one, after the terms of each were combined in lanes.
         output_axes: Axes of the results, outermost first.
         reduced_axes: Reduced axes that may run anywhere.
@@ -212,7 +212,7 @@ class ReductionModel:
         return others[-1:] if slides else []
 
     def _waits_for_additions(self, vector_axis: str) -> bool:
-        """Return True if the vectors of a cell's neighbours are too few accumulators, and there are
+        """Return True if the vectors of a cell's neighbors are too few accumulators, and there are
         too few terms for more of them.
         """
         if vector_axis in self.reduced_axes or not self.reduced_axes or self.shifting_axes:
@@ -253,7 +253,7 @@ class ReductionModel:
         return chosen
 
     def cycles(self, vector_axis: str) -> float:
-        """Return an estimate of the nest's cycles, vectorised along an axis."""
+        """Return an estimate of the nest's cycles, vectorized along an axis."""
         # every result is stored once for each iteration of a shifting axis
         stores = self.iterations((*self.output_axes, *self.shifting_axes))
         if vector_axis in self.reduced_axes:
@@ -413,7 +413,7 @@ def converted_load(expr: Expr) -> Load | None:
 def strides(
     axes: Iterable[LoopAxis], accesses: Iterable[Load | Store], nodes: NodeInfos
 ) -> dict[str, int]:
-    """Return the largest distance in memory between neighbouring iterations, per axis.
+    """Return the largest distance in memory between neighboring iterations, per axis.
 
     A descending axis has a stride of 2 at least: vectors are loaded upwards.
     """

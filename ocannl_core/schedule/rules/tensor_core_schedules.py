@@ -67,7 +67,7 @@ class StagedOperand:
     axes: tuple[str, str]
     """The axes of the nest that are its rows and columns in shared memory."""
     width: int
-    """The neighbouring cells that one instruction copies; 0 if a thread computes them."""
+    """The neighboring cells that one instruction copies; 0 if a thread computes them."""
     dtype: DType
 
 
@@ -91,7 +91,7 @@ class TensorCoreTile:
     supertile: int = 1
     """The rows of tiles of which blocks that run together compute a column."""
     joined: int = 1
-    """The instructions along the columns whose cells are neighbours: a thread has those of all of
+    """The instructions along the columns whose cells are neighbors: a thread has those of all of
     them beside each other.
     """
 
@@ -195,7 +195,7 @@ def _joined(
     """Return the instructions along the columns whose cells a thread stores in one vector.
 
     A column of the product can be any of an instruction if it is a row of shared memory. Where
-    columns are neighbours there, they are loaded together, and are neighbours in an instruction.
+    columns are neighbors there, they are loaded together, and are neighbors in an instruction.
 
     Args:
         count: The instructions of a warp along the columns.
@@ -203,7 +203,7 @@ def _joined(
     nbytes = max(nodes[store.node].dtype.nbytes for store in nest.epilogue)
     own = _own_columns(sums)
     most = min(count, blocks.vector_bytes // (own * nbytes))
-    # the threads that copy neighbouring rows are those of one digit, and have a group of rows
+    # the threads that copy neighboring rows are those of one digit, and have a group of rows
     digit, copies = sums.threads[0].count, sums.threads[-1].count
     is_across = columns.axes[1] not in {axis.name for axis in nest.reduced}
     is_cyclic = columns.width * copies == depth and most * own >= digit
@@ -213,7 +213,7 @@ def _joined(
 
 
 def _own_columns(sums: Fragment) -> int:
-    """Return the neighbouring columns of an instruction that one thread has."""
+    """Return the neighboring columns of an instruction that one thread has."""
     return next((d.count for d in sums.places if d.columns == 1), 1)
 
 
@@ -385,7 +385,7 @@ def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> transfo
         transforms.SetKind(AxisKind.BLOCK, block_axes),
         transforms.Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
         *transforms.set_kinds(AxisKind.UNROLLED, (*steps, rows, columns)),
-        # neighbouring cells of a thread are stored together
+        # neighboring cells of a thread are stored together
         *transforms.set_kinds(AxisKind.VECTOR, [] if "0" in columns else [vector or columns]),
         transforms.TileMatrix(rows, columns, f"{k}11"),
         *(

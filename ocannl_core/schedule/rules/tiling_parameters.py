@@ -1,4 +1,4 @@
-"""Tiling parameters of a reduction, and the transforms that both ways to vectorise it share."""
+"""Tiling parameters of a reduction, and the transforms that both ways to vectorize it share."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TilingParameters:
     """The parameters of a reduction's schedule; None leaves one to the cost model.
 
     Attributes:
-        vector_axis: The axis that is vectorised.
+        vector_axis: The axis that is vectorized.
         vectors: Vectors of a register tile along the vector axis; for a reduced vector axis, the
             vectors of accumulators of each result.
         rows: Rows of a register tile; for a reduced vector axis, the most along one output axis.
@@ -132,6 +132,6 @@ def split_lanes(splits: list[Transform], name: str, block: int, width: int) -> l
 
 
 def unroll_tile(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transform]:
-    """Yield the transforms that unroll a register tile and vectorise its innermost loop."""
+    """Yield the transforms that unroll a register tile and vectorize its innermost loop."""
     yield from set_kinds(AxisKind.UNROLLED, kept[:-1])
     yield from set_kinds(AxisKind.VECTOR if model.lanes > 1 else AxisKind.UNROLLED, kept[-1:])

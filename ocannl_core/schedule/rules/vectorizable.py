@@ -1,4 +1,4 @@
-"""Vectorisable nests: the part of the loop language that vector loops express."""
+"""Vectorizable nests: the part of the loop language that vector loops express."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def has_vectorizable_terms(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo
 
 
 def has_vectorizable_epilogue(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
-    """Return True if lanes can compute neighbouring cells from the reduction's results."""
+    """Return True if lanes can compute neighboring cells from the reduction's results."""
     formats = {nodes[store.node].dtype for store in nest.epilogue}
     if any(dtype.is_packed for dtype in formats) or not formats <= VECTOR_FORMATS:
         return False

@@ -1,4 +1,4 @@
-"""Vectorise a reduction along an output axis."""
+"""Vectorize a reduction along an output axis."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _MIN_TILES_PER_SHARE = 2
 def vectorize_output(
     model: ReductionModel, vector_axis: str, parameters: TilingParameters
 ) -> Schedule:
-    """Return a schedule in which neighbouring results share a vector of accumulators."""
+    """Return a schedule in which neighboring results share a vector of accumulators."""
     return _OutputVectorizer(model, vector_axis, parameters).schedule()
 
 
 class _OutputVectorizer:
-    """The state of choosing the schedule of a reduction vectorised along an output axis."""
+    """The state of choosing the schedule of a reduction vectorized along an output axis."""
 
     def __init__(
         self, model: ReductionModel, vector_axis: str, parameters: TilingParameters

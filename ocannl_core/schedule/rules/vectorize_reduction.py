@@ -1,4 +1,4 @@
-"""Vectorise a reduction along a reduced axis."""
+"""Vectorize a reduction along a reduced axis."""
 
 from __future__ import annotations
 

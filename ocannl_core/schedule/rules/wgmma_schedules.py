@@ -187,7 +187,7 @@ def _schedule_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
         transforms.SetKind(AxisKind.BLOCK, block),
         transforms.Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
         *transforms.set_kinds(AxisKind.UNROLLED, cells),
-        # neighbouring cells of a thread are stored together
+        # neighboring cells of a thread are stored together
         transforms.SetKind(AxisKind.VECTOR, (cells[2],)),
         transforms.TileMatrix(cells[1], cells[2], f"{k}11"),
         *packs,

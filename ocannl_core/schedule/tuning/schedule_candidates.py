@@ -1,4 +1,4 @@
-"""Candidates of the search for a reduction's schedule: neighbours in the space of tiling
+"""Candidates of the search for a reduction's schedule: neighbors in the space of tiling
 parameters.
 
 A search starts from the parameters that the cost model chooses, times all that differ in one of
@@ -20,14 +20,14 @@ from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.rules.amx_schedules import find_amx_schedule
+from ocannl_core.schedule.rules.amx_schedules import amx_schedules, find_amx_schedule
 from ocannl_core.schedule.rules.block_rules import block_schedule, block_schedules
-from ocannl_core.schedule.rules.contraction import (
+from ocannl_core.schedule.rules.reduction_model import ReductionModel
+from ocannl_core.schedule.rules.reductions import (
     find_model,
     schedule_reduction,
     vector_axis_candidates,
 )
-from ocannl_core.schedule.rules.reduction_model import ReductionModel
 from ocannl_core.schedule.rules.tiling_parameters import (
     CHOSEN_BY_MODEL,
     PackingLayout,
@@ -53,31 +53,35 @@ class ScheduleCandidate:
 def first_candidates(
     nest: KernelNest, nodes: NodeInfos, target: Target
 ) -> tuple[ScheduleCandidate, ...]:
-    """Return the default schedule, one without tiles, and plain loops, where they differ."""
+    """Return the default schedule, others that the search does not reach from it, and plain loops;
+    nothing for a nest that has one schedule.
+
+    If the default has tiles of a matrix unit, the others are the schedule in vectors, and tiles
+    along other axes.
+    """
     if target.thread_blocks is not None:
         schedule = block_schedule(nest, nodes, target)
-        is_open = schedule is not None and nest.reduction is not None
-        return (
-            (ScheduleCandidate(schedule, None), ScheduleCandidate((), None))
-            if schedule and is_open
-            else ()
-        )
+        if not schedule or nest.reduction is None:
+            return ()
+        return ScheduleCandidate(schedule, None), ScheduleCandidate((), None)
     model = find_model(nest, nodes, target)
     if isinstance(model, Obstacle):
         return ()
+    vectors = ScheduleCandidate(schedule_reduction(model, CHOSEN_BY_MODEL), CHOSEN_BY_MODEL)
+    plain = ScheduleCandidate((), None)
     tiled = find_amx_schedule(nest, nodes, target)
-    first = () if isinstance(tiled, Obstacle) else (ScheduleCandidate(tiled, None),)
-    return (
-        *first,
-        ScheduleCandidate(schedule_reduction(model, CHOSEN_BY_MODEL), CHOSEN_BY_MODEL),
-        ScheduleCandidate((), None),
-    )
+    if isinstance(tiled, Obstacle):
+        return vectors, plain
+    others = [each for each in amx_schedules(nest, nodes, target) if each != tiled]
+    tiles = [ScheduleCandidate(each, None) for each in others if is_applicable(nest, each)]
+    return ScheduleCandidate(tiled, None), vectors, *tiles, plain
 
 
 def neighbors(
     nest: KernelNest, nodes: NodeInfos, target: Target, candidate: ScheduleCandidate
 ) -> Iterator[ScheduleCandidate]:
-    """Yield the candidates that differ from one in one parameter, likely ones first.
+    """Yield the candidates that differ from one in one parameter, likely ones first; on thread
+    blocks all others.
 
     Each is applicable to the nest. The results of a nest are independent of each other, so every
     applicable schedule is safe. A schedule that several parameters give is yielded once.

@@ -26,7 +26,7 @@ from ocannl_core.shape.closing.closing_state import Closing, OperandReader
 from ocannl_core.shape.language.constraints import DimEqual, RowBelow, RowEqual
 from ocannl_core.shape.language.shape_terms import DimVar, Row, RowVar, Shape, Size
 from ocannl_core.shape.solving import ranks, row_order, systems
-from ocannl_core.shape.solving.derived import SolutionRole
+from ocannl_core.shape.solving.computed_sizes import SolutionRole
 from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.solving.underdetermined import may_be_guessed, refuse_guesses
 

@@ -210,6 +210,8 @@ DimConstraint = DimEqual | DimBelow | AtLeast | SliceLength
 RowConstraint = (
     RowEqual | RowBelow | TotalElements | Exact | ReverseEqual | Selection | RowJoin | Subscript
 )
+RowEquation = RowEqual | ReverseEqual
+"""A constraint that makes two rows equally long."""
 Formula = DimEqual | TotalElements | SliceLength
 """A constraint that relates sizes by arithmetic."""
 Constraint = DimConstraint | RowConstraint

@@ -12,7 +12,7 @@ from dataclasses import field
 from enum import Enum
 from itertools import zip_longest
 from math import prod
-from typing import SupportsIndex, overload
+from typing import Any, SupportsIndex, overload
 
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -321,23 +321,24 @@ class Shape:
     def __bool__(self) -> bool:
         return True
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Any]:
         """Yield the sizes of all axes in buffer order."""
-        return iter(self._known_dims())
+        return iter(self._known_sizes())
 
     @overload
-    def __getitem__(self, key: SupportsIndex) -> int: ...
+    def __getitem__(self, key: SupportsIndex) -> Any: ...
 
     @overload
-    def __getitem__(self, key: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, key: slice) -> tuple[Any, ...]: ...
 
-    def __getitem__(self, key: SupportsIndex | slice) -> int | tuple[int, ...]:
-        """Return the size of an axis in buffer order, or several.
+    def __getitem__(self, key: SupportsIndex | slice) -> Any:
+        """Return the size of an axis in buffer order, or several: integers, and the extents at run
+        time themselves.
 
         Raises:
             ShapeError: if there is no such axis, or a size is not known.
         """
-        sizes = self._known_dims()
+        sizes = self._known_sizes()
         try:
             return sizes[key]
         except IndexError:
@@ -347,10 +348,11 @@ class Shape:
                 fix="axes are ordered as in ctx[x]: batch, output, input",
             ) from None
 
-    def _known_dims(self) -> tuple[int, ...]:
+    def _known_sizes(self) -> tuple[int | StaticExtent, ...]:
         if not self.is_closed:
             raise _not_known("size of each axis", self)
-        return self.dims
+        extents = self.extents or (None,) * len(self)
+        return tuple(extent or n for n, extent in zip(self.dims, extents, strict=True))
 
     def __str__(self) -> str:
         text = str(self.output)

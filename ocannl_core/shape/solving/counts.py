@@ -186,17 +186,6 @@ def _wrong_axes(constraint: constraints.Exact, found: list[Row]) -> ShapeError:
     )
 
 
-def solve_reverse(state: SolverState, constraint: constraints.ReverseEqual) -> None:
-    """Equate a row with the reverse of another, as soon as one of them is closed."""
-    left, right = state.flat(constraint.left), state.flat(constraint.right)
-    if left.tail is not None and right.tail is not None:
-        state.suspend(constraints.ReverseEqual(left, right, constraint.origin))
-        return
-    closed, other = (left, right) if left.tail is None else (right, left)
-    mirrored = Row(trailing=closed.trailing[::-1])
-    state.agenda.append(constraints.RowEqual(other, mirrored, constraint.origin))
-
-
 def count_cells(state: SolverState, row: Row) -> int | None:
     """Return the number of cells of a closed row; None for others."""
     flat = state.flat(row)

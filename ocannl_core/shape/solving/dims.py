@@ -17,7 +17,7 @@ from ocannl_core.shape.language.shape_terms import (
     Size,
     dim_variables,
 )
-from ocannl_core.shape.solving import derived
+from ocannl_core.shape.solving import computed_sizes
 from ocannl_core.shape.solving.derivations import sources
 from ocannl_core.shape.solving.messages import sizes_differ, too_small
 from ocannl_core.shape.solving.state import Edge, Floor, Known, SolverState
@@ -45,7 +45,7 @@ def _equate_formula(state: SolverState, equation: DimEqual) -> None:
     state.watch(equation, (equation.left, equation.right))
     if isinstance(equation.right, ConcatDim) or isinstance(equation.left, ConcatDim):
         state.undo_log.put(state.concatenations, equation, None)
-    outcome = derived.solve(state, equation)
+    outcome = computed_sizes.solve(state, equation)
     if outcome.waits:
         state.wait(equation, (equation.left, equation.right))
         return

@@ -19,7 +19,7 @@ from ocannl_core.shape.language.shape_terms import Row, RowVar
 from ocannl_core.shape.solving.messages import rank_cycle
 from ocannl_core.shape.solving.state import LeafTensor, SolverState, preferred_leaf
 
-_SUSPICIOUS_DEPTH = 16
+_SUSPICIOUS_DEPTH = 8
 
 
 def record(

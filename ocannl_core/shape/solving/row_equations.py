@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.base.errors import ShapeError
-from ocannl_core.shape.language.constraints import DimEqual, RowEqual
+from ocannl_core.shape.language.constraints import DimEqual, ReverseEqual, RowEqual
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar
 from ocannl_core.shape.solving import ranks, rows
 from ocannl_core.shape.solving.messages import axes_differ, self_reference
@@ -30,6 +30,57 @@ def equate(state: SolverState, constraint: RowEqual) -> None:
         _solve_against(state, opened, closed, constraint)
     else:
         _equate_open(state, left, right, constraint)
+
+
+def equate_reversed(state: SolverState, constraint: ReverseEqual) -> None:
+    """Equate a row with the reverse of another one: the known axes of one of them, and the mirror
+    of its row variable, are those of the other.
+
+    (a, v) reversed = w  -->  w = (u, a), and v reversed = u is kept
+    """
+    left, right = state.flat(constraint.left), state.flat(constraint.right)
+    if _cost_of_mirror(state, right) < _cost_of_mirror(state, left):
+        left, right = right, left
+    if left.tail is not None and left.tail == right.tail and left.known != right.known:
+        found = f"{left} reversed = {right}"
+        raise self_reference(constraint, found, rows.solution_causes(state, constraint))
+    tail = left.tail and _mirror_of(state, left.tail)
+    if left.tail is not None and tail is None:
+        if not left.known and not right.known:
+            _keep_reversed(state, left, right, constraint)
+            return
+        tail = state.fresh.row(left.tail.name)
+        ranks.record_part(state, tail, left.tail, 0)
+        ranks.check_growth(state, tail, constraint)
+        _keep_reversed(state, Row(tail=left.tail), Row(tail=tail), constraint)
+    mirrored = Row(left.trailing[::-1], tail, left.leading[::-1])
+    state.agenda.append(RowEqual(mirrored, right, constraint.origin))
+
+
+def _cost_of_mirror(state: SolverState, row: Row) -> int:
+    """Return a rank of rows to read in reverse order: first those that need no fresh variable, then
+    those with known axes.
+    """
+    if row.tail is None or _mirror_of(state, row.tail) is not None:
+        return 0
+    return 1 if row.known else 2
+
+
+def _mirror_of(state: SolverState, var: RowVar) -> RowVar | None:
+    """Return the variable whose axes are those of another one in reverse order, if there is one."""
+    for each in state.equations.get(var, ()):
+        if isinstance(each, ReverseEqual):
+            return each.right.tail if each.left.tail == var else each.left.tail
+    return None
+
+
+def _keep_reversed(state: SolverState, left: Row, right: Row, constraint: ReverseEqual) -> None:
+    """Suspend a constraint on two row variables, which are equally long."""
+    assert left.tail is not None
+    assert right.tail is not None
+    ranks.record(state, left.tail, right.tail, 0, constraint)
+    ranks.record(state, right.tail, left.tail, 0, constraint)
+    state.suspend(ReverseEqual(left, right, constraint.origin))
 
 
 def _axes_differ(state: SolverState, constraint: RowEqual) -> ShapeError:

@@ -184,6 +184,11 @@ def _refine_scalar(state: SolverState, res: Row, opnd: Row, constraint: RowBelow
 
 
 def _refine_itself(state: SolverState, res: Row, opnd: Row, constraint: RowBelow) -> None:
+    others = constraint.skipped + constraint.ahead
+    if res.tail and not res.known + others and opnd.known == 1 and state.may_be_one(*opnd.dims):
+        rows.solve(state, res.tail, _EMPTY, constraint)  # both sides are scalars
+        state.agenda.append(constraint)
+        return
     if res.known < opnd.known:
         found = f"{res} has at least the axes of {opnd}"
         raise self_reference(constraint, found, rows.solution_causes(state, constraint))

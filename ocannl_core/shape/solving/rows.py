@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ocannl_core.base.errors import VerifyError
-from ocannl_core.shape.language.constraints import Constraint, DimEqual, RowBelow, RowEqual
+from ocannl_core.shape.language.constraints import (
+    Constraint,
+    DimEqual,
+    RowBelow,
+    RowEqual,
+    RowEquation,
+)
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowVar, Size
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.state import SolverState, sides
@@ -138,6 +144,6 @@ def with_causes(
     return tuple(map(opened, dims))
 
 
-def solution_causes(state: SolverState, constraint: RowEqual | RowBelow) -> list[Constraint]:
+def solution_causes(state: SolverState, constraint: RowEquation | RowBelow) -> list[Constraint]:
     """Return the causes of the solutions in the rows of a constraint."""
     return [cause for row in sides(constraint) for cause in state.causes(row)]

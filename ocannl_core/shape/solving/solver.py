@@ -9,7 +9,7 @@ from ocannl_core.shape.language import constraints
 from ocannl_core.shape.solving import (
     counts,
     dims,
-    guesses,
+    guess_messages,
     row_equations,
     row_order,
     selections,
@@ -40,7 +40,7 @@ def run(state: SolverState) -> None:
         try:
             step(state, work)
         except ShapeError as error:
-            raise guesses.add_guess_notes(state, work, error) from None
+            raise guess_messages.add_guess_notes(state, work, error) from None
 
 
 def step(state: SolverState, work: Work) -> None:
@@ -63,7 +63,7 @@ def step(state: SolverState, work: Work) -> None:
         case constraints.Exact():
             counts.solve_exact(state, work)
         case constraints.ReverseEqual():
-            counts.solve_reverse(state, work)
+            row_equations.equate_reversed(state, work)
         case constraints.Selection():
             selections.solve_selection(state, work)
         case constraints.RowJoin():

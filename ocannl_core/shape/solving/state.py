@@ -161,7 +161,7 @@ class SolverState:
         self.closing: Origin | None = None
         self.revisions = 0
         self.suspended: dict[RowVar, dict[constraints.RowConstraint, None]] = {}
-        self.equations: dict[RowVar, dict[constraints.RowEqual, None]] = {}
+        self.equations: dict[RowVar, dict[constraints.RowEquation, None]] = {}
         self.within: dict[DimVar, dict[constraints.RowConstraint, None]] = {}
         self.formulas: dict[DimVar, dict[constraints.Formula, None]] = {}
         self.open_formulas: dict[constraints.Formula, None] = {}
@@ -331,7 +331,7 @@ class SolverState:
                     return False
                 is_new = True
                 add_inner(self.suspended, tail, constraint)
-                if isinstance(constraint, constraints.RowEqual):
+                if isinstance(constraint, constraints.RowEquation):
                     add_inner(self.equations, tail, constraint)
                 self.touched_rows[tail] = None
             if row.leading or row.trailing:
@@ -370,7 +370,7 @@ class SolverState:
             for row in sides(constraint):
                 if row.tail is not None and row.tail != var and row.tail in self.suspended:
                     self.undo_log.remove(self.suspended[row.tail], constraint)
-                    if isinstance(constraint, constraints.RowEqual):
+                    if isinstance(constraint, constraints.RowEquation):
                         self.undo_log.remove(self.equations[row.tail], constraint)
             self.agenda.append(constraint)
 

@@ -128,7 +128,7 @@ class Computation:
         return Parameters(t for t in mentioned_tensors(self.steps) if t.is_statistic)
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters that the code needs, also through initialisers, oldest first."""
+        """Return the parameters that the code needs, also through initializers, oldest first."""
         found = {each for parameter in self.params for each in parameter.parameters()}
         return tuple(sorted(found, key=lambda parameter: parameter.id))
 
@@ -342,13 +342,13 @@ def statistics_update(loss: Tensor) -> Computation:
 
 
 def initialize(parameter: Tensor) -> Computation:
-    """Return the code that computes a parameter's first value from its initialiser."""
+    """Return the code that computes a parameter's first value from its initializer."""
     assert isinstance(parameter.definition, Parameter)
     initializer = parameter.definition.initializer
     environment = parameter.session.environment
     parameter.settle()
     initializer.adopt(parameter.dtype)
-    _close_shape(parameter)  # sizes follow from uses; the initialiser fills them
+    _close_shape(parameter)  # sizes follow from uses; the initializer fills them
     environment.relate(Pointwise(), parameter.terms, [initializer.terms], parameter.origin)
     steps = (forward_step(initializer), code.Assign.whole(parameter, initializer))
     return Computation(steps, frozenset({parameter}), f"init_{parameter.node.name}")

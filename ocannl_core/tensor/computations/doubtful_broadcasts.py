@@ -1,8 +1,10 @@
 """Warnings about broadcasts that are probably mistakes, of computations with closed shapes.
 
-Three kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
-whose numbers are along an output axis, `8`, has all pairs of the two, `8|8`. A parameter that
-starts as one number, without stated sizes, has as many numbers as the tensor that it scales. In
+Five kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
+whose numbers are along an output axis, `8`, has all pairs of the two, `8|8`. So has the quotient of
+`8|3` and its norm with a new axis at the end, `norm[..., None]`, which is a batch axis there: the
+shape is `8,8|3`. A parameter that starts as one number, without stated sizes, has as many numbers
+as the tensor that it scales. A bias with input axes makes a matrix of each vector of a batch. In
 `relu(x) @ w`, with the matrix on the wrong side, `relu(x)` is broadcast along the axes that are
 summed.
 """
@@ -10,6 +12,7 @@ summed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import permutations
 from math import prod
 
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -52,6 +55,9 @@ def _remarks(
     tensor: Tensor, definition: Applied, learned: dict[Tensor, bool]
 ) -> Iterator[DoubtfulBroadcast]:
     operands, primitive = definition.operands, definition.operation.primitive
+    for one, other in permutations(operands, 2):
+        if _meets_the_batch_again(one.shape, other.shape):
+            yield _all_pairs_of_the_batch(tensor, one, other)
     if len(operands) != 2 or definition.operation.combine is not None:
         return
     if primitive in (BinaryOp.SUB, BinaryOp.MUL):
@@ -60,8 +66,10 @@ def _remarks(
                 continue
             if _is_learned(one, learned) != _is_learned(other, learned):
                 yield _all_pairs(tensor, one, other, primitive)
+    is_sum = primitive in (BinaryOp.ADD, BinaryOp.SUB)
     for one, other in (operands, operands[::-1]):
-        is_sum = primitive in (BinaryOp.ADD, BinaryOp.SUB)
+        if is_sum and _is_matrix_beside_data(one, other):
+            yield _matrices(tensor, one, other, primitive)
         # a product with one number, as in weight decay, gives no parameter its size
         is_cause = one is not other and other.shape.size > 1
         if not is_cause or not _grows(one) or _is_update(other):
@@ -110,7 +118,7 @@ def _is_learned(tensor: Tensor, known: dict[Tensor, bool]) -> bool:
 
 def _is_update(tensor: Tensor) -> bool:
     """Return True if a tensor depends on gradients or memory, as the change of a parameter by an
-    optimiser does, which has the parameter's shape.
+    optimizer does, which has the parameter's shape.
     """
     return any(isinstance(each.definition, Declared | GradientOf) for each in ancestors([tensor]))
 
@@ -121,6 +129,16 @@ def _meets_all_pairs(one: Shape, other: Shape) -> bool:
     if len(along) != 1 or along != _repeated(other.output):
         return False
     return not any(map(_repeated, (one.output, one.input, other.batch, other.input)))
+
+
+def _meets_the_batch_again(one: Shape, other: Shape) -> bool:
+    """Return True for a shape `n,1|` beside one with output axes, `n|m`: the axis n meets the axis
+    1, and the result has both.
+    """
+    batch = one.batch.sizes
+    if len(batch) < 2 or batch[-1] != 1 or batch[-2] == 1 or one.output.sizes or one.input.sizes:
+        return False
+    return bool(other.output.sizes) and batch[:-1] == other.batch.sizes
 
 
 def _repeated(row: Row) -> list[int]:
@@ -139,6 +157,39 @@ def _all_pairs(
         "give both the batch axis, with oc.tensor(array, batch_axes=1) or "
         "oc.placeholder(name, batch=[...]); where all pairs are meant, name the axes, as in "
         f'oc.{operation}(a, b, logic="b|0; o => b|o")',
+        tensor.origin,
+    )
+
+
+def _all_pairs_of_the_batch(tensor: Tensor, one: Tensor, other: Tensor) -> DoubtfulBroadcast:
+    return DoubtfulBroadcast(
+        "A number for each position of the batch has the batch axes of what it meets.",
+        f"{other.describe()} of shape {other.shape} and {one.describe()} of shape {one.shape} have "
+        f"the result {tensor.shape}: all pairs of positions of the batch",
+        "without the new axis, x[..., None], which is a batch axis here, the batch axes of both "
+        "meet; where all pairs are meant, the other tensor is y[None]",
+        tensor.origin,
+    )
+
+
+def _is_matrix_beside_data(one: Tensor, other: Tensor) -> bool:
+    """Return True for a parameter with input axes, and data without."""
+    if not one.is_parameter or not _repeated(one.shape.input) or _repeated(other.shape.input):
+        return False
+    is_batch = bool(_repeated(other.shape.batch))
+    return is_batch or any(each.is_placeholder for each in ancestors([other]))
+
+
+def _matrices(
+    tensor: Tensor, parameter: Tensor, other: Tensor, primitive: object
+) -> DoubtfulBroadcast:
+    name = "add" if primitive is BinaryOp.ADD else "subtract"
+    return DoubtfulBroadcast(
+        "A bias has the output axes of what it is added to, and no input axes.",
+        f"{parameter.describe()} of shape {parameter.shape} beside {other.describe()} of shape "
+        f"{other.shape}: the result has shape {tensor.shape}, a matrix for each vector",
+        'state output axes, oc.param("b", output=[...]), or no axes, oc.param("b"); where matrices '
+        f'are meant, name the axes, as in oc.{name}(a, b, logic="b|o; i->o => b|i->o")',
         tensor.origin,
     )
 

@@ -152,7 +152,8 @@ class LoopCode:
 
     def backpropagate(self, loop: Loop, result: Tensor) -> None:
         """Emit the contributions of the results' gradients to the inputs' gradients."""
-        if loop in self._emitter.passed or not loop.is_oldest(result, self.graph):
+        differentiated = {each for each in loop.results if each.grad is not None}
+        if loop in self._emitter.passed or not loop.is_oldest(result, self.graph & differentiated):
             return
         self._emitter.passed.add(loop)
         for result in loop.results:

@@ -17,7 +17,7 @@ def trainable_params(loss: Tensor) -> Parameters:
 
     Other parameters of the tensor are frozen: it reads them through `oc.stop_gradient` or another
     operation without a gradient, or they are made with `requires_grad=False`. They have values and
-    are saved; optimisers leave them as they are.
+    are saved; optimizers leave them as they are.
     """
     require_tensor(loss, "oc.train.trainable_params")
     reached = reachable([loss] if loss.requires_grad else [], _gradient_targets)

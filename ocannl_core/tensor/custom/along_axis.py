@@ -80,8 +80,8 @@ class AlongAxis(Op):
         """Return C code for every line along the axis, of the cells `first + k * inner`.
 
         Args:
-            rows: The code for all lines of `inner` neighbours, the first of which begins at
-                `first`; it is used where lines have neighbours.
+            rows: The code for all lines of `inner` neighbors, the first of which begins at
+                `first`; it is used where lines have neighbors.
         """
         before = " * ".join(["1", *(f"in0_shape[{k}]" for k in range(self.axis))])
         after = [f"in0_shape[{k}]" for k in range(self.axis + 1, sum(self.ranks))]

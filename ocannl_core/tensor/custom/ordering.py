@@ -276,14 +276,22 @@ class SearchSorted(Op):
 def argsort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     """Return the positions of the cells in order along an axis, as integers of 32 bits.
 
-    Equal cells keep their order, and NaN counts as the greatest.
+    Equal cells keep their order, and NaN counts as the greatest. Arguments are as for `sort`.
     """
     given, own, position = line_of("argsort", x, axis)
     return ArgSort(position, own.ranks, bool(descending))(given)
 
 
 def sort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
-    """Return the cells in order along an axis; NaN counts as the greatest number."""
+    """Return the cells in order along an axis; NaN counts as the greatest number.
+
+    The gradient of a cell flows to its place in `x`.
+
+    Args:
+        axis: The axis, counted in buffer order, from the end if negative; None for all cells along
+            one axis.
+        descending: True for the greatest cell first; equal cells keep their order.
+    """
     given, own, position = line_of("sort", x, axis)
     order = ArgSort(position, own.ranks, bool(descending))(given)
     return TakeAlongAxis(position, own.ranks)(given, order)
@@ -326,6 +334,9 @@ def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
         v: The cells, of any shape, in the number format of `a`.
         side: "left" for the position before cells of `a` that equal a cell of `v`, "right" for the
             position after them.
+
+    Raises:
+        UsageError: if `a` has another number of axes than one, or `side` is neither.
     """
     ordered = operand(a, "searchsorted")
     cells = as_tensor(operand(v, "searchsorted"), ordered.session)
@@ -342,7 +353,9 @@ def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
 def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
     """Return the middle cell along an axis, or the mean of the two middle cells; NaN if any is NaN.
 
-    The size of the axis must be known.
+    Args:
+        axis: The axis, whose size must be known; all cells when not given.
+        keepdims: True to leave an axis of size 1.
     """
     given, own, position = line_of("median", x, axis)
     own = sized_axes_of(given, "median")

@@ -73,7 +73,7 @@ class Filled(_WithoutOperands):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter(_WithoutOperands):
-    """An initialiser, run once in a routine of its own, and updates after that."""
+    """An initializer, run once in a routine of its own, and updates after that."""
 
     initializer: Tensor
     code: Callable[[Tensor], Any]
@@ -286,7 +286,7 @@ class Recording:
 
 
 def ancestors(tensors: list[Tensor]) -> list[Tensor]:
-    """Return tensors and their dependencies, oldest first, without initialisers of parameters."""
+    """Return tensors and their dependencies, oldest first, without initializers of parameters."""
     return sorted(reachable(tensors, attrgetter("definition.operands")), key=attrgetter("id"))
 
 

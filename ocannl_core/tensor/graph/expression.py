@@ -41,7 +41,8 @@ def _operators(name: str) -> tuple[Callable[[Expression, Any], Any], ...]:
 def refuse_operand(other: object) -> Any:
     """Refuse arrays, lists, indices and None, with advice; other objects have own operators."""
     if isinstance(other, StaticIndex | IndexExpression):
-        fix = f"oc.number({other}) is the tensor that holds the index"
+        index = other.name if isinstance(other, StaticIndex) else other
+        fix = f"oc.number({index}) is the tensor that holds the index"
     elif hasattr(other, "__array__"):
         fix = "wrap arrays with oc.tensor(array, batch_axes=...)"
     elif isinstance(other, list | tuple):

@@ -284,7 +284,14 @@ def current() -> Session:
 
 
 def reset(seed: int | None = None) -> Session:
-    """Start the current session afresh: a rebuilt model gets the same random numbers."""
+    """Start a new session in place of the current one, and return it: a rebuilt model gets the same
+    random numbers.
+
+    Tensors made before belong to the old session, and do not mix with new ones.
+
+    Args:
+        seed: As for `Session`.
+    """
     session = Session(seed)
     _current.set(session)
     return session

@@ -13,6 +13,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.graphs import reachable
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.host_arrays import convert
+from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float16, float32, promote
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
@@ -147,6 +148,8 @@ class Tensor(TensorMethods, Assignable):
         self._layout: MarginLayout | None = None
         self.recording: Recording | None = None
         self.made_in: BlockApplication | None = session.block
+        if session.block is not None and isinstance(definition, Applied):
+            session.block.reads(session, definition.operands)
         is_computed = isinstance(definition, (Applied, Filled, ResultOf, ResultOfLoop))
         self.loop: Loop | None = session.loop if is_computed else None
         self.fixed_by: Origin | None = None
@@ -197,12 +200,13 @@ class Tensor(TensorMethods, Assignable):
 
     @property
     def size(self) -> int:
-        """The number of cells.
+        """The number of cells in memory, where an extent at run time has its maximum.
 
         Raises:
             ShapeError: if a size is not known.
         """
-        return math.prod(self.shape)
+        sizes = tuple(self.shape)
+        return math.prod(n.maximum if isinstance(n, StaticExtent) else n for n in sizes)
 
     @property
     def is_determined(self) -> bool:
@@ -584,7 +588,7 @@ class Tensor(TensorMethods, Assignable):
         return definition.scopes if isinstance(definition, Declared | Parameter) else ()
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return the parameters it depends on, also through initialisers, oldest first."""
+        """Return the parameters it depends on, also through initializers, oldest first."""
 
         def needed(tensor: Tensor) -> tuple[Tensor, ...]:
             definition = tensor.definition

@@ -129,7 +129,7 @@ def bounded(title: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            check_flags(title, function, kwargs)
+            check_flags(title, function, kwargs, args)
         try:
             return function(*args, **kwargs)
         except Exception as error:
@@ -152,7 +152,9 @@ def called(
         raise
 
 
-def check_flags(title: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def check_flags(
+    title: str, function: Callable[..., Any], given: Mapping[str, Any], args: tuple[Any, ...] = ()
+) -> None:
     """Refuse arguments that are neither True nor False before a call: every object has a truth
     value, so that `padded="valid"` would pad.
     """
@@ -160,7 +162,7 @@ def check_flags(title: str, function: Callable[..., Any], given: Mapping[str, An
     for name, value in given.items():
         types = _FLAGS.get(notes.get(name))
         if types is not None and not isinstance(value, types):
-            _check(title, function, {name: value}, None)
+            _check(_title(title, function, args), function, {name: value}, None)
 
 
 def refuse(
@@ -176,13 +178,20 @@ def refuse(
     if isinstance(error, OcannlError) or _left_the_package(error.__traceback__):
         return
     parameters = signature_of(function)
-    if function.__name__ == "__init__" and args:
-        title = type(args[0]).__name__
+    title = _title(title, function, args)
     try:
         bound = parameters.bind(*args, **kwargs)
     except TypeError as mismatch:
         raise _mismatch(title, parameters, args, kwargs, mismatch) from None
     _check(title, function, bound.arguments, type(args[0]) if args else None)
+
+
+def _title(title: str, function: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """Return the name of a function for users; of an object that is called or made, its own."""
+    if function.__name__ == "__init__" and args:
+        return type(args[0]).__name__
+    is_operation = function.__name__ == "__call__" and args and hasattr(args[0], "__signature__")
+    return repr(args[0]) if is_operation else title
 
 
 def check_fields(value: Any) -> None:

@@ -42,7 +42,7 @@ class StatedShape:
 def initial_value(
     session: Session, init: Any, stated: StatedShape, dtype: DType
 ) -> tuple[Tensor, Shape]:
-    """Return the tensor that initialises a parameter, and the parameter's shape."""
+    """Return the tensor that initializes a parameter, and the parameter's shape."""
     if _is_function(init):
         init = _call_initializer(init, stated)
     if init is None:
@@ -64,7 +64,7 @@ def _is_function(init: object) -> bool:
 
 
 def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
-    """Return the value of an initialiser function of nothing or of the parameter's shape."""
+    """Return the value of an initializer function of nothing or of the parameter's shape."""
     try:
         positional = [
             each
@@ -77,7 +77,7 @@ def _call_initializer(function: Callable[..., Any], stated: StatedShape) -> Any:
     value = function(stated.shape) if positional else function()
     if value is None or _is_function(value):
         raise UsageError(
-            "An initialiser function returns a tensor, a number or an array.",
+            "An initializer function returns a tensor, a number or an array.",
             found=f"{getattr(function, '__name__', function)!s} returned {value!r}",
             where=str(stated.origin),
         )
@@ -147,7 +147,8 @@ def _unify_shape(shape: Shape, stated: StatedShape) -> Shape:
                 "agree.",
                 found=f"{kind.value}={_axes_text(axes)} with an array of shape {shape}",
                 where=str(stated.origin),
-                fix=f"leave out {kind.value}=, or give an array of that shape",
+                fix=_other_axes_as_input(shape, stated)
+                or f"leave out {kind.value}=, or give an array of that shape",
             )
         shape = shape.with_row(kind, row)
     layers = stated.shape.batch.trailing
@@ -165,6 +166,16 @@ def _unify_shape(shape: Shape, stated: StatedShape) -> Shape:
             fix=fix,
         )
     return shape
+
+
+def _other_axes_as_input(shape: Shape, stated: StatedShape) -> str:
+    """Return the advice to state the input axes, where `output` has the sizes of the first axes."""
+    dims = tuple(dim.n for dim in shape.output.trailing if isinstance(dim, Size))
+    counts = [] if stated.input is not None else list(_fitting_counts(dims, stated))
+    if len(counts) != 1 or len(dims) != len(shape.output.trailing):
+        return ""
+    sizes = ", ".join(map(str, dims[-counts[0] :]))
+    return f"state the input axes, too: input=[{sizes}]"
 
 
 def _axes_text(axes: OpenAxes | None) -> str:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FunctionType
@@ -22,6 +22,7 @@ from ocannl_core.base.origin import BlockUse, caller_depth, caller_location, ret
 from ocannl_core.base.renamed import with_new_keywords
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Applied, Filled, Parameter, check_label, has_name
+from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.structures import leaves_of
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -66,8 +67,43 @@ class NetworkBlock(Generic[R]):
         self._signature = signature or signature_of(function)
         self.own_parameters: dict[str, tuple[Tensor, Hashable]] = {}
         self.blocks: dict[Hashable, NetworkBlock[Any]] = {}
+        self._uses: dict[NetworkBlock[Any] | Tensor, None] = {}
         self.function = function
         self.has_been_applied = False
+
+    @property
+    def params(self) -> Parameters:
+        """The parameters that its body uses, oldest first, with their names: its own, those of
+        blocks inside, and those that were made outside; not those of its arguments.
+
+        Raises:
+            UsageError: if the block has not been applied, since no parameter exists before.
+        """
+        return Parameters(each for each in self._members() if not each.is_statistic)
+
+    @property
+    def statistics(self) -> Parameters:
+        """The statistics that its body uses; see `params`."""
+        return Parameters(each for each in self._members() if each.is_statistic)
+
+    def _members(self) -> Iterator[Tensor]:
+        if not self.has_been_applied:
+            raise UsageError.at_caller(
+                "The parameters of a block exist once it has been applied.",
+                found=repr(self),
+                fix=f"y = {example_of(self.name) or 'net(x)'}, which creates them",
+            )
+        blocks = {self: None}
+        pending = [self]
+        while pending:
+            block = pending.pop()
+            yield from (parameter for parameter, _ in block.own_parameters.values())
+            for used in block._uses:
+                if isinstance(used, Tensor):
+                    yield used
+                elif used not in blocks:
+                    blocks[used] = None
+                    pending.append(used)
 
     def __call__(self, *args: Any, label: str | None = None, **named: Any) -> Any:
         """Return the body applied to tensors, by position or by name.
@@ -101,7 +137,10 @@ class NetworkBlock(Generic[R]):
     def _apply(self, session: Session, tensors: tuple[Any, ...]) -> R:
         check_flags(self.name, self.function, self.config)
         outer = session.block
-        session.block = BlockApplication(self, outer)
+        if outer is not None:
+            session.undo_log.put(outer.block._uses, self, None)
+            outer.reads(session, tensors)
+        session.block = BlockApplication(self, outer, tensors)
         use = BlockUse(self.title, caller_location(), running_use.get())
         token = running_use.set(use)
         try:
@@ -168,7 +207,8 @@ class NetworkBlock(Generic[R]):
         return f"<block {self.name}({config}){' ' + self.label if self.label else ''}>"
 
 
-_PARAMETERS = """loss.params are the parameters of a loss, by name; cells are in the context: ctx[p]
+_PARAMETERS = """net.params are those of a block that was applied, loss.params those of a loss
+cells are in the context: ctx[p]
 optimizers take the loss: step = ctx.compile(oc.train.SGD(learning_rate=0.1).minimize(loss))"""
 _ATTRIBUTES = {
     **dict.fromkeys(
@@ -198,9 +238,12 @@ def _missing_attribute(block: object, name: str) -> AttributeError:
 class BlockApplication:
     """One run of a block's body, with the names of the parameters used so far."""
 
-    def __init__(self, block: NetworkBlock[Any], outer: BlockApplication | None) -> None:
+    def __init__(
+        self, block: NetworkBlock[Any], outer: BlockApplication | None, arguments: Sequence[Any]
+    ) -> None:
         self.block = block
         self.outer = outer
+        self._arguments = arguments
         self.blocks: tuple[NetworkBlock[Any], ...] = (*(outer.blocks if outer else ()), block)
         self.names: set[str] = set()
         self.path: tuple[str, ...] = (*(outer.path if outer else ()), block.title)
@@ -208,6 +251,14 @@ class BlockApplication:
         """The block, or an enclosing one, has been applied before."""
         self.uses: Counter[Hashable] = Counter()
         """The number of earlier uses of each key of a sub-block."""
+
+    def reads(self, session: Session, operands: Iterable[object]) -> None:
+        """Note the parameters among operands of the body that are no arguments."""
+        for each in operands:
+            if not isinstance(each, Tensor) or not each.is_parameter:
+                continue
+            if all(each is not argument for argument in self._arguments):
+                session.undo_log.put(self.block._uses, each, None)
 
     @property
     def around(self) -> tuple[BlockApplication, ...]:
@@ -325,6 +376,10 @@ def op(function: Callable[P, R]) -> BlockFunction[P, R]:
 
         layer = mlp_layer(hidden=64, label="L1")
         y1, y2 = layer(x1), layer(x2)               # share w and b
+        y = mlp_layer(x, hidden=64)                 # a block of its own
+
+    Positional parameters are tensors, keyword-only ones configuration. A call without tensors
+    returns an `oc.NetworkBlock`, one with tensors the result of a new block. `label=` names it.
     """
     return BlockFunction(function)
 
@@ -438,7 +493,7 @@ _is_evaluating: ContextVar[bool] = ContextVar("ocannl_evaluation", default=False
 
 @contextmanager
 def evaluation() -> Iterator[None]:
-    """Build expressions for evaluation: dropout is the identity, and normalisation reads running
+    """Build expressions for evaluation: dropout is the identity, and normalization reads running
     statistics.
 
         with oc.evaluation():

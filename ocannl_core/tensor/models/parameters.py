@@ -45,7 +45,7 @@ def param(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
-    """Return a parameter: initialised once, trained by updates, shared by the applications of its
+    """Return a parameter: initialized once, trained by updates, shared by the applications of its
     block.
 
     Inside a block the same name means the same parameter in every application of the block.
@@ -58,11 +58,11 @@ def param(
             the shape (the trailing axes of an array are input axes as far as `input` states sizes);
             `oc.reshape(...)`, which fixes the number of cells; a tensor expression; or a function
             without arguments, or of the parameter's shape, that returns one of these. No gradient
-            flows into it. By default uniform, centred, scaled by fan-in. In `oc.nn.repeat_layers`,
+            flows into it. By default uniform, centered, scaled by fan-in. In `oc.nn.repeat_layers`,
             `oc.tensor(array, batch_axes=1)` has a value for each layer.
         dtype: The number format. Without it the parameter is stored in the session's `param_dtype`;
             without that, in the format of its uses, or else in the session's default float.
-        requires_grad: False for parameters that are initialised but not trained by gradients, which
+        requires_grad: False for parameters that are initialized but not trained by gradients, which
             is the default for integers.
 
     Raises:
@@ -182,7 +182,7 @@ def _of_block(session: Session) -> str:
 
 
 def _take_out(session: Session, initial: Tensor, loop: definitions.Loop, origin: Origin) -> None:
-    """Take an initialiser out of the step of a loop that was being traced when it was made.
+    """Take an initializer out of the step of a loop that was being traced when it was made.
 
     Its random numbers are the same as for the first step.
     """
@@ -198,7 +198,7 @@ def _take_out(session: Session, initial: Tensor, loop: definitions.Loop, origin:
         ):
             raise UsageError(
                 "The initial value of a parameter is computed once, before any step of a loop.",
-                found=f"an initialiser that reads {tensor!r} of a step of {loop.name}",
+                found=f"an initializer that reads {tensor!r} of a step of {loop.name}",
                 where=str(origin),
                 fix="make the parameter outside of the loop, or give it another init=",
             )

@@ -1,4 +1,4 @@
-"""Shape schemes: the principal shapes of the body of a block, generalised over its arguments."""
+"""Shape schemes: the principal shapes of the body of a block, generalized over its arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ocannl_core.tensor.models.parameters import declare
 class Scheme:
     """The type of a block: relations between the shapes of its arguments, parameters and results.
 
-    Open rows and sizes of the arguments are generalised: each application has its own. Parameters
+    Open rows and sizes of the arguments are generalized: each application has its own. Parameters
     are shared by the applications of a block, so a size that one of them has decided is stated.
     """
 

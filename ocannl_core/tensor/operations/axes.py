@@ -132,7 +132,7 @@ class Axes:
 
     def inserted(self, positions: Sequence[int]) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Return the names with None for new axes at positions of the result, and the numbers of
-        axes with them. A new axis is of the kind of its right neighbour, or of the last axis.
+        axes with them. A new axis is of the kind of its right neighbor, or of the last axis.
         """
         names: list[str | None] = []
         ranks = list(self.ranks) if len(self) else [0, 0, 0]

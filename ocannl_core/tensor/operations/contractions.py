@@ -166,9 +166,22 @@ def where(
 ) -> Any:
     """Return `a` where the condition is not 0, and `b` elsewhere.
 
-    With a specification, `oc.where(c, a, b, logic="i; ij; j => i")`, cells are selected first and
-    then summed over the axes that are not in the result. In recorded code the assignment states the
-    reduction.
+        oc.where(x > 0, x, 0.0)
+
+    The gradient of a cell flows to the operand that it is taken from. With a specification,
+    `oc.where(c, a, b, logic="i; ij; j => i")`, cells are selected first and then summed over the
+    axes that are not in the result. In recorded code the assignment states the reduction.
+
+    Args:
+        condition: A tensor of any number format, NaN being not 0. It has no part in the format of
+            the result.
+        a: A tensor or a number; the three operands broadcast row by row.
+        b: A tensor or a number.
+        logic: The correspondence of axes; the other arguments are as for all operations on cells,
+            such as `add`.
+
+    Raises:
+        ShapeError: if the shapes do not fit.
     """
     operands = (condition, a, b)
     is_slot = any(isinstance(each, Slot | SlotApplication) for each in operands)

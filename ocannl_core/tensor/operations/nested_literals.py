@@ -22,7 +22,13 @@ class BatchLiteral(tuple[Any, ...]):
 
 
 def batch(*entries: Any) -> BatchLiteral:
-    """Return a batch axis for a nested literal; lists are output axes, tuples input axes."""
+    """Return a batch axis for a nested literal; lists are output axes, tuples input axes.
+
+        oc.tensor(oc.batch([1, 2, 3], [4, 5, 6]))       # 2|3
+
+    Args:
+        entries: Numbers, nested literals, arrays or tensors of one shape.
+    """
     return BatchLiteral(entries)
 
 

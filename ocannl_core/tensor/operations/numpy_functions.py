@@ -181,7 +181,7 @@ _LONGEST_DIFFERENCE = 127
 
 @_counterpart()
 def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
-    """Return the differences of neighbours along an axis."""
+    """Return the differences of neighbors along an axis."""
     x = operand(a, "diff")
     axes = axes_of(x, "diff")
     place = axes.position(axis)

@@ -56,7 +56,7 @@ def power(
     Args:
         exponent: A number without a gradient, or a tensor. A fraction makes floats of integers.
         logic: The correspondence of axes, with one operand for each tensor; the other arguments are
-            as for all operations on cells, such as `mul`.
+            as for all operations on cells, such as `add`.
     """
     if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
         return power_primitive(base, exponent)

@@ -280,7 +280,7 @@ def xavier(
 
 
 def default_initializer() -> Tensor:
-    """Return the default initial values of parameters: uniform, centred, with variance 1 / fan-in.
+    """Return the default initial values of parameters: uniform, centered, with variance 1 / fan-in.
 
     Without input axes the range is [-0.25, 0.25).
     """
@@ -302,7 +302,7 @@ def _fan(mode: Mode, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> float
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise UsageError.at_caller(
-            f"The {name} of an initialiser is one of {', '.join(map(repr, choices))}.",
+            f"The {name} of an initializer is one of {', '.join(map(repr, choices))}.",
             found=repr(value),
         )
 

@@ -1,7 +1,7 @@
 """Operations that move cells: axes exchanged, inserted, removed, split and joined.
 
 Axes are counted in buffer order (batch, output, input). A rearrangement copies cells; where its
-result is only read, the optimiser reads the operand instead.
+result is only read, the optimizer reads the operand instead.
 """
 
 from __future__ import annotations
@@ -83,7 +83,16 @@ def _permute(name: str, x: Tensor, own: Axes, order: Sequence[int]) -> Tensor:
 
 
 def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
-    """Return the tensor with axes moved to other positions; the others keep their order."""
+    """Return the tensor with axes moved to other positions; the others keep their order.
+
+        oc.moveaxis(x, 0, -1)                # the first axis becomes the last one
+
+    Kinds stay in place, as for `permute`.
+
+    Args:
+        source: The axis, or several, counted in buffer order, from the end if negative.
+        destination: The position in the result of each.
+    """
     given = operand(x, "moveaxis")
     own = axes_of(given, "moveaxis")
     origins, targets = own.positions(source), own.positions(destination)
@@ -99,7 +108,7 @@ def moveaxis(x: Any, source: AxisArgument, destination: AxisArgument) -> Any:
 
 
 def swapaxes(x: Any, first: int, second: int) -> Any:
-    """Return the tensor with two axes exchanged."""
+    """Return the tensor with two axes exchanged. Kinds stay in place, as for `permute`."""
     given = operand(x, "swapaxes")
     own = axes_of(given, "swapaxes")
     order = list(range(len(own)))
@@ -117,7 +126,15 @@ def length_of(x: Tensor) -> int:
             found=f"no axis: {x!r}",
             fix="ctx.item(x) is its number",
         )
-    return own.known_size(0)
+    size = own.lengths[0]
+    if isinstance(size, StaticExtent):
+        raise ShapeError.at_caller(
+            "A length, and a loop over slices, are of a size that is constant.",
+            found=f"the extent {size}, which calls give, along axis 0 of {x.describe()}",
+            fix=f"oc.number({size.name}) is the extent as a tensor, and operations go over all "
+            "positions of an axis",
+        )
+    return size
 
 
 def slices_of(x: Tensor) -> Iterator[Tensor]:
@@ -318,7 +335,7 @@ def _step(
 def _groups(
     sizes: Sequence[int], wanted: Sequence[int]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield the shortest runs of neighbouring axes of equal cell counts; no size is 1."""
+    """Yield the shortest runs of neighboring axes of equal cell counts; no size is 1."""
     begin = made = 0
     while begin < len(sizes):
         end, made_end = begin + 1, made + 1

@@ -137,10 +137,20 @@ def sum(
 ) -> Any:
     """Return the sum of cells along axes.
 
+        oc.sum(x)                           # all cells: one number
+        oc.sum(x, axis=-1)                  # along the last axis: b|n to b|
+        oc.sum(x, axis=(0, 1), keepdims=True)
+
     Args:
-        axis: The axes that are summed; all when not given.
+        x: A tensor, whose number of axes is known.
+        axis: The axes, counted in buffer order (batch, output, input), from the end if negative;
+            all when not given.
         keepdims: True to leave axes of size 1.
-        dtype: The number format in which the sum is accumulated; that of `x` when not given.
+        dtype: The number format of the sum, in which it is accumulated. When not given it is the
+            format of `x`; `int32` or `uint32` for integers of less than 32 bits and for `bool`.
+
+    Raises:
+        UsageError: if there is no such axis, or the number of axes is not known.
     """
     found = _reduction("sum", x, axis, keepdims)
     return apply(_sum, (found.x,), found.spec, name="sum", dtype=dtype)
@@ -197,19 +207,25 @@ def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
 
 
 def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the greatest cell along axes, or NaN. The gradient goes to the first of equals."""
+    """Return the greatest cell along axes, NaN if one is NaN. The gradient goes to the first of
+    equal cells. Arguments are as for `sum`.
+    """
     found = _reduction("max", x, axis, keepdims)
     return found(_greatest, found.x)
 
 
 def min(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the least cell along axes, or NaN. The gradient goes to the first of equals."""
+    """Return the least cell along axes, NaN if one is NaN. The gradient goes to the first of equal
+    cells. Arguments are as for `sum`.
+    """
     found = _reduction("min", x, axis, keepdims)
     return found(_least, found.x)
 
 
 def prod(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the product of cells along axes."""
+    """Return the product of cells along axes; of integers of less than 32 bits in `int32` or
+    `uint32`. Arguments are as for `sum`.
+    """
     found = _reduction("prod", x, axis, keepdims)
     positions = None if found.spec == _ALL else axes_of(found.x, "prod").positions(axis)
     return found(_product_along(positions, keepdims), found.x)
@@ -239,13 +255,17 @@ def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operati
 
 
 def any(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return 1 where a cell along the axes is not 0, else 0."""
+    """Return 1 where a cell along the axes is not 0, else 0, in the format of `x`. Arguments are as
+    for `sum`.
+    """
     found = _reduction("any", x, axis, keepdims)
     return found(_disjunction, found.x)
 
 
 def all(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return 1 where no cell along the axes is 0, else 0."""
+    """Return 1 where no cell along the axes is 0, else 0, in the format of `x`. Arguments are as
+    for `sum`.
+    """
     found = _reduction("all", x, axis, keepdims)
     return found(_conjunction, found.x)
 
@@ -370,7 +390,9 @@ def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
 
 
 def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
-    """Return the logarithm of the sum of `exp(x)` along axes, without overflow."""
+    """Return the logarithm of the sum of `exp(x)` along axes, without overflow. Arguments are as
+    for `sum`.
+    """
     reduction = _reduction("logsumexp", x, axis, keepdims)
     shifted, subtracted = _shifted(reduction, as_float(reduction.x))
     total = reduction(_sum, in_wide_range(pointwise.exp(shifted)))

@@ -15,8 +15,11 @@ assignments to slots. `Operation.__call__` chooses the road by the operands and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Real
+from textwrap import fill, indent
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
@@ -25,7 +28,7 @@ from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.base.renamed import public_title
 from ocannl_core.ir.host_arrays import check_number
 from ocannl_core.ir.numbers.dtypes import DType, promote
-from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, TernaryOp, arity
+from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, Result, TernaryOp, arity
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise, Several
@@ -62,6 +65,19 @@ from ocannl_core.tensor.primitives.specifications import (
 )
 
 
+class _Signature:
+    """The signature of an operation, which shows its operands."""
+
+    def __get__(self, operation: Operation | None, owner: type) -> inspect.Signature:
+        if operation is None:
+            raise AttributeError("__signature__")  # the signature of a class is its own
+        of_all = inspect.signature(operation.__call__)
+        operands, *options = of_all.parameters.values()
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        named = [operands.replace(name=name, kind=kind) for name in "abc"[: operation.operands]]
+        return of_all.replace(parameters=[*named, *options])
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Operation:
     """An operation on tensors. A call applies it.
@@ -93,6 +109,7 @@ class Operation:
     positions: int = 0
     moves_cells: bool = False
     gradient_expression: Callable[..., Sequence[Any]] | None = None
+    __signature__ = _Signature()
 
     def __call__(
         self,
@@ -119,6 +136,11 @@ class Operation:
             dtype: The number format of the result; it follows from the operands when not given.
             requires_grad: False to stop gradients, True for a gradient even if no operand has one;
                 by default the result has one where an operand has.
+
+        Raises:
+            UsageError: for another number of operands, or for operands that are neither tensors
+                nor numbers.
+            ShapeError: if the operands' shapes do not fit the logic.
         """
         if check_operands(args, self.operands, self.name):
             self._refuse_format(dtype)
@@ -424,6 +446,60 @@ class Operation:
 
     def __repr__(self) -> str:
         return public_title(f"oc.{self.name}")
+
+
+class _Docstring(str):
+    """The docstring of `Operation`; of an operation, a text about its operands and its result."""
+
+    __slots__ = ()
+
+    def __get__(self, operation: Operation | None, owner: type) -> str:
+        return self if operation is None else "\n\n".join(_help(operation))
+
+
+Operation.__doc__ = _Docstring(Operation.__doc__ or "")
+
+
+def _help(operation: Operation) -> Iterator[str]:
+    """Yield the paragraphs of the docstring of an operation."""
+    row = None if operation.primitive is None else operation.primitive.value
+    names = {"v1": "a", "v2": "b", "v3": "c"}
+
+    def shown(code: Code) -> str:
+        return re.sub(r"\bv[123]\b", lambda slot: names[slot[0]], str(code))
+
+    forward = shown(operation.forward)
+    if operation.logic == "@":
+        yield "Return the sums of products over the input axes of `a` and the output axes of `b`."
+        yield "Shapes: `b|i->o` and `b|i` to `b|o`; any number of axes may stand for each letter."
+    elif operation.logic == "T":
+        yield "Return `a` with input and output axes exchanged."
+    elif row is not None:
+        text, semicolon, rest = row.text.partition(";")
+        yield f"Return {text}, cell by cell{semicolon}{rest}."
+    elif "\n" in forward:
+        yield "Return `v` of these assignments, cell by cell."
+        yield indent(forward, "    ")
+    else:
+        yield f"Return `{forward.partition('= ')[2]}`, cell by cell."
+    is_real = operation.forward.makes_floats if row is None else row.result is Result.REAL
+    yield fill(
+        "Operands are tensors and numbers, which broadcast row by row. The number format of the "
+        "result is the promotion of theirs"
+        + ("; of integers, the default float of the session." if is_real else ".")
+        + (
+            f" Backends may differ by {row.ulps} units in the last place."
+            if row and row.ulps
+            else ""
+        ),
+        88,
+    )
+    if operation.gradient is None:
+        yield "No gradient flows."
+    else:
+        yield "The gradients of the operands, from the gradient `g` of the result `v`:"
+        yield indent(shown(operation.gradient), "    ")
+    yield inspect.cleandoc(Operation.__call__.__doc__ or "").partition("\n\n")[2]
 
 
 def define_operation(

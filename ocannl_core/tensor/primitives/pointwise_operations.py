@@ -248,7 +248,18 @@ def cosh(g: Any, g1: Any, v1: Any) -> None:
 
 
 def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
-    """Return a tensor in another number format; gradients flow back in the tensor's own format."""
+    """Return a tensor in another number format; gradients flow back in the tensor's own format.
+
+    Floats are rounded to the nearest number, and cut off to become integers, modulo the width:
+    300.0 is 44 in `int8`. Infinities and NaN become 0, in `bool` 1.
+
+    Args:
+        x: A tensor or a number.
+        dtype: A number format or its name, such as `oc.bfloat16` or `"bfloat16"`.
+
+    Raises:
+        UsageError: if there is no such format.
+    """
     return identity(x, dtype=dtype, label=label or "cast")
 
 

@@ -1,7 +1,7 @@
 """Every primitive in every declared format, at the edges of the format, beside the interpreter.
 
 The operands take all pairs of NaN, infinities, signed zeros, subnormals, extremes, powers of two,
-neighbours of all of these, arguments at which elementary functions change, and random patterns.
+neighbors of all of these, arguments at which elementary functions change, and random patterns.
 """
 
 from __future__ import annotations

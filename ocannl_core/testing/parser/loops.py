@@ -199,7 +199,7 @@ class ProgramParser(ExpressionParser):
         return ir.Fill(node, self.number(value, self.infos[node].dtype))
 
     def subgroup(self, name: str, lanes: str, function: str, value: str) -> ir.SubgroupReduce:
-        """Return a reduction across neighbouring iterations."""
+        """Return a reduction across neighboring iterations."""
         local = self.find(name, ir.Local)
         op = next((op for op in _ACCUMULATORS.values() if op.value.name == function), None)
         if op is None:

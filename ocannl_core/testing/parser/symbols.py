@@ -26,7 +26,7 @@ _Symbol = TypeVar("_Symbol", bound=Symbol)
 def python_name(name: str) -> str:
     """Return a name that stands for another one in Python's syntax; most names for themselves.
 
-    Python reserves its keywords, and normalises names that are not in ASCII.
+    Python reserves its keywords, and normalizes names that are not in ASCII.
     """
     return name if name.isascii() and not iskeyword(name) else f"_{name.encode().hex()}"
 

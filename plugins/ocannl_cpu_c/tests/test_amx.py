@@ -227,15 +227,15 @@ SPECS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)
+@pytest.mark.parametrize("unit", TILE_PRODUCTS, ids=lambda unit: str(unit.dtype))
 @pytest.mark.parametrize("spec", SPECS)
-def test_large_products_are_chosen_to_run_in_tiles(spec: str, dtype: DType) -> None:
+def test_large_products_are_chosen_to_run_in_tiles(spec: str, unit: TileProduct) -> None:
     random = np.random.default_rng(1)
     arrays = [random.integers(-1, 2, shape) for shape in SPECS[spec]]
     results = []
     for accumulation in ("float32", "fast"):
         with core_settings.overrides(accumulation=accumulation, threads=3), oc.Session():
-            tensors = [oc.tensor(each, dtype=dtype) for each in arrays]
+            tensors = [oc.tensor(each, dtype=unit.dtype) for each in arrays]
             result = oc.relu(oc.einsum(spec, *tensors) + 1.0)
             context = oc.Context("cpu_c")
             routine = context.compile(oc.train.forward(result))
@@ -243,6 +243,7 @@ def test_large_products_are_chosen_to_run_in_tiles(spec: str, dtype: DType) -> N
             results.append(context[result].astype(np.float32))
             schedules = [kernel.schedule for kernel in oc.explain(routine).kernels]
             assert any("; tile " in each for each in schedules) == (accumulation == "fast")
+            assert (f"{unit.name}(" in routine.source) == (accumulation == "fast")
     np.testing.assert_array_equal(*results)
 
 

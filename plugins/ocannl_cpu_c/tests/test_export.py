@@ -19,8 +19,8 @@ from ocannl_core import nn
 from ocannl_core.base.errors import CodegenError, LinkError, UsageError
 from ocannl_core.cli import main
 from ocannl_core.ir.serialization.safetensors import parse_header
-from ocannl_core.runtime.exported import ExportedError, ExportedModel, load_exported
-from ocannl_core.runtime.object_sizes import sizes_of
+from ocannl_core.runtime.export.exported import ExportedError, ExportedModel, load_exported
+from ocannl_core.runtime.export.object_sizes import sizes_of
 from ocannl_core.runtime.routine import Routine
 from tests.support.strict_compilers import built, compilers
 
@@ -185,6 +185,12 @@ def narrow() -> Program:
         return forward(y, inputs={x: normal(4, 64)})
 
 
+def conversions() -> Program:
+    x = oc.placeholder("x", batch=[3], output=[2], dtype="float64")
+    cells = rng().standard_normal((3, 2))
+    return forward(oc.cast(oc.cast(x, "float32"), "float64") + x, inputs={x: cells})
+
+
 def ordering() -> Program:
     x = oc.placeholder("x", batch=[4], output=[20])
     return forward(oc.sort(x, axis=1), oc.cumsum(x, axis=1), inputs={x: normal(4, 20)})
@@ -207,6 +213,7 @@ PROGRAMS: tuple[Callable[[], Program], ...] = (
     extent,
     integers,
     narrow,
+    conversions,
     ordering,
     randomness,
 )
@@ -292,7 +299,7 @@ def test_wrong_arguments_of_c_have_results(tmp_path: Path) -> None:
         return text
 
     at, size = weights.ctypes.data, files.weights_bytes
-    assert b"not initialised" in call(state, ids, 2)
+    assert b"not initialized" in call(state, ids, 2)
     assert b"too small" in init(state, files.state_bytes - 1, at, size)
     assert b"aligned" in init(state + 8, files.state_bytes, at, size)
     assert b"weights" in init(state, files.state_bytes, None, size)
@@ -665,7 +672,7 @@ def test_inputs_and_outputs_by_choice(tmp_path: Path) -> None:
     y = w @ x
     ctx = oc.Context("cpu_c")
     run = ctx.compile(oc.train.forward(y), name="run")
-    for wrong in ({"int": y}, {"x": y}, {"share": y}):
+    for wrong in ({"int": y}, {"x": y}, {"sqrt": y}):
         with pytest.raises(UsageError, match="names"):
             ctx.export(run, tmp_path / "model.c", inputs={"x": x, "w": w}, outputs=wrong)
     named = ctx.export(
@@ -736,7 +743,7 @@ def test_the_command_prints_sizes_of_files_and_of_code(
         assert "48" in Path(file).with_suffix(".h").read_text()
         assert "_threads(" in Path(file).read_text()
         if find_spec("ziglang") is not None:
-            assert 0 < sizes["of code for cortex-m4, optimised for size"] < 2000
+            assert 0 < sizes["of code for cortex-m4, optimized for size"] < 2000
             assert any(name.startswith("of constants") for name in sizes)
 
 

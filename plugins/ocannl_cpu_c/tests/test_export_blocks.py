@@ -211,7 +211,7 @@ def session() -> Iterator[None]:
 
 
 def compilers() -> list[list[str]]:
-    """Return the compilers of this machine with levels of optimisation; in `explore`, all of them,
+    """Return the compilers of this machine with levels of optimization; in `explore`, all of them,
     else the last one: `gcc` compiles the routines themselves.
     """
     found = [[name] for name in ("gcc", "clang") if shutil.which(name)]

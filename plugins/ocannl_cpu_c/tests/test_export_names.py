@@ -16,7 +16,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import nn
 from ocannl_core.base.errors import UsageError
-from ocannl_core.runtime.exported import load_exported
+from ocannl_core.runtime.export.exported import load_exported
 from ocannl_core.runtime.routine import Routine
 from tests.support.strict_compilers import built, compilers
 
@@ -48,9 +48,37 @@ def test_names_that_differ_in_case_and_names_of_functions(tmp_path: Path) -> Non
     run = ctx.compile(oc.train.forward(y), name="run")
     files = ctx.export(run, tmp_path / "model.c")
     model = load_exported(built(files.source, compilers()[0], ["-O1", "-ffreestanding"]), "model")
-    assert model.arguments("run") == (("a", "A_2", "memcpy_2"), ("sqrt_2",))
+    assert model.arguments("run") == (("a", "A_2", "memcpy"), ("sqrt_2",))
     pair = np.array([4.0, 9.0], np.float32)
     assert np.asarray(model.run(pair, 0 * pair, pair)[0]).tolist() == [2.0, 3.0]
+
+
+def test_names_inside_of_functions_are_kept_but_in_c(tmp_path: Path) -> None:
+    state, s, other = (oc.placeholder(each, output=[]) for each in ("state", "s", "other"))
+    y = oc.tensor([1.0, 2.0]) * state + s * other
+    ctx = oc.Context("cpu_c")
+    head = oc.static_index("head", range=3)
+    code = oc.train.forward(y) + oc.train.forward(oc.number(head) + s)
+    run = ctx.compile(code, [head], name="run")
+    files = ctx.export(run, tmp_path / "model.c", outputs={"dims": y})
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    assert repr(model) == "<exported model model: run(state, s, other, head=...) -> [dims]>"
+    declared = (
+        "const float *state_, const float *s_, const float *other, float *dims_, int64_t head_"
+    )
+    assert declared in " ".join(files.header.read_text().split())
+    numbers = (np.float32(each) for each in (2, 3, 4))
+    assert np.asarray(model.run(*numbers, head=1)[0]).tolist() == [14.0, 16.0]
+
+
+def test_a_scalar_has_no_axes(tmp_path: Path) -> None:
+    x = oc.placeholder("x", output=[])
+    ctx = oc.Context("cpu_c")
+    run = ctx.compile(oc.train.forward(x * 2.0), name="run")
+    files = ctx.export(run, tmp_path / "model.c")
+    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    (made,) = model.run(np.float32(3))
+    assert (np.asarray(made).shape, float(np.asarray(made))) == ((), 6.0)
 
 
 def test_words_and_macros_of_c_and_cpp_are_no_arguments(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import nn
 from ocannl_core.base.errors import UsageError
-from ocannl_core.runtime.exported import ExportedError, load_exported
+from ocannl_core.runtime.export.exported import ExportedError, load_exported
 from ocannl_core.runtime.routine import Routine
 from tests.support.exported_routines import Exported, built, compiled, exported
 

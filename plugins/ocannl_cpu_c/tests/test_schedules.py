@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import ocannl_core as oc
 from ocannl_core.base import settings as core_settings
-from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.numbers.dtypes import float32, int32, uint32
 from ocannl_core.ir.target import Target
@@ -181,7 +181,7 @@ def test_limits_of_rows_propagate_nan(function: Callable[..., Any], length: int)
     np.testing.assert_array_equal(most.reshape(-1), found.max(axis=1))
 
 
-def test_layer_normalisation_and_its_gradients_are_one_kernel_and_small_sums() -> None:
+def test_layer_normalization_and_its_gradients_are_one_kernel_and_small_sums() -> None:
     random = np.random.default_rng(11)
     x, weights = (random.normal(size=(700, 1101)).astype(np.float32) for _ in range(2))
     gamma = random.normal(size=1101).astype(np.float32)

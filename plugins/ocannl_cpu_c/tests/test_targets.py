@@ -106,7 +106,7 @@ def test_elementary_functions_are_within_two_units(target: str) -> None:
         assert away.max() <= LARGEST_ERROR_OF_ALL, name
 
 
-def test_rows_of_every_width_are_normalised(target: str) -> None:
+def test_rows_of_every_width_are_normalized(target: str) -> None:
     random = np.random.default_rng(5)
     inputs = {width: random.standard_normal((6, width)).astype(np.float32) for width in _WIDTHS}
     with oc.Session():

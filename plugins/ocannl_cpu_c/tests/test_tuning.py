@@ -20,7 +20,7 @@ from ocannl_core.compile.placements.placement_cache import placement_cache
 from ocannl_core.compile.trial_memory import index_values
 from ocannl_core.compile.tuned_placements import Flip, PlacementResult
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import TuningResult
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.loops.usage import IndexBound
@@ -336,11 +336,6 @@ def test_the_command_shows_kept_flips(
     printed = capsys.readouterr().out
     assert "forward, 1 us, best of 3\n  2 us by default\n" in printed
     assert "  matmul: local, virtual by default" in printed
-
-
-def test_the_command_wants_a_program(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", "nowhere.py"]) == 1
-    assert "`ocannl tune` takes a program." in capsys.readouterr().err
 
 
 def test_doctor_reports_unreadable_schedules(

@@ -89,7 +89,7 @@ COMBINED: dict[str, Callable[[Array], Array]] = {
 
 @pytest.mark.parametrize("name", COMBINED)
 @pytest.mark.parametrize("lanes", LANES)
-def test_lanes_are_combined_with_their_neighbours_first(
+def test_lanes_are_combined_with_their_neighbors_first(
     name: str, lanes: int, tmp_path: Path
 ) -> None:
     whole = f"float32x{lanes}_{name}"

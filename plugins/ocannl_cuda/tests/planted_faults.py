@@ -62,7 +62,7 @@ INSTRUCTIONS = (
 _PIPELINES, _RINGS = (f"{CORE}/schedule/apply/software_pipelines.py", f"{CUDA}/rendering/wgmma.py")
 _PARTIAL, _STATISTICS = (
     f"{CORE}/schedule/apply/partial_results.py",
-    f"{CORE}/passes/kernels/rows/online_softmax.py",
+    f"{CORE}/passes/kernels/attention/online_softmax.py",
 )
 _COPIED_AHEAD = tests_of("software_pipelining", "copied_ahead")
 _ASYNCHRONOUS = tests_of("wgmma", "sums_of_whole_numbers or planted")
@@ -96,7 +96,7 @@ CODE = (
     Fault("a thread of a tree that does nothing", _PARTIAL,
           "running = left if", "running = left - 1 if", _SUMS),
     Fault("steps of a tree without barriers", _PARTIAL, "if not is_last:", "if is_last is None:", _SUMS),
-    Fault("the last tile before a diagonal left out", f"{CORE}/passes/kernels/rows/masks.py",
+    Fault("the last tile before a diagonal left out", f"{CORE}/passes/kernels/attention/causal_mask.py",
           "affine(terms, offset + last.extent - 1),", "affine(terms, offset - 1),", _ATTENTION),
     Fault("the last tile of a grid left out", f"{CUDA}/rendering/wgmma.py",
           "block < {blocks}u;", "block + 1 < {blocks}u;", _ASYNCHRONOUS),
@@ -125,7 +125,7 @@ CODE = (
     Fault("rows of cells beyond an array", f"{CORE}/passes/kernels/rows/private_rows.py",
           "len(numbers) > 1 and is_plain and is_inside", "len(numbers) > 1 and is_plain",
           ("tests/core/passes/kernels/test_private_rows.py", "behind_a_condition")),
-    Fault("the longest walks last", f"{CORE}/passes/kernels/rows/attention_kernel.py",
+    Fault("the longest walks last", f"{CORE}/passes/kernels/attention/attention_kernel.py",
           "is_reversed = mask is not None and not mask.is_falling", "is_reversed = False",
           ("tests/core/passes/kernels/test_flash_attention.py", "longest_walks")),
     Fault("products that are not rounded", f"{CUDA}/compiler.py",

@@ -75,7 +75,7 @@ def test_rows_are_loaded_in_vectors_and_summed_by_shuffles(name: str) -> None:
 
 
 @needs_tools
-def test_an_update_of_an_optimiser_has_vector_accesses_only() -> None:
+def test_an_update_of_an_optimizer_has_vector_accesses_only() -> None:
     kernels = [each for _, each in assembled("adam", FAST).kernels]
     (update,) = [each for each in kernels if each.widths.get(("STG", 128), 0) >= 3]
     assert {bits for name, bits in update.widths if name == "STG"} == {128}

@@ -180,7 +180,7 @@ def test_the_late_error_of_a_kernel_names_the_routines_that_ran(tmp_path: Path) 
         print(error)
     """
     outcome = run(program, tmp_path)
-    assert "some kernel of training, since the last synchronisation" in outcome.output
+    assert "some kernel of training, since the last synchronization" in outcome.output
 
 
 def test_blocking_launches_are_not_captured(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_nothing_orders_threads_of_different_blocks() -> None:
     assert "thread 0 of block 1 writes" in message
 
 
-def test_neighbouring_bytes_are_not_one_cell() -> None:
+def test_neighboring_bytes_are_not_one_cell() -> None:
     text = """
     extern "C" __global__ void bytes(signed char *y) {
       *(int *)(y + 4 * threadIdx.x) = 0;

@@ -256,7 +256,7 @@ routine all(a: float32[40000], c: float32[1]):
     for k in range(40000):
         c[0] += a[k]""",
     "normalized": """\
-routine normalised(a: float32[6, 500], c: float32[6, 500]):
+routine normalized(a: float32[6, 500], c: float32[6, 500]):
     routine total: float32[6]
     total[:] = 0.0
     for i in range(6):

@@ -351,6 +351,31 @@ def test_extents_are_named_dimensions(tmp_path: Path) -> None:
     assert dims == ["batch", "time", 11]
 
 
+def test_loops_over_time_have_extents_and_static_indices(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with oc.Session():
+        batch, row = oc.static_extent("batch", max=7), oc.static_index("row", range=3)
+        x, table = _x(5, batch=[4, batch]), _x(3, 2, name="table")
+        outputs, _ = oc.nn.lstm(x, width=3)
+        _, sums = oc.scan(lambda c, v: (c + v * oc.sum(table[row]), None), 0.0, x)
+        ctx = oc.Context("interp")
+        ctx.init_params(outputs)
+        ocannl_onnx.save(path, {"outputs": outputs, "sums": sums}, [x, table], ctx)
+        onnx.checker.check_model(str(path), full_check=True)
+        code = oc.train.forward(outputs) + oc.train.forward(sums)
+        routine = ctx.compile(code, keep=[outputs, sums], bindings=[row])
+        random = np.random.default_rng(4)
+        for rows in (3, 7):
+            cells = [random.normal(size=n).astype(np.float32) for n in ((4, rows, 5), (3, 2))]
+            ctx[x], ctx[table] = cells
+            routine(batch=rows, row=2)
+            given = dict(zip(("x", "table"), cells, strict=True))
+            found = run_elsewhere(path, given | {"row": np.array(2)})
+            for there, tensor in zip(found, (outputs, sums), strict=True):
+                assert there.shape == ctx[tensor].shape
+                assert np.allclose(there, ctx[tensor], atol=1e-5)
+
+
 def test_a_cache_is_an_input_and_an_output(tmp_path: Path) -> None:
     path = tmp_path / "decode.onnx"
     with oc.Session(seed=3):

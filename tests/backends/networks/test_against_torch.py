@@ -126,7 +126,7 @@ def test_attention_whose_width_is_captured(compare: Compare) -> None:
     assert compare(output, reference) == ["6->2,3"] * 3
 
 
-def test_batch_normalisation_of_a_layer(compare: Compare) -> None:
+def test_batch_normalization_of_a_layer(compare: Compare) -> None:
     @oc.op
     def network(x: oc.Tensor) -> oc.Tensor:
         return nn.batch_norm(nn.dense(x, output=[4]))
@@ -140,7 +140,7 @@ def test_batch_normalisation_of_a_layer(compare: Compare) -> None:
     assert compare(output, reference) == ["3->4", "4", "4", "4"]
 
 
-def test_batch_normalisation_of_images(compare: Compare) -> None:
+def test_batch_normalization_of_images(compare: Compare) -> None:
     @oc.op
     def network(x: oc.Tensor) -> oc.Tensor:
         hidden = nn.conv2d(x, channels=[2])
@@ -157,7 +157,7 @@ def test_batch_normalisation_of_images(compare: Compare) -> None:
     assert compare(output, reference) == ["3,3,3->2", "2", "2", "2"]
 
 
-def test_layer_normalisation(compare: Compare) -> None:
+def test_layer_normalization(compare: Compare) -> None:
     @oc.op
     def network(x: oc.Tensor) -> oc.Tensor:
         return nn.layer_norm(nn.dense(x, output=[4]))

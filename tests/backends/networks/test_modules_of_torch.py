@@ -1,4 +1,4 @@
-"""Recurrent networks, normalisation and transformers beside the modules of PyTorch."""
+"""Recurrent networks, normalization and transformers beside the modules of PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisation over the batch and over a layer, with the textbook mean and variance."""
+"""Normalization over the batch and over a layer, with the textbook mean and variance."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_only_channel_of_images_has_parameters_of_its_own(check: Any) -> Non
     assert check(output, reference) == ["1", "1"]
 
 
-def test_layers_that_end_with_an_axis_of_one_cell_are_normalised(check: Any) -> None:
+def test_layers_that_end_with_an_axis_of_one_cell_are_normalized(check: Any) -> None:
     image = IMAGES[..., :1]
     output = nn.layer_norm(oc.tensor(image, batch_axes=1))
 

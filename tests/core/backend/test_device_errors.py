@@ -182,7 +182,7 @@ class Board:
             return Launching(self, ocannl_interp.ocannl_compile(source, target))
 
         def ocannl_synchronize(target: Any) -> bool:
-            self.pass_by("synchronisation")
+            self.pass_by("synchronization")
             return True
 
         hooks = (ocannl_allocate, ocannl_transfer, ocannl_compile, ocannl_synchronize)
@@ -235,7 +235,7 @@ class Launching:
         "link",
         "event of a copy",
         "event of a launch",
-        "synchronisation",
+        "synchronization",
     ],
 )
 def test_a_failure_on_any_path_refuses_all_work(path: str, repeated: bool, is_usable: bool) -> None:
@@ -257,7 +257,7 @@ def test_a_failure_on_any_path_refuses_all_work(path: str, repeated: bool, is_us
         "link": lambda: ctx.compile(oc.train.forward(y + 1.0)),
         "write": lambda: ctx.__setitem__(x, [3.0, 4.0]),
         "launch": steps[0],
-        "synchronisation": ctx.synchronize,
+        "synchronization": ctx.synchronize,
     }
     board.failing = path
     board.error = DeviceError(DeviceFailure.FAULT, found="cosmic ray", is_usable=is_usable)

@@ -8,6 +8,7 @@ import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -186,6 +187,13 @@ A backend must have a name of its own.
 """)
 
 
+@pytest.mark.parametrize("name", [3, "", "chip:0", "chip@mine"])
+def test_a_backend_is_registered_under_a_name_that_contexts_take(name: Any) -> None:
+    with pytest.raises(UsageError, match="a text without : and @"):
+        manager.register(name, types.ModuleType("mine"))
+    assert manager.select("interp")[0].name == "interp"
+
+
 def test_without_a_request_the_device_of_highest_priority_is_chosen(
     install: Install, only: Only
 ) -> None:
@@ -346,3 +354,4 @@ def test_an_empty_list_of_plugins_loads_none(install: Install, only: Only) -> No
     with pytest.raises(BackendNotFoundError) as caught:
         manager.select()
     assert "slow: disabled by the settings" in caught.value.found.splitlines()
+    assert caught.value.fix.startswith("change the settings load_plugins and disable_plugins, or ")

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import TargetReport
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, HookError, OcannlError
+from ocannl_core.base.files.directory import warn_once
 from ocannl_core.ir.kernels.nodes import FinishedStep, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.target import Target, ThreadBlocks
@@ -98,6 +101,28 @@ def test_an_interruption_by_the_user_is_no_fault_of_a_plugin(hook: str) -> None:
     faulty(**{hook: fail})
     with pytest.raises(KeyboardInterrupt):
         run("faulty")
+
+
+@pytest.mark.parametrize("hook", ["ocannl_generate", "ocannl_synchronize", "ocannl_targets"])
+def test_a_warning_of_the_core_in_a_hook_is_no_fault_of_a_plugin(hook: str) -> None:
+    def fail() -> None:
+        warn_once("Compiled code is not kept", Path(hook), OSError("no luck"))
+
+    faulty(**{hook: fail})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="Compiled code is not kept: ocannl_"):
+            run("faulty")
+
+
+def test_a_warning_of_a_plugin_in_a_hook_names_it() -> None:
+    def fail() -> None:
+        warnings.warn("something is old", DeprecationWarning, stacklevel=1)
+
+    faulty(ocannl_generate=fail)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "ocannl_generate: it raised DeprecationWarning: something is old" in fails()
 
 
 def test_the_error_of_a_hook_has_the_distribution_and_the_line(install: Install) -> None:
@@ -289,7 +314,17 @@ def test_memory_for_something_else_is_refused() -> None:
         return ocannl_interp.ocannl_allocate(info, Target("other"))
 
     faulty(ocannl_allocate=ocannl_allocate)
-    assert "found  ocannl_allocate: the target of the buffer must be" in fails()
+    assert (
+        "found  ocannl_allocate: target.backend of the buffer must be 'faulty', and is 'other'"
+    ) in fails()
+
+
+def test_memory_of_other_extents_is_named_with_the_part_that_differs() -> None:
+    def ocannl_allocate(info: Any, target: Any) -> Any:
+        return ocannl_interp.ocannl_allocate(replace(info, dims=(1, *info.dims)), target)
+
+    faulty(ocannl_allocate=ocannl_allocate)
+    assert "info.dims of the buffer must be (2,), and is (1, 2)" in fails()
 
 
 @pytest.mark.parametrize(
@@ -331,8 +366,9 @@ def test_an_import_that_hangs_ends_at_the_time_limit(
 
 
 def test_an_import_that_catches_the_interruption_is_interrupted_again(
-    install: Install, monkeypatch: pytest.MonkeyPatch
+    install: Install, only: Only, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    only("hangs")
     monkeypatch.setattr("ocannl_core.backend.time_limit._AGAIN", 0.05)
     stubborn = "import time\ntry:\n    time.sleep(600)\nexcept BaseException:\n    time.sleep(600)"
     install("hangs", stubborn)
@@ -342,9 +378,10 @@ def test_an_import_that_catches_the_interruption_is_interrupted_again(
 
 
 def test_an_import_that_hangs_in_another_thread_is_left_behind(
-    install: Install, monkeypatch: pytest.MonkeyPatch
+    install: Install, only: Only, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("hangs", "import time\ntime.sleep(5)")
+    only("hangs")  # the error lists the others, whose imports would end at the limit, too
     monkeypatch.setenv("OCANNL_PLUGIN_TIMEOUT", "0.05")
     errors: list[BackendNotFoundError] = []
 
@@ -360,16 +397,30 @@ def test_an_import_that_hangs_in_another_thread_is_left_behind(
     assert [error.found.split(":")[0] for error in errors] == ["it hangs on import"]
 
 
-def test_a_search_for_devices_that_hangs_ends_at_the_time_limit(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_search_for_devices_that_hangs_ends_at_the_time_limit_and_is_not_repeated(
+    only: Only,
 ) -> None:
     import time
 
-    faulty(ocannl_targets=lambda: time.sleep(600))
-    with settings.overrides(plugin_timeout=0.05), pytest.raises(BackendNotFoundError) as caught:
-        run("faulty")
-    assert caught.value.found.startswith("looking for devices hangs: not finished after 0.05 s (")
+    searches = []
+
+    def hang() -> None:
+        searches.append(settings.current().plugin_timeout)
+        time.sleep(600)
+
+    only("faulty", "interp")  # which the error lists
     assert run("interp") == [9.0, 18.0, 18.0, 36.0]
+    faulty(ocannl_targets=hang)
+    for limit in (0.2, 0.2, 0.3):
+        with (
+            settings.overrides(plugin_timeout=limit),
+            pytest.raises(BackendNotFoundError) as caught,
+        ):
+            run("faulty")
+        found = caught.value.found
+        assert found.startswith(f"looking for devices hangs: not finished after {limit} s (")
+        assert run("interp") == [9.0, 18.0, 18.0, 36.0]
+    assert searches == [0.2, 0.3]
 
 
 @pytest.mark.parametrize("value", ["3", "None", "True", "lambda: None", "'text'"])
@@ -406,6 +457,7 @@ def test_a_plugin_whose_attributes_cannot_be_read_is_broken() -> None:
         ("(0, 1)", "it was written for version 0 of the backend interface, and this is version 1"),
         ("(True, 0)", "its OCANNL_API must be two integers such as (1, 1), and is (True, 0)"),
         ("(1,)", "its OCANNL_API must be two integers such as (1, 1), and is (1,)"),
+        ("(1, -1)", "its OCANNL_API must be two integers such as (1, 1), and is (1, -1)"),
         ("1.0", "its OCANNL_API must be two integers such as (1, 1), and is 1.0"),
     ],
 )

@@ -189,13 +189,17 @@ def message_of(project: Path, text: str) -> str:
     return str(caught.value).replace(str(project), "PROJECT")
 
 
+def test_an_unknown_key_without_close_ones_is_answered_with_all(project: Path) -> None:
+    message = message_of(project, "color = 'red'\n")
+    assert "try    the settings are accumulation, allow_nan, asynchronous," in message
+
+
 def test_an_unknown_key_of_a_file_is_answered_with_close_ones(project: Path) -> None:
     assert message_of(project, "bakcend = 'interp'\n") == snapshot("""\
 A setting must have a known name.
   found  bakcend
   where  PROJECT/ocannl.toml
-  try    did you mean backend?
-         the settings are accumulation, allow_nan, asynchronous, asynchronous_products, backend, cache_dir, check_bounds, check_positions, contract, default_dtype, device_memory, disable_plugins, dump_dir, enable_device_only, fallback, fill_limit, guard_values, half_constant_cutoff, host_devices, inline_complex_computations, inline_scalar_constexprs, inline_simple_computations, libraries, load_plugins, log_runs, max_tracing_dim, max_visits, memory_budget, missing_axes, param_dtype, plugin_timeout, print_decimals, print_edge, profile, python_ops, schedule, seed, strict_plugins, tables_are_finite, threads, threefry_rounds, timeline, trusted_directories, tune, tune_budget, tune_placements, warn_summed_once\
+  try    did you mean backend?\
 """)
 
 

@@ -526,8 +526,8 @@ def test_a_new_printer_works_before_the_first_edit(
         assert step.source.startswith("def kernel_0(")
 
 
-@pytest.mark.parametrize("name", ["MyChip", "my-chip", "1st", "class", "", "../up"])
-def test_a_new_backend_needs_an_identifier(
+@pytest.mark.parametrize("name", ["MyChip", "my-chip", "1st", "class", "", "../up", "interp"])
+def test_a_new_backend_needs_an_identifier_of_its_own(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["new-backend", name, "--into", str(tmp_path / "new")]) == 1

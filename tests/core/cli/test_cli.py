@@ -159,6 +159,7 @@ def test_doctor_fails_when_a_device_does_not_compute(capsys: pytest.CaptureFixtu
         "FAIL  present:0, a kernel compared with NumPy: CompileError: The compiler must accept the code."
         in lines
     )
+    assert "      compiler 1.0" in lines
 
 
 def test_doctor_tolerates_a_missing_driver_of_unnamed_backends(

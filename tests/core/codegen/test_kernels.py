@@ -205,7 +205,7 @@ def test_a_bit_pattern_is_the_number_it_encodes(build):
     assert build.written(ConstBits(42, uint4x32)) == "word_of(42)"
 
 
-def test_integers_wrap_without_undefined_behaviour(build):
+def test_integers_wrap_without_undefined_behavior(build):
     a, b = (build.node(name, 1, dtype=int32) for name in "ab")
     narrow = build.node("n", 1, dtype=uint16)
 

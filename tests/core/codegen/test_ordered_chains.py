@@ -1,4 +1,4 @@
-"""Chains of ordered float operations: the loops in which a barrier prevents vectorisation."""
+"""Chains of ordered float operations: the loops in which a barrier prevents vectorization."""
 
 from __future__ import annotations
 

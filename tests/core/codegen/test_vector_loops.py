@@ -35,7 +35,7 @@ def unrolled(var, extent: int, *body: Stmt) -> For:
     return For(var, 0, extent, Block(body), AxisKind.UNROLLED)
 
 
-def test_neighbours_are_loaded_and_stored_together(build):
+def test_neighbors_are_loaded_and_stored_together(build):
     out, x = build.node("out", 4, 16), build.node("x", 16)
     i, j = build.vars(2)
     doubled = Binary(BinaryOp.ADD, build.load(x, VarIndex(j)), Const(1.0, float32), float32)

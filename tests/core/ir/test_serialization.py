@@ -187,7 +187,7 @@ def exact(value: Any) -> Any:
 
 
 @given(some_kept())
-def test_a_deserialised_copy_equals_the_value(value: KeptRecord) -> None:
+def test_a_deserialized_copy_equals_the_value(value: KeptRecord) -> None:
     copy = copied(value, KeptRecord)
     assert exact(copy) == exact(value)
     assert written(copy, KeptRecord) == written(value, KeptRecord)
@@ -209,7 +209,7 @@ def test_equal_bytes_mean_equal_values(one: KeptRecord, other: KeptRecord) -> No
         (("1",), (1,)),
     ],
 )
-def test_similar_values_have_different_serialisations(one: object, other: object) -> None:
+def test_similar_values_have_different_serializations(one: object, other: object) -> None:
     assert written(one) != written(other)
 
 
@@ -219,7 +219,7 @@ def test_sharing_survives() -> None:
     assert copy.left is copy.right
 
 
-def test_cached_properties_are_not_serialised() -> None:
+def test_cached_properties_are_not_serialized() -> None:
     fresh, used = WithCache(4), WithCache(4)
     assert used.doubled == 8
     assert written(fresh) == written(used)
@@ -324,7 +324,7 @@ def test_all_that_is_kept_and_compared_is_data() -> None:
         For(fresh_var(), 0, 1, Const(1.0, float32)),  # type: ignore[arg-type]
     ],
 )
-def test_values_that_are_no_data_are_not_serialised(value: object) -> None:
+def test_values_that_are_no_data_are_not_serialized(value: object) -> None:
     with pytest.raises(NotDataError):
         written(value)
 

@@ -73,7 +73,7 @@ class AnArena(RuleBasedStateMachine):
             position = end
         assert position == arena.start + arena.nbytes
         free = arena.free_ranges
-        assert all(a[1] < b[0] for a, b in pairwise(free)), "neighbours joined"
+        assert all(a[1] < b[0] for a, b in pairwise(free)), "neighbors joined"
         assert arena.free_nbytes == sum(end - start for start, end in free)
 
 
@@ -90,7 +90,7 @@ def test_a_freed_arena_is_one_piece(sizes: list[int], random) -> None:
     assert arena.free_ranges == ((1 << 16, (1 << 16) + (1 << 20)),)
 
 
-def test_a_finaliser_may_free_during_an_allocation() -> None:
+def test_a_finalizer_may_free_during_an_allocation() -> None:
     arena = Arena(0, 1 << 10)
 
     class Owner:

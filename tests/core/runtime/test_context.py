@@ -279,7 +279,7 @@ def test_parameters_that_have_a_value_keep_it(context: Context, model: StepModel
     assert context[model.w].tolist() == [[0.5, 0.5]] * 3
 
 
-def test_all_parameters_are_initialised_in_one_go(context: Context, toy: Toy) -> None:
+def test_all_parameters_are_initialized_in_one_go(context: Context, toy: Toy) -> None:
     first, second = toy.parameter("a", 2, value=1.5), toy.parameter("b", 3, value=2.5)
     context.init_params(toy.tensor("loss", needs=[first, second]))
     assert context[first].tolist() == [1.5] * 2

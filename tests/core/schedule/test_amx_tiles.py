@@ -14,8 +14,9 @@ from inline_snapshot import snapshot
 from ocannl_core.base import settings as core_settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.kernels.transforms import schedule_text as schedule_text
@@ -337,10 +338,13 @@ def test_tiles_are_chosen_where_they_are_allowed_and_pay() -> None:
 
 def test_a_search_begins_with_tiles_and_goes_on_from_vectors() -> None:
     draft, nest = product(512, 512, 512)
-    first, second, last = first_candidates(nest, draft.nodes, TILES)
+    first, second, *others, last = first_candidates(nest, draft.nodes, TILES)
     assert first.schedule == find_amx_schedule(nest, draft.nodes, TILES)
     assert (first.parameters, last.parameters, last.schedule) == (None, None, ())
     assert second.parameters is not None
+    # the rows of one factor and the columns of the other one, or the other way round
+    (turned,) = others
+    assert "tile j11 i11 k10" in schedule_text(turned.schedule)
 
 
 def test_only_fast_accumulation_allows_tiles() -> None:

@@ -12,7 +12,8 @@ from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import FixedIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Const, LoopProgram
 from ocannl_core.ir.loops.printer import to_text
@@ -158,7 +159,7 @@ def product(
         ("order i j", "An order has the axes i j k, each once"),
         ("split i 2; order i1 i0 j k", "The loop over blocks runs outside of the blocks"),
         ("unroll i0", "The axes after all splits are i j k"),
-        ("vectorize i", "The innermost axis alone is vectorised"),
+        ("vectorize i", "The innermost axis alone is vectorized"),
         ("parallelize k", "Reduced axes do not run in parallel"),
         ("pack 2 as i", "Operands of this nest are numbered from 0 to 1"),
         ("pack 0 as i", "A packed buffer has the axes of the operand inside its loop"),
@@ -174,7 +175,7 @@ def product(
         ("block i; tile i j k", "A schedule has one pipeline"),
         ("block j; pack 0 inside i as j", "A packed buffer has the axes of the operand inside"),
         ("block j; pack 0 as i k", "A factor of the term is packed inside of a serial loop"),
-        ("grid i; vectorize i", "A thread loads and stores neighbouring iterations of one axis"),
+        ("grid i; vectorize i", "A thread loads and stores neighboring iterations of one axis"),
     ],
 )
 def test_a_schedule_that_does_not_fit_is_refused(schedule: str, rule: str) -> None:

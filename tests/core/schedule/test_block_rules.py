@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
+from ocannl_core.ir.kernels.product_status import COMMON_UNITS, Obstacle
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import AxisKind, For
 from ocannl_core.ir.numbers.dtypes import float32, int32, uint32
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import finish_for, nest_plan, schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
-from ocannl_core.schedule.rules.block_rules import block_schedules
+from ocannl_core.schedule.rules.block_rules import block_schedules, decide_on_blocks
 from ocannl_core.testing import programs
 from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
@@ -178,7 +180,7 @@ def schedules(text: str) -> list[str]:
     return [schedule_text(step.schedule) for step in plan.steps if isinstance(step, Kernel)]
 
 
-def test_neighbouring_threads_store_neighbouring_cells() -> None:
+def test_neighboring_threads_store_neighboring_cells() -> None:
     text = """\
 routine transpose(a: float32[600, 10], c: float32[10, 600]):
     for i in range(600):
@@ -258,7 +260,7 @@ routine total(a: float32[1000000], c: float32[1]):
     )
 
 
-def test_threads_of_a_block_normalise_a_row_together() -> None:
+def test_threads_of_a_block_normalize_a_row_together() -> None:
     text = """\
 routine rows(a: float32[100, 500], s: float32[100, 1], c: float32[100, 500]):
     for i in range(100):
@@ -288,6 +290,19 @@ routine windows(a: float32[40], b: float32[3], c: float32[81]):
         for k in range(3):
             c[2*i + k] += a[i] * b[k]"""
     assert schedules(text) == snapshot(["block i", "block i", "block i"])
+
+
+def test_sums_to_overlapping_windows_are_the_obstacle_for_tiles() -> None:
+    program = parse("""\
+routine windows(a: float32[40, 3], b: float32[3], c: float32[42]):
+    for i in range(40):
+        for k in range(3):
+            c[i + k] += a[i, k] * b[k]""")
+    nest = kernel_nest(program.body)
+    assert nest is not None
+    decision = decide_on_blocks(nest, program.nodes, DEVICE)
+    assert decision.schedule is None
+    assert decision.refusals == tuple((unit, Obstacle.SHIFTING) for unit in COMMON_UNITS)
 
 
 def test_statements_without_independent_loops_run_on_one_thread() -> None:

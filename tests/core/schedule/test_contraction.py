@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, affine, fresh_var
-from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Const, Expr, Stmt
 from ocannl_core.ir.numbers.dtypes import float32, float64, int32

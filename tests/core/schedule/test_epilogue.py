@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.loops.nodes import AxisKind, Binary, Block, Const, For, Load, Stmt, Store
 from ocannl_core.ir.numbers.dtypes import float32
@@ -32,7 +33,7 @@ def product(draft: Draft, terms: int, *, turned: bool = False) -> KernelNest:
 
 
 def with_update(draft: Draft, nest: KernelNest) -> KernelNest:
-    """Return a nest that also moves a state along its result, as an optimiser does."""
+    """Return a nest that also moves a state along its result, as an optimizer does."""
     (store,) = nest.epilogue
     state = draft.node("state", float32, 48, 32)
     place = Load(state, store.indices, float32)

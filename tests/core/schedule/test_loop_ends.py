@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import StaticExtent, VarIndex
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import axes_of_kind, parse_schedule, schedule_text
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Block, For, LoopBound, LoopProgram, Stmt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Stmt, Unary
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, float64, int32
@@ -62,7 +62,7 @@ def test_short_rows_are_left_to_compilers(columns: int) -> None:
     assert schedule(1000, columns) == "plain loops"
 
 
-def test_short_rows_that_compilers_do_not_vectorise_are_partial_registers() -> None:
+def test_short_rows_that_compilers_do_not_vectorize_are_partial_registers() -> None:
     assert schedule(1000, 10, UnaryOp.EXP) == "order i j; vectorize j"
     assert schedule(1000, 10, dtype=bfloat16) == "order i j; vectorize j"
 

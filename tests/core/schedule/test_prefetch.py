@@ -9,7 +9,8 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.ir.indexing import IndexVar, fresh_var, value_of
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.loops.nodes import Binary, Block, For, Load, Prefetch, Stmt
 from ocannl_core.ir.loops.printer import to_text

@@ -15,8 +15,9 @@ from ocannl_core.base import settings as core_settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.printer import to_text as plan_text
 from ocannl_core.ir.kernels.transforms import Schedule, Stage, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Expr, LoopProgram, Stmt, Unary

@@ -13,7 +13,8 @@ from inline_snapshot import snapshot
 
 from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.indexing import IndexVar, StaticIndex, affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import TuningResult
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Stmt
@@ -131,7 +132,7 @@ def test_groups_of_blocks_agree_with_the_plain_loops() -> None:
     np.testing.assert_array_equal(found[c], arrays[c] + arrays[a] @ arrays[b])
 
 
-def test_neighbours_differ_in_one_respect_and_all_are_distinct() -> None:
+def test_neighbors_differ_in_one_respect_and_all_are_distinct() -> None:
     nest, nodes = product()
     default, plain = first_candidates(nest, nodes, WIDE)
     assert default.schedule == contraction_schedule(nest, nodes, WIDE)

@@ -10,7 +10,8 @@ import pytest
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block
 from ocannl_core.ir.loops.printer import to_text

@@ -20,6 +20,7 @@ from ocannl_core.shape.language.constraints import (
     Constraint,
     DimBelow,
     DimEqual,
+    ReverseEqual,
     RowBelow,
     RowEqual,
 )
@@ -35,6 +36,7 @@ from ocannl_core.shape.language.shape_terms import (
     Size,
 )
 from ocannl_core.shape.language.subscripts import NewAxis, Position, Rest, StaticSlice
+from ocannl_core.shape.solving import solver
 from ocannl_core.shape.translation.logic import (
     Compose,
     ComposeAccumulate,
@@ -369,11 +371,14 @@ def test_every_order_gives_the_same_shapes(program: _Program) -> None:
 _ORIGIN = Origin("constraint", detail="output row")
 
 
+def _unknowns() -> tuple[list[DimVar], list[RowVar]]:
+    supply = FreshVariables()
+    return [supply.dim(f"d{n}") for n in range(4)], [supply.row(f"r{n}") for n in range(3)]
+
+
 @st.composite
 def _constraint_sets(draw: st.DrawFn) -> tuple[list[DimVar], list[RowVar], list[Constraint]]:
-    supply = FreshVariables()
-    dims = [supply.dim(f"d{n}") for n in range(4)]
-    rows = [supply.row(f"r{n}") for n in range(3)]
+    dims, rows = _unknowns()
     dim: st.SearchStrategy[Dim] = st.sampled_from(dims) | st.builds(
         Size, st.sampled_from([1, 2, 3, 3]), st.sampled_from([None, None, "a", "b"])
     )
@@ -388,6 +393,7 @@ def _constraint_sets(draw: st.DrawFn) -> tuple[list[DimVar], list[RowVar], list[
         st.builds(RowBelow, row, row, st.just(_ORIGIN)),
         st.builds(RowBelow, row, row, st.just(_ORIGIN)),
         st.builds(RowEqual, row, row, st.just(_ORIGIN)),
+        st.builds(ReverseEqual, row, row, st.just(_ORIGIN)),
     )
     return dims, rows, draw(st.lists(constraint, min_size=1, max_size=7))
 
@@ -422,3 +428,82 @@ def test_constraints_in_any_order_have_the_same_solution(
     dims, rows, constraints = problem
     permuted = data.draw(st.permutations(constraints))
     assert _solution(dims, rows, constraints) == _solution(dims, rows, permuted)
+
+
+_DIMS, (_FIRST, _SECOND, _THIRD) = _unknowns()
+
+
+@pytest.mark.parametrize(
+    ("constraints", "solution"),
+    [
+        pytest.param(
+            [
+                RowBelow(Row(tail=_FIRST), Row((), _FIRST, (_DIMS[2],)), _ORIGIN),
+                RowEqual(Row((Size(2),)), Row((Size(2),), _FIRST), _ORIGIN),
+            ],
+            ["1,1", "()", "1,1", "()", "()"],
+            id="a row with at least the axes of itself and one more is a scalar",
+        ),
+        pytest.param(
+            [
+                RowBelow(Row(tail=_FIRST), Row((), _FIRST, (_DIMS[2],)), _ORIGIN),
+                DimEqual(_DIMS[2], Size(2), _ORIGIN),
+            ],
+            None,
+            id="which it is not if the further axis is no scalar",
+        ),
+        pytest.param(
+            [
+                ReverseEqual(Row((Size(2),), _SECOND), Row((Size(3),), _FIRST), _ORIGIN),
+                RowBelow(Row(tail=_SECOND), Row(trailing=(Size(4), Size(3))), _ORIGIN),
+            ],
+            ["1,1", "4,2", "1,1", "4,3", "()"],
+            id="rows in reverse order with axes at their ends",
+        ),
+        pytest.param(
+            [
+                ReverseEqual(Row(tail=_SECOND), Row((), _SECOND, ()), _ORIGIN),
+                RowEqual(Row((Size(2), Size(3)), _FIRST), Row((), _SECOND, (_DIMS[0],)), _ORIGIN),
+                RowEqual(Row(tail=_FIRST), Row(trailing=(Size(2), Size(5))), _ORIGIN),
+            ],
+            ["5,1", "2,5", "1,1", "2,3,2", "()"],
+            id="a row that is its own reverse",
+        ),
+        pytest.param(
+            [
+                ReverseEqual(Row(tail=_SECOND), Row(tail=_FIRST), _ORIGIN),
+                ReverseEqual(Row(tail=_THIRD), Row(tail=_FIRST), _ORIGIN),
+                RowBelow(Row(tail=_SECOND), Row(trailing=(Size(2), Size(1))), _ORIGIN),
+                RowBelow(Row(tail=_THIRD), Row(trailing=(Size(1), Size(3))), _ORIGIN),
+            ],
+            ["1,1", "3,2", "1,1", "2,3", "2,3"],
+            id="two reverses of one row are equal",
+        ),
+        pytest.param(
+            [ReverseEqual(Row(tail=_FIRST), Row((), _FIRST, (Size(1),)), _ORIGIN)],
+            None,
+            id="a reverse is as long as the row",
+        ),
+        pytest.param(
+            [
+                RowBelow(Row(tail=_SECOND), Row((), _FIRST, (_DIMS[3],)), _ORIGIN),
+                RowBelow(
+                    Row((Size(1),), _FIRST, (_DIMS[2],)),
+                    Row((), _SECOND, (_DIMS[2], Size(1))),
+                    _ORIGIN,
+                ),
+                RowEqual(
+                    Row((), _FIRST, (_DIMS[0],)), Row((_DIMS[0],), _THIRD, (_DIMS[0],)), _ORIGIN
+                ),
+            ],
+            None,
+            id="a circle of growing rows with known axes at both ends",
+        ),
+    ],
+)
+def test_all_orders_of_constraints_have_the_solution(
+    constraints: list[Constraint], solution: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solver, "_STEPS_AT_LEAST", 2_000)
+    for order in permutations(constraints):
+        assert _solution(_DIMS, [_FIRST, _SECOND, _THIRD], order) == solution

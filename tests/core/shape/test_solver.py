@@ -259,7 +259,8 @@ def test_an_empty_result_takes_an_operand_of_one_cell(scene: Scene) -> None:
     "constraints",
     [
         lambda v, w, d: [RowEqual(Row(tail=v), Row(tail=v, trailing=(d,)), ORIGIN)],
-        lambda v, w, d: [RowBelow(Row(tail=v), Row(tail=v, trailing=(d,)), ORIGIN)],
+        lambda v, w, d: [RowBelow(Row(tail=v), Row(tail=v, trailing=(Size(2),)), ORIGIN)],
+        lambda v, w, d: [RowBelow(Row(tail=v), Row(tail=v, trailing=(d, d)), ORIGIN)],
         lambda v, w, d: [
             RowEqual(Row(tail=v), Row(tail=w, trailing=(d,)), ORIGIN),
             RowEqual(Row(tail=w), Row(tail=v, trailing=(d,)), ORIGIN),

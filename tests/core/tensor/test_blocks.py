@@ -340,9 +340,9 @@ def test_a_block_belongs_to_the_session_of_its_parameters(x: oc.Tensor) -> None:
 @pytest.mark.parametrize(
     ("name", "counterpart"),
     [
-        ("parameters", "loss.params are the parameters of a loss"),
+        ("parameters", "net.params are those of a block that was applied"),
         ("parameters", "oc.train.SGD(learning_rate=0.1).minimize(loss)"),
-        ("named_parameters", "loss.params"),
+        ("weights", "loss.params those of a loss"),
         ("state_dict", "{name: ctx[p] for name, p in loss.params.items()}"),
     ],
 )
@@ -351,6 +351,42 @@ def test_attributes_of_models_elsewhere_name_their_counterpart(name: str, counte
     net(oc.tensor([1.0, 2.0]))
     with pytest.raises(oc.UsageError, match=re.escape(counterpart)):
         getattr(net, name)()
+
+
+def test_the_parameters_of_a_block_are_those_that_its_body_uses() -> None:
+    """Also those of blocks and parameters from outside, but not those of its arguments."""
+    x, image = oc.tensor([1.0, 2.0]), oc.param("image", output=[2])
+    encoder, shift = oc.nn.dense(output=[3]), oc.param("shift", output=[3], input=[])
+    table = oc.param("table", output=[4], input=[3])
+
+    @oc.op
+    def product(w: oc.Tensor, h: oc.Tensor) -> oc.Tensor:
+        return w @ h
+
+    @oc.op
+    def classifier(h: oc.Tensor) -> oc.Tensor:
+        return oc.nn.dense(oc.nn.batch_norm(product(table, h)), output=[5])
+
+    @oc.op
+    def network(x: oc.Tensor, *, depth: int = 2) -> oc.Tensor:
+        h = encoder(x) + shift
+        h = oc.nn.repeat_layers(lambda h: h + oc.relu(oc.nn.dense(h)), h, layers=depth)
+        return classifier(oc.nn.dropout(h, rate=0.1))
+
+    net = network()
+    with pytest.raises(oc.UsageError, match="exist once it has been applied"):
+        _ = net.params
+    y, other = net(x), net(image)
+    assert net.params == y.params
+    assert list(net.params.items()) == list(y.params.items())
+    assert net.statistics == y.statistics
+    assert set(other.params) - set(net.params) == {image}
+    assert encoder.params == encoder(x).params
+    failing = oc.op(lambda x: encoder(x) + oc.ones((7,)))()
+    with pytest.raises(oc.ShapeError):
+        failing(x)
+    with pytest.raises(oc.UsageError, match="exist once"):
+        _ = failing.params
 
 
 def test_one_width_needs_no_list() -> None:

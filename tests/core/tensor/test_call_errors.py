@@ -56,6 +56,14 @@ def test_the_error_names_the_argument(call: Callable[[oc.Tensor], Any], name: st
     assert "test_call_errors.py" in caught.value.where
 
 
+@pytest.mark.parametrize("arguments", [{"inplace": True}, {"padded": "valid"}])
+def test_the_error_about_an_argument_names_the_operation(arguments: dict[str, Any]) -> None:
+    with pytest.raises(oc.UsageError) as caught:
+        oc.relu(oc.tensor([1.0]), **arguments)
+    assert caught.value.rule.startswith("oc.relu takes ")
+    assert next(iter(arguments)) in caught.value.found
+
+
 def test_methods_of_objects_that_calls_return_name_their_arguments() -> None:
     program = """
 import numpy as np
@@ -178,9 +186,39 @@ def test_habits_of_other_libraries_have_advice(call: Callable[[], object], advic
         call()
 
 
-@pytest.mark.parametrize("name", ["params", "fit", "summary", "eval"])
+@pytest.mark.parametrize("name", ["parameters", "fit", "summary", "eval"])
 def test_blocks_advise_on_attributes_of_models(name: str) -> None:
+    with pytest.raises(AttributeError, match="no attribute params"):
+        _ = small.params
     for block in (small, small()):
         with pytest.raises(AttributeError, match=f"no attribute {name}"):
             getattr(block, name)
         assert not hasattr(block, "nonsense")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PReLU", "interpolate", "AdaptiveAvgPool2d", "L1Loss", "HuberLoss", "NLLLoss",
+        "BCEWithLogitsLoss", "CosineSimilarity",
+    ],
+)  # fmt: skip
+def test_advice_on_modules_elsewhere_is_an_expression_that_computes(name: str) -> None:
+    images = oc.tensor(np.ones((2, 4, 4, 3)), batch_axes=1)
+    rows = oc.tensor(np.arange(6.0).reshape(2, 3), batch_axes=1)
+    with pytest.raises(oc.UsageError) as error:
+        getattr(oc.nn, name)
+    is_of_images = name in ("interpolate", "AdaptiveAvgPool2d")
+    names = {
+        "oc": oc,
+        "x": images if is_of_images else rows,
+        "y": rows + 1.0,
+        **dict.fromkeys(("prediction", "target", "scores", "truths"), rows),
+        "log_probabilities": oc.log_softmax(rows, axis=-1),
+        "class_ids": oc.tensor([1, 2], batch_axes=1, dtype="int32"),
+    }
+    result = eval(error.value.fix, names)
+    ctx = oc.Context("interp")
+    ctx.init_params(result)
+    ctx.compile(oc.train.forward(result))()
+    assert np.isfinite(ctx[result]).all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 from typing import Any
 
 import numpy as np
@@ -457,3 +459,40 @@ def test_misuse_of_logics_is_explained() -> None:
             oc.define_operation("fine", forward=doubled)(x, **options)
     with pytest.raises(oc.UsageError, match="selected"):
         oc.define_operation("wrong", forward=doubled, gradient=selecting)(x)
+
+
+def documentation(value: object) -> str:
+    return inspect.getdoc(value) or ""
+
+
+def test_help_shows_the_meaning_the_operands_and_the_gradient_of_an_operation() -> None:
+    text = pydoc.plain(pydoc.render_doc(oc.exp))
+    assert "Return e to the power `a`, cell by cell." in text
+    assert "of integers, the default float of the session." in " ".join(text.split())
+    assert "        g1 += g * v\n" in text
+    assert "    ShapeError: if the operands' shapes do not fit the logic." in text
+    assert str(inspect.signature(oc.maximum)).startswith("(a: 'Any', b: 'Any', /, *, logic: ")
+    assert documentation(oc.maximum).startswith(
+        "Return the greater of `a` and `b`, cell by cell; NaN if either is.\n\nOperands "
+    )
+    assert "No gradient flows." in documentation(oc.trunc)
+    assert documentation(oc.sigmoid).startswith("Return `recip(1.0 + exp(-a))`, cell by cell.")
+    assert documentation(oc.matmul).startswith("Return the sums of products over the input axes")
+    assert documentation(oc.Operation).startswith("An operation on tensors.")
+    assert "name" in inspect.signature(oc.Operation).parameters
+
+
+def test_help_shows_the_assignments_of_an_operation_of_the_user() -> None:
+    def forward(v: Any, v1: Any, v2: Any) -> None:
+        v[oc.neutral] += v1 * v2
+        v += v2
+
+    def gradient(g: Any, g1: Any, v2: Any) -> None:
+        g1 += g * v2
+
+    found = oc.define_operation("mixed", forward=forward, gradient=gradient)
+    text = documentation(found)
+    assert text.startswith(
+        "Return `v` of these assignments, cell by cell.\n\n    v[neutral] += a * b"
+    )
+    assert "\n    g1 += g * b\n" in text

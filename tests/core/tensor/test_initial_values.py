@@ -65,6 +65,13 @@ def test_stated_sizes_agree_with_the_array(stated: dict[str, Any]) -> None:
         oc.param("w", init=CUBE, **stated)
 
 
+def test_the_error_states_the_input_axes_that_are_left() -> None:
+    with pytest.raises(oc.UsageError, match="must agree") as caught:
+        oc.param("w", init=CUBE, output=[2, 3])
+    assert caught.value.fix == "state the input axes, too: input=[4]"
+    assert str(oc.param("w", init=CUBE, output=[2, 3], input=[4]).shape) == "4->2,3"
+
+
 def test_a_parameter_has_no_batch_axes() -> None:
     with pytest.raises(oc.UsageError, match="no batch axes"):
         oc.param("w", init=oc.batch(1, 2))
@@ -102,7 +109,7 @@ def test_cells_of_no_fixed_shape_give_the_size_that_is_not_stated(count: int) ->
     assert str(w.shape) == f"2->{count // 2}"
 
 
-def test_an_initialiser_function_takes_nothing_or_the_shape() -> None:
+def test_an_initializer_function_takes_nothing_or_the_shape() -> None:
     seen = []
 
     def initializer(shape: object) -> oc.Tensor:
@@ -116,12 +123,12 @@ def test_an_initialiser_function_takes_nothing_or_the_shape() -> None:
 
 
 @pytest.mark.parametrize("result", [None, len])
-def test_an_initialiser_function_returns_a_value(result: object) -> None:
-    with pytest.raises(oc.UsageError, match="An initialiser function returns"):
+def test_an_initializer_function_returns_a_value(result: object) -> None:
+    with pytest.raises(oc.UsageError, match="An initializer function returns"):
         oc.param("w", init=lambda: result)
 
 
-def test_an_initialiser_that_is_no_value_is_refused() -> None:
+def test_an_initializer_that_is_no_value_is_refused() -> None:
     with pytest.raises(oc.UsageError, match="'zeros'"):
         oc.param("w", init="zeros")
 
@@ -137,7 +144,7 @@ def test_a_shape_that_nothing_fixes_is_an_error_with_the_name_and_the_line() -> 
     assert 'oc.param("hidden", output=[...])' in caught.value.fix
 
 
-def test_a_parameter_in_an_initial_value_is_initialised_first_but_not_trained() -> None:
+def test_a_parameter_in_an_initial_value_is_initialized_first_but_not_trained() -> None:
     start = oc.param("start", init=2.0, output=[3])
     w = oc.param("w", init=start * 2.0)
     loss = w * 1.0

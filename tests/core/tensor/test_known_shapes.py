@@ -119,7 +119,7 @@ def test_sizes_are_known_to_the_operation_that_follows(
 
 
 @pytest.mark.parametrize("name", ["concat", "resize", "mean"])
-def test_a_batch_normalisation_of_channels_keeps_the_axes_of_images(name: str) -> None:
+def test_a_batch_normalization_of_channels_keeps_the_axes_of_images(name: str) -> None:
     following: dict[str, Make] = {
         "concat": lambda y: oc.concat([y, y], axis=-1),
         "resize": lambda y: oc.nn.resize(y, (16, 16)),

@@ -87,6 +87,43 @@ def test_shapes_of_known_operands_are_numbers_before_compiling() -> None:
     assert total.size == 24
 
 
+def test_the_size_of_an_axis_with_an_extent_is_the_extent() -> None:
+    n = oc.static_extent("n", max=8)
+    x = oc.placeholder("x", batch=[n], output=[2, 3])
+    assert tuple(x.shape) == (n, 2, 3)
+    assert x.shape[0] is n
+    assert x.shape[-2:] == (2, 3)
+    assert x.size == 48
+    assert str(oc.reshape(x, x.shape[0], 6).shape) == "n<=8|6"
+    assert str(oc.placeholder("y", batch=[x.shape[0]]).shape.batch) == "n<=8"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, n: range(x.shape[0]),
+        lambda x, n: int(n),
+        lambda x, n: float(n + 1),
+        lambda x, n: np.zeros(x.shape),
+        lambda x, n: oc.arange(n),
+        lambda x, n: len(x),
+        lambda x, n: list(x),
+    ],
+)
+def test_an_extent_is_no_number_of_python(program: Callable[..., object]) -> None:
+    n = oc.static_extent("n", max=8)
+    x = oc.placeholder("x", batch=[n], output=[3])
+    with pytest.raises((oc.ShapeError, oc.UsageError), match=r"n<=8|n \+ 1") as error:
+        program(x, n)
+    assert "test_methods.py" in error.value.where or "test_methods.py" in error.value.found
+
+
+def test_the_message_about_an_index_beside_a_tensor_names_it() -> None:
+    n = oc.static_extent("n", max=8)
+    with pytest.raises(oc.UsageError, match=r"oc\.number\(n\) is the tensor"):
+        oc.placeholder("x", batch=[n]) / n
+
+
 def test_reading_a_shape_decides_nothing() -> None:
     x = oc.placeholder("x", output=[3])
     total = x + 1.0

@@ -202,7 +202,7 @@ def test_compiled_code_keeps_its_formats() -> None:
     assert (x.dtype, compiled.dtype, later.dtype) == (oc.float32, oc.float32, oc.float64)
 
 
-def test_the_state_of_an_optimiser_has_the_format_of_its_parameter() -> None:
+def test_the_state_of_an_optimizer_has_the_format_of_its_parameter() -> None:
     w = oc.param("w", output=[2], dtype="float64")
     update = oc.train.sgd_update(
         oc.einsum("i => 0", w * w), learning_rate=0.1, momentum=0.9, nesterov=True

@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[OcannlError], str]] = {
     "a parameter that starts as an entry": (
         lambda: scan(lambda c, x: (c + oc.param("w", init=x), None)),
         UsageError,
-        "an initialiser that reads",
+        "an initializer that reads",
     ),
 }
 

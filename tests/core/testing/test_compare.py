@@ -19,7 +19,7 @@ from ocannl_core.ir.numbers.dtypes import (
 from ocannl_core.testing.compare import Tolerance, assert_same, difference, ulp_distances
 
 
-def test_neighbouring_numbers_are_one_ulp_apart() -> None:
+def test_neighboring_numbers_are_one_ulp_apart() -> None:
     one = np.array([1.0, 1.0, np.finfo(np.float32).max, -0.0], np.float32)
     other = np.array([np.nextafter(np.float32(1), np.float32(2)), 1.0, np.inf, 0.0], np.float32)
     assert ulp_distances(one, other, float32) == [1, 0, 1, 1]

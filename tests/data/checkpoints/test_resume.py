@@ -65,11 +65,11 @@ SMALL: dict[str, dict[str, Any]] = {
     "Lion": {"accumulate": 2, "average": 0.9},
     "RMSprop": {"centered": True, "momentum": 0.9},
 }
-"""Settings under which optimisers keep more state; those of the others are the defaults."""
+"""Settings under which optimizers keep more state; those of the others are the defaults."""
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimiser_resumes_with_the_bits_of_an_uninterrupted_run(
+def test_every_optimizer_resumes_with_the_bits_of_an_uninterrupted_run(
     name: str, tmp_path: Path
 ) -> None:
     """Batches are shuffled, hidden units dropped; all state is read from the file."""
@@ -113,7 +113,7 @@ def test_every_optimiser_resumes_with_the_bits_of_an_uninterrupted_run(
 
 @oc.op
 def regularized(x: oc.Tensor) -> oc.Tensor:
-    """Return the output of a network with batch normalisation and dropout."""
+    """Return the output of a network with batch normalization and dropout."""
     hidden = oc.param("w", output=[6]) @ oc.nn.batch_norm(x)
     return oc.param("v", output=[1]) @ oc.nn.dropout(oc.relu(hidden), rate=0.5)
 
@@ -197,6 +197,26 @@ def test_a_model_for_evaluation_loads_a_checkpoint_of_training(tmp_path: Path) -
         loss = oc.sum(regularized()(oc.tensor(np.ones((8, 3), np.float32), batch_axes=1)))
         ctx = oc.Context("cpu_c")
         assert oc.load(later, ctx, loss).missing == ()
+
+
+def test_files_that_state_no_counts_load_without_their_single_integers(tmp_path: Path) -> None:
+    """Such as files of earlier versions, and PyTorch's with `num_batches_tracked`."""
+    path, other = tmp_path / "m.safetensors", tmp_path / "other.npz"
+    steps(Target("cpu_c"), path, load=False, save=True, count=2)
+    with oc.Session(), oc.evaluation():
+        y = regularized()(oc.tensor(np.ones((8, 3), np.float32), batch_axes=1))
+        ctx = oc.Context("cpu_c")
+        ctx.compile(oc.train.forward(y))
+        oc.load(path, ctx, y)
+        arrays = {name: ctx[each] for name, each in {**y.params, **y.statistics}.items()}
+        np.savez(other, **arrays, steps=np.int64(2), batches=np.int32(2))
+        assert oc.load(other, ctx, y).unexpected == ()
+        np.savez(other, **arrays, steps=np.array([2]))
+        with pytest.raises(oc.CheckpointError, match="unexpected in the file: steps"):
+            oc.load(other, ctx, y)
+        np.savez(other, **arrays, rate=np.float32(2))
+        with pytest.raises(oc.CheckpointError, match="unexpected in the file: rate"):
+            oc.load(other, ctx, y)
 
 
 @pytest.mark.parametrize(

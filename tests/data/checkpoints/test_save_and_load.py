@@ -79,7 +79,7 @@ def test_metadata_step_and_seed_come_back(tmp_path: Path) -> None:
     assert '"mlp.dense.weight": "5->3"' in found.metadata["ocannl.shapes"]
 
 
-def test_a_checkpoint_of_training_loads_without_its_optimiser(tmp_path: Path) -> None:
+def test_a_checkpoint_of_training_loads_without_its_optimizer(tmp_path: Path) -> None:
     _, loss = model()
     ctx = context(loss)
     opt = oc.train.Adam(learning_rate=0.1)
@@ -203,7 +203,7 @@ def test_checkpoints_of_an_open_shape_and_of_unset_tensors_are_errors(tmp_path: 
         (({"w": 3},), {}, "takes a tensor, a block"),
         (([3],), {}, "takes a tensor, a block"),
         (({},), {}, "A checkpoint has tensors"),
-        ((oc.nn.mlp(hidden=[3]),), {}, "apply the block"),
+        ((oc.nn.mlp(hidden=[3]),), {}, "exist once it has been applied"),
         (([],), {"step": -1}, "number of steps"),
         (([],), {"step": True}, "number of steps"),
         (([],), {"metadata": {"ocannl.step": "3"}}, "reserved"),
@@ -217,7 +217,17 @@ def test_wrong_arguments_are_errors(
         oc.save(tmp_path / "m.safetensors", oc.Context("interp"), *arguments, **keywords)
 
 
-def test_reserved_names_and_optimisers_without_code_are_errors(tmp_path: Path) -> None:
+def test_a_block_is_saved_with_blocks_from_outside_that_its_body_uses(tmp_path: Path) -> None:
+    path, ctx = tmp_path / "m.safetensors", oc.Context("interp")
+    encoder, scale = oc.nn.dense(output=[3]), oc.param("scale", output=[3], input=[])
+    net = oc.op(lambda x: oc.nn.dense(scale * encoder(x), output=[2]))()
+    y = net(oc.tensor([1.0, 2.0]))
+    ctx.init_params(y)
+    oc.save(path, ctx, net)
+    assert set(oc.load(path, ctx, y).loaded) == set(y.params.keys())
+
+
+def test_reserved_names_and_optimizers_without_code_are_errors(tmp_path: Path) -> None:
     path, ctx = tmp_path / "m.safetensors", oc.Context("interp")
     w = oc.declare("w", output=[1])
     for name in ("__metadata__", "optimizer/w", ""):

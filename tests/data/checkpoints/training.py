@@ -4,7 +4,7 @@
     python training.py first FOLDER      N steps, then checkpoints in the folder
     python training.py second FOLDER     checkpoints of the folder, then N steps
 
-Prints, for each model, a digest of every bit of its parameters and of its optimiser's state.
+Prints, for each model, a digest of every bit of its parameters and of its optimizer's state.
 """
 
 from __future__ import annotations

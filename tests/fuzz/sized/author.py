@@ -270,7 +270,7 @@ class CaseAuthor:
         return self.random.choice(["batch", "output", "input"])
 
     def _rows(self) -> None:
-        """Add a softmax or a normalisation of rows."""
+        """Add a softmax or a normalization of rows."""
         name = self._pick()
         if self._is_integer(name):
             return

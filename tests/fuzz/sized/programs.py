@@ -148,7 +148,7 @@ class SizedCase:
 
     @property
     def updated(self) -> list[str]:
-        """The parameters that are updated: optimisers leave those without a gradient alone."""
+        """The parameters that are updated: optimizers leave those without a gradient alone."""
         return [] if self.training is None or self.training.rule == "none" else self.params
 
     @property

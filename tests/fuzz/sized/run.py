@@ -466,9 +466,9 @@ def run_many(seed: int, first: int, count: int, stop_after: int, *, reduce: bool
 
 
 def run_sanitized(seed: int, first: int, count: int, stop_after: int) -> int:
-    """Run cases in a process whose kernels the address and undefined-behaviour sanitizers watch.
+    """Run cases in a process whose kernels the address and undefined-behavior sanitizers watch.
 
-    Little is optimised there: the compiler takes several times as long with sanitizers.
+    Little is optimized there: the compiler takes several times as long with sanitizers.
     """
     compiler = shutil.which("gcc")
     if compiler is None:

@@ -1,6 +1,6 @@
 """Choose the kernels that run together, row by row, and the number of rows in a block.
 
-Neighbours in a plan are fused while their rows are the same: along the nodes that one writes and
+Neighbors in a plan are fused while their rows are the same: along the nodes that one writes and
 another one reads, the same axis runs over the same elements. The number of shared axes and the rows
 of a block are chosen so that the working set of one iteration stays in the nearest cache. Kernels
 whose nodes stay in a cache anyway are left alone.
@@ -39,7 +39,7 @@ enough to share among several threads.
 
 
 def group_rows(plan: nest_plan.NestPlan, target: Target) -> nest_plan.NestPlan:
-    """Group neighbouring kernels that run faster together, row by row."""
+    """Group neighboring kernels that run faster together, row by row."""
     blocks = target.thread_blocks
     if blocks is None:
         plan = recompute_matrices(

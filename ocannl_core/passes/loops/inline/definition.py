@@ -158,7 +158,7 @@ def build_definition(
     """Build the definition of a node by a top-level statement.
 
     Args:
-        analysed: The accesses of the original statement.
+        analyzed: The accesses of the original statement.
         stmt: The statement, with its operands inlined.
     """
     body = ir.Block(slice_writes(stmt, lambda written: written is node))

@@ -31,7 +31,7 @@ class TranslationUnit:
     Attributes:
         keys: The keys of the kernels in its table.
         text: The file.
-        loops: The loops that the compiler is to vectorise.
+        loops: The loops that the compiler is to vectorize.
         libraries: The libraries to link it with.
     """
 

@@ -36,7 +36,7 @@ _ARITHMETIC = (
     "-fwrapv",
 )
 """Every operation rounds on its own; errno and floating-point traps are unused. Integers
-wrap around: sums that change between signed and unsigned numbers GCC 12.2 vectorises wrongly.
+wrap around: sums that change between signed and unsigned numbers GCC 12.2 vectorizes wrongly.
 """
 _BASE = ("-std=gnu11", *_ARITHMETIC, "-fPIC", "-shared", "-w")
 _LEVELS_OF_CLANG = (
@@ -75,7 +75,7 @@ _LEVELS_OF_GCC = (
     ("-O3",),
     ("-O3",),
 )
-"""Optimisation levels for each kind of loops: where most of the text is vectors, the higher levels
+"""Optimization levels for each kind of loops: where most of the text is vectors, the higher levels
 take twice as long and improve nothing but the plain loops. Address strength reduction is done by
 the renderer where the text is vectors: in the compiler it takes a third of the time.
 Common-subexpression elimination moves constants of functions out of loops.
@@ -95,7 +95,7 @@ class Compiler:
 
     Attributes:
         command: The program and its first arguments. flags: The arguments before the files, the
-            same for all files. levels: The flags of the optimisation level for each kind of loops.
+            same for all files. levels: The flags of the optimization level for each kind of loops.
         linking: The arguments for libraries.
         version: Its name and version. origin: The place where it was chosen or found.
         vector_bytes: Width of the vector registers it may use.
@@ -134,7 +134,7 @@ class Compiler:
         Args:
             source: The file.
             target: The path of the object.
-            loops: The loops to vectorise; fewer compile faster.
+            loops: The loops to vectorize; fewer compile faster.
             libraries: The libraries to link it with.
             directory: The directory of both and of the compiler's temporary files, which it reaches
                 by its descriptor, so that no other path can be substituted; None for files
@@ -162,7 +162,7 @@ class UnfinishedError(Exception):
 
     Args:
         command: The compiler.
-        found: Its behaviour or its output, for the message.
+        found: Its behavior or its output, for the message.
     """
 
     def __init__(self, command: Sequence[str], found: str) -> None:
@@ -291,6 +291,8 @@ def _probe(chosen: CompilerCommand, arch: str) -> Compiler:
         # it forwards a store to the load of a later iteration at the same address, although vector
         # stores in between overlap it, as in a[i : i + 2] += b[i] for i = 0, 1, ...
         flags += ("-fno-predictive-commoning",)
+        # of pairs of numbers it drops a conversion to float32 and back: superword-level parallelism
+        flags += ("-fno-tree-slp-vectorize",)
     if "__x86_64__" in macros and vector_bytes >= 32:
         flags += (f"-mprefer-vector-width={8 * vector_bytes}",)
     units = units_of(macros.keys())

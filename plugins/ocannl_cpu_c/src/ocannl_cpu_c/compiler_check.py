@@ -94,7 +94,7 @@ class CheckKernel:
 @lru_cache(maxsize=len(CompilerVectorization))
 def check_kernels(loops: CompilerVectorization) -> tuple[CheckKernel, ...]:
     """Return the kernels for a kind of loops: for plain ones only reductions, since at the highest
-    level of optimisation a compiler takes three times as long, and others are checked as mixed
+    level of optimization a compiler takes three times as long, and others are checked as mixed
     loops.
     """
     if loops is CompilerVectorization.PLAIN:
@@ -104,7 +104,7 @@ def check_kernels(loops: CompilerVectorization) -> tuple[CheckKernel, ...]:
 
 @lru_cache(maxsize=len(CompilerVectorization))
 def check_unit(loops: CompilerVectorization) -> TranslationUnit:
-    """Return the file that defines the kernels, for a kind of loops to vectorise. It has one key:
+    """Return the file that defines the kernels, for a kind of loops to vectorize. It has one key:
     the kernels are loaded together.
     """
     file = file_of([each.text for each in check_kernels(loops)])

@@ -245,7 +245,7 @@ def _check_compiler(cache: DiskCache, kinds: Collection[CompilerVectorization]) 
         + "\n".join(wrong[:_SHOWN])
         + more,
         where=" ".join(compiler.flags),
-        fix="choose another compiler with OCANNL_CPU_C__CC=..., or less optimisation:\n"
+        fix="choose another compiler with OCANNL_CPU_C__CC=..., or less optimization:\n"
         f"OCANNL_CPU_C__CC='{command} -fno-tree-vectorize -fno-tree-loop-vectorize "
         "-fno-tree-slp-vectorize'",
     )

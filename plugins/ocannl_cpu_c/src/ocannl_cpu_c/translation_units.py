@@ -1,7 +1,7 @@
 """Division of kernels into translation units of about equal cost, one for each processor.
 
-Kernels that are rendered with vector types leave a compiler little to optimise, so they are
-compiled in files of their own at a lower level of optimisation, which takes half the time or less.
+Kernels that are rendered with vector types leave a compiler little to optimize, so they are
+compiled in files of their own at a lower level of optimization, which takes half the time or less.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def checked_loops(loops: CompilerVectorization) -> CompilerVectorization:
     """Return the kind of loops for which a compiler is checked before its code for a file runs.
 
     The check of mixed loops covers all kinds but plain ones. The defects that are known at the
-    highest level of optimisation are of sums, whose iterations depend on each other.
+    highest level of optimization are of sums, whose iterations depend on each other.
     """
     plain = CompilerVectorization.PLAIN
     return plain if loops is plain else CompilerVectorization.MIXED

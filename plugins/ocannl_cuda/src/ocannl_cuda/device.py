@@ -184,7 +184,7 @@ class CudaDevice:
         runs = ", ".join(dict.fromkeys(self._runs))
         recent = f" of {runs}," if runs else ""
         found, is_lost = f"device {self.ordinal}: {error}", self._is_lost()
-        where = where or f"some kernel{recent} since the last synchronisation"
+        where = where or f"some kernel{recent} since the last synchronization"
         kind = failure_in(str(error)) or (DeviceFailure.FAULT if is_lost else None)
         fix = "CUDA_LAUNCH_BLOCKING=1 waits for every kernel, and so names the one that fails"
         if kind is None:
@@ -425,7 +425,7 @@ _lock = threading.RLock()
 
 
 def device_of(target: Target) -> CudaDevice:
-    """Return the device of a target, which is initialised on first use.
+    """Return the device of a target, which is initialized on first use.
 
     Raises:
         LinkError: if this machine does not have it, or it cannot be used.

@@ -1,7 +1,7 @@
 """Descriptors of factors in shared memory, and the layout that they describe.
 
 A factor is an array of rows of 128 bytes. Its rows run along the terms, one for each cell, or
-across them: then a row has neighbouring cells of one term, and blocks of so many cells follow each
+across them: then a row has neighboring cells of one term, and blocks of so many cells follow each
 other. In eight rows, which begin at a multiple of 1024 bytes, the 16-byte chunks of row r are
 exchanged: chunk c is at place c XOR r. So threads, and the matrix units, read columns of chunks
 from different banks. PTX states the figures for `wgmma`, the driver's manual for tensor maps.

@@ -2,7 +2,7 @@
 // functions of shared objects, which the host compiler made of their CUDA C++.
 //
 // Work of a stream is queued, and runs when something waits for it, up to the point that is waited
-// for: a missing synchronisation shows as a wrong result. Copies and kernels must stay inside live
+// for: a missing synchronization shows as a wrong result. Copies and kernels must stay inside live
 // allocations. A lost context refuses every call. At exit the library writes what was left to the
 // file that CUDA_EMULATOR_REPORT names.
 //
@@ -429,7 +429,7 @@ static Block *block_of(Address address, size_t size) {
 }
 static Block *add_block(size_t size, Context *context, int is_host) {
   Block *block = calloc(1, sizeof *block);
-  // 256 bytes of alignment, and no byte more than was asked for: sanitisers see every overrun
+  // 256 bytes of alignment, and no byte more than was asked for: sanitizers see every overrun
   if (posix_memalign((void **)&block->start, 256, size)) abort();
   memset(block->start, 0xff, size);
   block->size = size, block->context = context, block->is_host = is_host, block->next = blocks;

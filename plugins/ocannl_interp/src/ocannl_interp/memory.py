@@ -24,7 +24,7 @@ from ocannl_core.backend_api.arithmetic import Number
 Array = np.ndarray[Any, Any]
 
 POISON_BYTE = 0xA5
-"""The value of every byte of uninitialised integers and words; such floats are NaN."""
+"""The value of every byte of uninitialized integers and words; such floats are NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ArrayBuffer:
 
 
 def undefined(info: NodeInfo) -> Array:
-    """Return new memory as a flat array of values that mark uninitialised cells."""
+    """Return new memory as a flat array of values that mark uninitialized cells."""
     if info.dtype.is_float:
         return np.full(info.size, np.nan, info.dtype.numpy)
     return np.full(info.nbytes, POISON_BYTE, np.uint8).view(info.memory_numpy)
@@ -93,5 +93,5 @@ def cell(dtype: DType, cells: str, offset: str) -> str | None:
 
 
 def poison(dtype: DType) -> Number:
-    """Return the value of an uninitialised scalar variable."""
+    """Return the value of an uninitialized scalar variable."""
     return reader(dtype)(undefined(NodeInfo(dtype, (1,))), 0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx
@@ -249,10 +249,26 @@ class _Saver:
                 fix=f'outputs={{"{min(both)}_after": ...}}',
             )
 
+    def _origin(self, index: StaticIndex) -> Callable[[Emitter], str]:
+        """Return a function that emits an index: of an extent the size of an axis of an input, if
+        one has it; else an input of its name.
+        """
+        if isinstance(index, StaticExtent):
+            for value in self.ports.values():
+                if index in value.sizes:
+                    axis = value.sizes.index(index)
+                    return lambda emit: emit("Shape", value.name, start=axis, end=axis + 1)
+        if index not in self.indices:
+            self.indices[index] = self.names.unique(index.name)
+        name = self.indices[index]
+        if isinstance(index, StaticExtent):
+            return lambda emit: emit.unsqueeze(name, [0], 0)
+        return lambda emit: name
+
     def model(self) -> tuple[onnx.ModelProto, dict[str, Array]]:
         """Return the model without the cells of initializers, and these by name."""
         library = Library(self.opset)
-        emit = Emitter(self.names, self.opset, _Origins(self), library)
+        emit = Emitter(self.names, self.opset, self._origin, library)
         source = TranslatedProgram(self.program, self.tensors, self._stored(), self.load)
         translation = Translation(source, emit)
         for name, tensor in self.inputs.items():
@@ -359,35 +375,6 @@ class _Saver:
             fix="ctx.init_params(y), then ocannl_onnx.save(path, y, inputs, ctx); or name the "
             "tensor among the inputs",
         )
-
-
-class _Origins(Mapping[StaticIndex, Any]):
-    """The values of indices and extents: of an extent the size of an axis of an input, if one has
-    it; else inputs of their names.
-    """
-
-    def __init__(self, saver: _Saver) -> None:
-        self.saver = saver
-
-    def __getitem__(self, index: StaticIndex) -> Any:
-        saver = self.saver
-        if isinstance(index, StaticExtent):
-            for value in saver.ports.values():
-                if index in value.sizes:
-                    axis = value.sizes.index(index)
-                    return lambda emit: emit("Shape", value.name, start=axis, end=axis + 1)
-        if index not in saver.indices:
-            saver.indices[index] = saver.names.unique(index.name)
-        name = saver.indices[index]
-        if isinstance(index, StaticExtent):
-            return lambda emit: emit.unsqueeze(name, [0], 0)
-        return lambda emit: name
-
-    def __iter__(self) -> Iterator[StaticIndex]:
-        return iter(self.saver.indices)
-
-    def __len__(self) -> int:
-        return len(self.saver.indices)
 
 
 def _write(

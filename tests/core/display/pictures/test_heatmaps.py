@@ -41,13 +41,13 @@ def test_matrices_stand_side_by_side_on_one_scale() -> None:
 """)
 
 
-def test_negative_numbers_have_other_marks_and_colours() -> None:
+def test_negative_numbers_have_other_marks_and_colors() -> None:
     assert str(oc.heatmap([[-1.0, 0.0, 0.5]])) == "-@  +="
     colors = [each["fill"] for each in rectangles(oc.heatmap([[-1.0, 0.0, 1.0]]))]
     assert colors == [SIGNED[0], SIGNED[-1]]  # 0 is white, as the paper
 
 
-def test_neighbours_of_one_shade_are_one_rectangle() -> None:
+def test_neighbors_of_one_shade_are_one_rectangle() -> None:
     first, second = rectangles(oc.heatmap([[1.0, 1.0, 0.0, 0.5]]))
     assert float(first["width"]) == 2 * float(second["width"])
     assert (first["fill"], second["fill"]) == (SHADES[-1], SHADES[32])

@@ -91,7 +91,7 @@ INDEPENDENT: dict[str, Callable[[], For]] = {
         inner(Store(A, (affine([(8, I), (1, J)]), FixedIndex(0)), ONE))
     ),
     "backwards": lambda: outer(Store(A, (affine([(-1, I)], 63), j), ONE)),
-    "neighbours in the same block": lambda: outer(
+    "neighbors in the same block": lambda: outer(
         Store(A, (times(2), FixedIndex(0)), load(A, times(2, offset=1), FixedIndex(0)))
     ),
     "a static index beside": lambda: outer(Store(A, (affine([(1, I), (1, STEP)]), j), ONE)),

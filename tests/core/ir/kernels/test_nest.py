@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ocannl_core.ir.indexing import VarIndex, affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.loops.nodes import (
     AxisKind,
     Binary,

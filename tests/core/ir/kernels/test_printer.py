@@ -6,8 +6,9 @@ from inline_snapshot import snapshot
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import StaticIndex, fresh_var
-from ocannl_core.ir.kernels.nest import LoopAxis, kernel_nest
+from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import HostCall, Plan, kernel_of
 from ocannl_core.ir.kernels.printer import to_text
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.loops.nodes import LocalRead, Ternary
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.testing.parser.loops import parse

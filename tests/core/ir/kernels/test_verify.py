@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import StaticIndex, VarIndex, affine, fresh_var
-from ocannl_core.ir.kernels.nest import Reduction, kernel_nest
+from ocannl_core.ir.kernels.nest import Reduction
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import HostCall, kernel_of
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
 from ocannl_core.ir.loops.nodes import (

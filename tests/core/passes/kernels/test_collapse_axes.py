@@ -19,7 +19,8 @@ from ocannl_core.ir.indexing import (
     row_major,
     value_of,
 )
-from ocannl_core.ir.kernels.nest import KernelNest, kernel_nest
+from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.passes.kernels.collapse_axes import collapsed
 from ocannl_core.testing.parser.loops import parse
@@ -100,7 +101,7 @@ def test_rows_that_share_numbers_of_a_column_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("load", ["x[i, j + 1]", "x[2*i, j]", "x[j, i]", "x[i, 0]"])
-def test_cells_that_are_no_neighbours_stay_apart(load: str) -> None:
+def test_cells_that_are_no_neighbors_stay_apart(load: str) -> None:
     text = f"""x: float32[9, 9], y: float32[3, 5]):
     for i in range(3):
         for j in range(5):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import kernel_nest
+from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.printer import to_text
 from ocannl_core.ir.loops.nodes import (
@@ -140,7 +140,7 @@ def test_loops_are_distributed_among_their_nests() -> None:
         ("y[i, j] = exp(x[i, j])", "y[i, j] = y[7 - i, 0]"),
         ("y[0, j] = exp(x[i, j])", "y[i, j] = x[i, j]"),
     ],
-    ids=["which compilers vectorise", "read from another row", "written in every row"],
+    ids=["which compilers vectorize", "read from another row", "written in every row"],
 )
 def test_other_loops_stay_together(first: str, second: str) -> None:
     plan = rows(first, second)

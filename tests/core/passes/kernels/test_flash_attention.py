@@ -189,8 +189,8 @@ MASKS = {
 
 
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("is_sanitised", [False, True])
-def test_scores_of_minus_infinity_have_no_weight(name: str, is_sanitised: bool) -> None:
+@pytest.mark.parametrize("is_sanitized", [False, True])
+def test_scores_of_minus_infinity_have_no_weight(name: str, is_sanitized: bool) -> None:
     """A row of nothing else has weights 0 by softmax; the plain quotient is no number there."""
     random = np.random.default_rng(0)
     x, y = (random.normal(size=(n, 4)).astype(np.float32) for n in (6, 20))
@@ -200,7 +200,7 @@ def test_scores_of_minus_infinity_have_no_weight(name: str, is_sanitised: bool) 
         b = oc.placeholder("b", batch=[20], output=[4])
         mask = oc.placeholder("mask", batch=[6], output=[20])
         scores = oc.where(mask, oc.einsum("s|d; t|d => s|t", a, b), -math.inf)
-        if is_sanitised:
+        if is_sanitized:
             weights = oc.softmax(scores, logic="...|... => ...|0")
         else:
             greatest = oc.stop_gradient(oc.einmax("...|... => ...|0", scores))
@@ -216,7 +216,7 @@ def test_scores_of_minus_infinity_have_no_weight(name: str, is_sanitised: bool) 
     before = interp.run(program, arrays)[result]
     after = interp.run(program, arrays, (), lambda plan, _: planned(program))[result]
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6, equal_nan=True)
-    assert np.isnan(after).any() == (name == "whole rows" and not is_sanitised)
+    assert np.isnan(after).any() == (name == "whole rows" and not is_sanitized)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -1,4 +1,4 @@
-"""Joining fills and neighbours: fewer kernels, the same bits."""
+"""Joining fills and neighbors: fewer kernels, the same bits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_fill_stays_where_cells_beyond_the_sum_need_it() -> None:
     assert len(kernels(draft, Fill(c, 0.0), loop(I, 4, loop(K, 6, update)))) == 2
 
 
-def test_a_neighbour_that_reads_other_cells_waits() -> None:
+def test_a_neighbor_that_reads_other_cells_waits() -> None:
     draft = Draft("shift")
     a, b, c = (draft.node(name, float32, 6) for name in "abc")
     copy = draft.store(b, I, value=draft.load(a, I))
@@ -88,7 +88,7 @@ def test_a_kernel_that_overwrites_cells_of_other_iterations_is_not_fused() -> No
     assert len(kernels(draft, loop(I, 5, shifted), loop(J, 5, overwrite))) == 2
 
 
-def test_a_neighbour_over_another_domain_waits() -> None:
+def test_a_neighbor_over_another_domain_waits() -> None:
     draft = Draft("domains")
     a, b = draft.node("a", float32, 6), draft.node("b", float32, 6)
     first = draft.accumulate(a, I, op=BinaryOp.MUL, value=draft.load(b, I))

@@ -23,7 +23,7 @@ BLOCKS = ThreadBlocks(256, 64, 1 << 15, subgroup=32, processors=2, vector_bytes=
 
 
 def rows(value: str, cells: int = 512) -> str:
-    """Return a program that normalises powers of rows: nests read twice cells that threads may keep."""
+    """Return a program that normalizes powers of rows: nests read twice cells that threads may keep."""
     return f"""\
 routine rows(a: float32[40, {cells}], c: float32[40, {cells}]):
     routine powers: float32[40, {cells}]

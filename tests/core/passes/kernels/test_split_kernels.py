@@ -110,7 +110,7 @@ def test_memory_of_a_kernel_stays_with_its_uses() -> None:
     assert found[0].arguments == (C,)
 
 
-def test_memory_that_neighbouring_blocks_allocate_is_allocated_once() -> None:
+def test_memory_that_neighboring_blocks_allocate_is_allocated_once() -> None:
     uses = Fill(T, 0.0), copy(C, load(T))
     block = Block((Allocate(T, Scope.KERNEL), *uses))
     (found,) = nests(block, block)
@@ -123,7 +123,7 @@ def test_a_variable_stays_with_its_uses() -> None:
     assert [len(nest.body.stmts) for nest in found] == [4, 1]
 
 
-def test_neighbouring_statements_without_loops_share_a_kernel() -> None:
+def test_neighboring_statements_without_loops_share_a_kernel() -> None:
     found = nests(cell(A), Remark("then"), cell(B), copy(C, ONE), cell(A, at=1), cell(B, at=1))
     assert [len(nest.body.stmts) for nest in found] == [2, 1, 2]
     assert found[0].title == "then (writes a, b)"

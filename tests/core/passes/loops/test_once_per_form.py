@@ -146,6 +146,15 @@ def test_each_layer_keeps_its_remark_and_has_scalars_of_its_own() -> None:
     verify(found)
 
 
+def test_a_pass_that_removes_remarks_keeps_the_statements_beside_them() -> None:
+    def without_remarks(program: LoopProgram) -> LoopProgram:
+        kept = (stmt for stmt in program.body.stmts if not isinstance(stmt, Remark))
+        return replace(program, body=Block(tuple(kept)))
+
+    found = run_local(layers(3), [LocalPass("remove remarks", without_remarks)])
+    assert to_text(found) == to_text(without_remarks(layers(3)))
+
+
 def test_a_program_without_changes_is_returned_itself() -> None:
     program = simplify(layers(3))
     assert run_local(program, [LocalPass("simplify", simplify)]) is program

@@ -1,4 +1,4 @@
-"""Iterations of repetitions are optimised as programs of their own."""
+"""Iterations of repetitions are optimized as programs of their own."""
 
 from __future__ import annotations
 

@@ -242,8 +242,10 @@ def test_a_timeline_has_stages_kernels_and_copies(tmp_path: Path) -> None:
 
 def test_a_timeline_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     timeline.use(str(tmp_path / "missing" / "trace.json"))
-    with pytest.raises(oc.SettingsError, match="timeline names a file"):
+    with pytest.raises(oc.SettingsError, match="timeline names a file") as caught:
         timeline.write()
+    assert caught.value.found == "No such file or directory"
+    assert caught.value.where.endswith("missing/trace.json'")
 
 
 def test_nothing_is_recorded_by_default() -> None:

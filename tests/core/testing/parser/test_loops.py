@@ -151,7 +151,7 @@ def test_every_program_is_read_back(example: Example) -> None:
 
 
 @given(st.one_of(loop_programs(), chain_programs()))
-def test_every_optimised_program_is_read_back(example: Example) -> None:
+def test_every_optimized_program_is_read_back(example: Example) -> None:
     program = example.program
     for transform in (simplify, eliminate_common_subexpressions, hoist_invariants, contract_to_fma):
         program = transform(program)

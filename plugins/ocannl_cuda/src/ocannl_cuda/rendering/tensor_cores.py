@@ -59,7 +59,7 @@ class _Operand:
 
     Attributes:
         node: The array.
-        steps: The distance in memory between neighbouring iterations of each loop.
+        steps: The distance in memory between neighboring iterations of each loop.
         offset: The constant part of the position.
     """
 
@@ -85,7 +85,7 @@ class _Stride:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The places of a small matrix in memory. Its rows need not be equally far apart: neighbouring
+    """The places of a small matrix in memory. Its rows need not be equally far apart: neighboring
     columns of an instruction may belong to different tiles.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Rendering of WGMMA: a TMA multistage pipeline with specialised warps, on persistent blocks.
+"""Rendering of WGMMA: a TMA multistage pipeline with specialized warps, on persistent blocks.
 
     for tile in blocks:                       if this thread is of the warps that copy:
       for k in stages:                          for tile, k: wait until stage k is free;

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _keys_of_cubic(ratio: Any, a: float) -> list[Any]:
-    """Return the weights of Keys' cubic convolution for four neighbours."""
+    """Return the weights of Keys' cubic convolution for four neighbors."""
     far, near = ratio + 1, 1 - ratio
     return [
         ((a * far - 5 * a) * far + 8 * a) * far - 4 * a,
@@ -541,11 +541,11 @@ def _selected_at_run_time(
     return found.value(node, oc.stack([of_batch, of_class, box], axis=1), 0)
 
 
-def _overlap(a: Array, b: Array, is_centred: int) -> float:
+def _overlap(a: Array, b: Array, is_centered: int) -> float:
     """Return the intersection of two boxes over their union."""
 
     def bounds(box: Array) -> tuple[float, float, float, float]:
-        if is_centred:
+        if is_centered:
             x, y, w, h = map(float, box)
             return y - h / 2, x - w / 2, y + h / 2, x + w / 2
         y0, x0, y1, x1 = map(float, box)

@@ -57,10 +57,10 @@ def batch_normalization(
 @operator("InstanceNormalization")
 def instance_normalization(node: Node, x: Value, scale: Value, bias: Value) -> Value:
     axes = tuple(range(2, x.rank))
-    centred = node.sized(x.tensor - oc.mean(x.tensor, axis=axes, keepdims=True), x.shape)
-    squares = node.sized(centred * centred, x.shape)
+    centered = node.sized(x.tensor - oc.mean(x.tensor, axis=axes, keepdims=True), x.shape)
+    squares = node.sized(centered * centered, x.shape)
     root = oc.sqrt(oc.mean(squares, axis=axes, keepdims=True) + node.attr("epsilon", 1e-5))
-    result = _channels(x, scale.tensor) * centred / root + _channels(x, bias.tensor)
+    result = _channels(x, scale.tensor) * centered / root + _channels(x, bias.tensor)
     return moved(x, node.sized(result, x.shape))
 
 
@@ -72,9 +72,9 @@ def group_normalization(node: Node, x: Value, scale: Value, bias: Value) -> Valu
     cells = oc.cast(
         reshaped(x.tensor, [x.shape[0], groups, math.prod(x.shape[1:]) // groups]), "float32"
     )
-    centred = cells - oc.mean(cells, axis=-1, keepdims=True)
-    variance = oc.mean(centred * centred, axis=-1, keepdims=True)
-    normal = reshaped(centred / oc.sqrt(variance + node.attr("epsilon", 1e-5)), x.shape)
+    centered = cells - oc.mean(cells, axis=-1, keepdims=True)
+    variance = oc.mean(centered * centered, axis=-1, keepdims=True)
+    normal = reshaped(centered / oc.sqrt(variance + node.attr("epsilon", 1e-5)), x.shape)
     if node.version < 21:  # one number for each group
         per = channels // groups
         gain = oc.repeat(scale.tensor, per, 0)
@@ -89,11 +89,11 @@ def group_normalization(node: Node, x: Value, scale: Value, bias: Value) -> Valu
 def layer_normalization(node: Node, x: Value, scale: Value, bias: Value | None = None) -> Any:
     cells, axes, kept = _rows(node, x)
     mean = node.sized(oc.mean(cells, axis=axes, keepdims=True), kept)
-    centred = node.sized(cells - mean, x.shape)
-    squares = node.sized(centred * centred, x.shape)
+    centered = node.sized(cells - mean, x.shape)
+    squares = node.sized(centered * centered, x.shape)
     variance = oc.mean(squares, axis=axes, keepdims=True)
     inverse = node.sized(oc.reciprocal(oc.sqrt(variance + node.attr("epsilon", 1e-5))), kept)
-    result = oc.cast(centred * inverse, x.format.carrier) * scale.tensor
+    result = oc.cast(centered * inverse, x.format.carrier) * scale.tensor
     if bias is not None:
         result = result + bias.tensor
     return moved(x, node.sized(result, x.shape)), mean, inverse
@@ -144,7 +144,7 @@ def lp_normalization(node: Node, x: Value) -> Value:
 @operator("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(node: Node, x: Value) -> Value:
     axes = tuple(node.attr("axes", (0, 2, 3)))
-    centred = x.tensor - oc.mean(x.tensor, axis=axes, keepdims=True)
+    centered = x.tensor - oc.mean(x.tensor, axis=axes, keepdims=True)
     return moved(
-        x, centred / (oc.sqrt(oc.mean(centred * centred, axis=axes, keepdims=True)) + 1e-9)
+        x, centered / (oc.sqrt(oc.mean(centered * centered, axis=axes, keepdims=True)) + 1e-9)
     )

@@ -1,4 +1,4 @@
-"""Quantised operators: integers with a scale and a zero point."""
+"""Quantized operators: integers with a scale and a zero point."""
 
 from __future__ import annotations
 

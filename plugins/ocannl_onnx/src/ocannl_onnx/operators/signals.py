@@ -180,15 +180,15 @@ def mel_weight_matrix(
     )
     result = np.zeros((spectrum, int(count)))
     for k in range(int(count)):
-        left, centre, right = places[k : k + 3]
-        if centre == left:
-            result[centre, k] = 1
+        left, center, right = places[k : k + 3]
+        if center == left:
+            result[center, k] = 1
         else:
-            rising = np.arange(left, centre + 1)
-            result[rising, k] = (rising - left) / (centre - left)
-        if right > centre:
-            falling = np.arange(centre, right)
-            result[falling, k] = (right - falling) / (right - centre)
+            rising = np.arange(left, center + 1)
+            result[rising, k] = (rising - left) / (center - left)
+        if right > center:
+            falling = np.arange(center, right)
+            result[falling, k] = (right - falling) / (right - center)
     return Value.of_array(result.astype(target.numpy), target)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,8 +142,8 @@ class Emitter:
     Attributes:
         owners: The applications of blocks around the nodes that follow.
         opset: The version of the operator set.
-        origins: For each index a function that emits its value as one int64 number; for an extent,
-            as an array of one.
+        origin: Returns for an index a function that emits its value as one int64 number; for an
+            extent, as an array of one.
         library: The functions of the file.
         hint: The name from which names of values are made.
     """
@@ -152,12 +152,12 @@ class Emitter:
         self,
         names: UniqueNames,
         opset: int,
-        origins: Mapping[StaticIndex, Callable[[Emitter], str]],
+        origin: Callable[[StaticIndex], Callable[[Emitter], str]],
         library: Library,
     ) -> None:
         self.names = names
         self.opset = opset
-        self.origins = origins
+        self.origin = origin
         self.library = library
         self.hint = ""
         self.nodes: list[OwnedNode] = []
@@ -258,7 +258,7 @@ class Emitter:
         """Return a size as an array of one int64 number."""
         if isinstance(size, int):
             return self.constant([size])
-        return self.once(("size", size), lambda: self.origins[size](self))
+        return self.once(("size", size), lambda: self.origin(size)(self))
 
     def shape(self, sizes: Sequence[Size]) -> str:
         """Return sizes as an array of int64 numbers."""
@@ -272,7 +272,7 @@ class Emitter:
         """Return the value of an index as one int64 number without axes."""
         if isinstance(index, StaticExtent):
             return self("Squeeze", self.size(index))
-        return self.origins[index](self)
+        return self.origin(index)(self)
 
     def reshape(self, name: str, sizes: Sequence[Size]) -> str:
         """Return a value with other axes, of which one size may follow from the others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -226,9 +226,12 @@ class Translation(Values):
         carried = [node for node in targets(leaf) if node not in rows]
         initial = [self.value(node) for node in carried]
         starts = [emit.materialized(each) for each in initial]
-        body = Emitter(emit.names, emit.opset, emit.origins, emit.library)
         t = emit.names.unique(leaf.index.name)
-        body.origins = {**emit.origins, leaf.index: lambda _: t}
+
+        def origin(index: StaticIndex) -> Callable[[Emitter], str]:
+            return emit.origin(index) if index != leaf.index else lambda _: t
+
+        body = Emitter(emit.names, emit.opset, origin, emit.library)
         inside = Translation(self.source, body, self)
         inside.rows = rows
         before = [emit.names.unique(f"{node.name}_before") for node in carried]

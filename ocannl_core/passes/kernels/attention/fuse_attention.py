@@ -13,11 +13,11 @@ from ocannl_core.ir.loops.traverse import locals_of, map_expr, nodes_of, substit
 from ocannl_core.ir.matrix_units import MatrixInstruction
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target
+from ocannl_core.passes.kernels.attention.attention_kernel import emit_attention
+from ocannl_core.passes.kernels.attention.attention_tiles import choose_tile
+from ocannl_core.passes.kernels.attention.backward import BackwardSteps, find_backward
+from ocannl_core.passes.kernels.attention.recognize_attention import TracedAttention, attentions_at
 from ocannl_core.passes.kernels.defining_stores import DefiningStore, DefiningStores
-from ocannl_core.passes.kernels.rows.attention_kernel import emit_attention
-from ocannl_core.passes.kernels.rows.attention_tiles import choose_tile
-from ocannl_core.passes.kernels.rows.backward import BackwardSteps, find_backward
-from ocannl_core.passes.kernels.rows.recognize_attention import TracedAttention, attentions_at
 from ocannl_core.schedule.cost_model import is_cheap, is_faster_to_recompute
 from ocannl_core.schedule.machine_model import PRODUCTS_PER_BYTE, TILE_PRODUCTS_PER_BYTE
 from ocannl_core.schedule.rules.unit_choice import find_unit

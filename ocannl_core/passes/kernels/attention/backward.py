@@ -31,10 +31,16 @@ from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Sto
 from ocannl_core.ir.loops.traverse import free_variables, locals_of, substitute_in_expr
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.passes.kernels.attention.fused_attention import Product, factors_of, joined
+from ocannl_core.passes.kernels.attention.recognize_attention import TracedAttention, attentions_at
+from ocannl_core.passes.kernels.attention.trace import (
+    NoAttentionError,
+    Sides,
+    Trace,
+    is_sum,
+    sides_of,
+)
 from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
-from ocannl_core.passes.kernels.rows.flash_attention import Product, factors_of, joined
-from ocannl_core.passes.kernels.rows.recognize_attention import TracedAttention, attentions_at
-from ocannl_core.passes.kernels.rows.trace import NoAttentionError, Sides, Trace, is_sum, sides_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.rows.attention_thread import Arrays, AttentionThread, unrolled
-from ocannl_core.passes.kernels.rows.flash_attention import (
+from ocannl_core.passes.kernels.attention.attention_thread import Arrays, AttentionThread, unrolled
+from ocannl_core.passes.kernels.attention.fused_attention import (
     FusedAttention,
     Sum,
     exponential_of,
@@ -20,7 +20,7 @@ from ocannl_core.passes.kernels.rows.flash_attention import (
     replaced_score,
     where,
 )
-from ocannl_core.passes.kernels.rows.tile_copies import Side, TileCopies
+from ocannl_core.passes.kernels.attention.tile_copies import Side, TileCopies
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def find_vector_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> 
 
 
 def vector_axis_candidates(model: ReductionModel) -> list[str]:
-    """Return the axes that may be vectorised, in the order of their cycles."""
+    """Return the axes that may be vectorized, in the order of their cycles."""
     least = {name: 2 for name in model.output_axes if model.has_vector_epilogue}
     least |= dict.fromkeys(model.reduced_axes, 2 if model.has_vector_epilogue else model.lanes)
     return sorted((each for each in least if model.extents[each] >= least[each]), key=model.cycles)

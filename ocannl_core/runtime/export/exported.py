@@ -292,7 +292,7 @@ def _view(memory: Any, tensor: Any, dims: tuple[int, ...]) -> Any:
         return memory
     nbytes = prod(dims) * size
     letter = _FORMATS.get(tensor.format.decode(), {1: "B", 2: "H", 4: "I", 8: "Q"}.get(size, "B"))
-    return memory[:nbytes].cast(letter, dims) if dims else memory[:nbytes].cast(letter)
+    return memory[:nbytes].cast(letter, dims)
 
 
 def _view_of(function: str, tensor: Any, given: Any) -> memoryview:

@@ -38,18 +38,18 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.passes.kernels.rows.attention_thread import (
+from ocannl_core.passes.kernels.attention.attention_thread import (
     Arrays,
     AttentionThread,
     scores_of,
     unrolled,
     weighted_sums,
 )
-from ocannl_core.passes.kernels.rows.attention_tiles import AttentionTile, shared_arrays
-from ocannl_core.passes.kernels.rows.flash_attention import FusedAttention, inside_or, replaced
-from ocannl_core.passes.kernels.rows.masks import CausalMask, causal_mask
-from ocannl_core.passes.kernels.rows.online_softmax import LEAST, Invariants, OnlineSoftmax
-from ocannl_core.passes.kernels.rows.tile_copies import Side, TileCopies
+from ocannl_core.passes.kernels.attention.attention_tiles import AttentionTile, shared_arrays
+from ocannl_core.passes.kernels.attention.causal_mask import CausalMask, causal_mask
+from ocannl_core.passes.kernels.attention.fused_attention import FusedAttention, inside_or, replaced
+from ocannl_core.passes.kernels.attention.online_softmax import LEAST, Invariants, OnlineSoftmax
+from ocannl_core.passes.kernels.attention.tile_copies import Side, TileCopies
 from ocannl_core.schedule.apply.vector_accesses import is_vector, vector_iterations
 
 _DIGIT = 4

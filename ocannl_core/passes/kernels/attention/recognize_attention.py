@@ -19,15 +19,14 @@ from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
-from ocannl_core.passes.kernels.rows.flash_attention import (
+from ocannl_core.passes.kernels.attention.fused_attention import (
     FusedAttention,
     Invariant,
     Sum,
     replaced,
     replaced_score,
 )
-from ocannl_core.passes.kernels.rows.trace import (
+from ocannl_core.passes.kernels.attention.trace import (
     NoAttentionError,
     Sides,
     Trace,
@@ -35,6 +34,7 @@ from ocannl_core.passes.kernels.rows.trace import (
     last_stores,
     sides_of,
 )
+from ocannl_core.passes.kernels.defining_stores import DefiningStores, is_plain
 
 _MOST_PRODUCTS = 2
 """The products that an attention recomputes, at most: each has two tiles in shared memory."""

@@ -26,8 +26,7 @@ from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Sto
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import Kind
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.defining_stores import DefiningStore, DefiningStores
-from ocannl_core.passes.kernels.rows.flash_attention import (
+from ocannl_core.passes.kernels.attention.fused_attention import (
     Product,
     RowMaximum,
     Sum,
@@ -36,6 +35,7 @@ from ocannl_core.passes.kernels.rows.flash_attention import (
     joined,
     replaced_score,
 )
+from ocannl_core.passes.kernels.defining_stores import DefiningStore, DefiningStores
 
 
 class NoAttentionError(Exception):

@@ -29,9 +29,9 @@ from ocannl_core.ir.loops.unit_products import product_nest
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
-from ocannl_core.passes.kernels.rows.attention_tiles import AttentionTile
-from ocannl_core.passes.kernels.rows.flash_attention import FusedAttention
-from ocannl_core.passes.kernels.rows.tile_copies import Side
+from ocannl_core.passes.kernels.attention.attention_tiles import AttentionTile
+from ocannl_core.passes.kernels.attention.fused_attention import FusedAttention
+from ocannl_core.passes.kernels.attention.tile_copies import Side
 from ocannl_core.schedule.machine_model import WALK_TERMS
 
 

@@ -20,6 +20,7 @@ from ocannl_core.codegen.export import header as c_header
 from ocannl_core.codegen.export.exported_dialect import INSTRUCTION_FUNCTIONS, exported_dialect
 from ocannl_core.codegen.export.model import (
     ALIGNMENT,
+    INNER_NAMES,
     LEAST,
     MOST,
     ExportedFunction,
@@ -28,6 +29,7 @@ from ocannl_core.codegen.export.model import (
     IndexArgument,
     Role,
     aligned,
+    argument,
 )
 from ocannl_core.codegen.text.routine_source import Launch, RoutineSource, RunStep
 from ocannl_core.compile.memory_plan import memory_plan
@@ -43,9 +45,9 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.ir.serialization.safetensors import StoredArray, header_bytes, layout
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime import values
+from ocannl_core.runtime.export.webassembly import compile_wasm
 from ocannl_core.runtime.store import BufferStore
 from ocannl_core.runtime.target_code import described_target
-from ocannl_core.runtime.webassembly import compile_wasm
 
 if TYPE_CHECKING:
     from ocannl_core.codegen.dialect import Dialect
@@ -75,12 +77,6 @@ _RESERVED = frozenset(
     )
 )
 """Words of C and C++, and macros of common headers, for which no tensor is named."""
-
-_OWN_NAMES = re.compile(
-    r"s|state|head|failed|dims|strides|arrays|indices|step\d+|weights\d*|state_bytes|weights_bytes|"
-    r"fingerprint|memcpy|memset|is_valid|move_cells|share|k_[0-9a-f]{16}(_part)?"
-)
-"""Names inside of exported functions, which no argument has."""
 
 _MACROS = re.compile(
     "EOF|I|INFINITY|NAN|NULL|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)|(M|FE|FLT|DBL|LDBL|FP)_[A-Z0-9_]+"
@@ -219,7 +215,7 @@ class _Exporter:
         for name in (prefix, *functions, *joined):
             _check_identifier(name)
         for name in joined:  # in capitals as the macros of the file, or as a function of its own
-            if name.isupper() or _OWN_NAMES.fullmatch(name):
+            if name.isupper() or INNER_NAMES.fullmatch(name):
                 raise UsageError(
                     "Functions in C have the names of the file and of the routine, which are no "
                     "names of the file itself.",
@@ -597,10 +593,10 @@ class _Names:
         if self._is_macro(wanted):
             wanted = wanted.lower()
         found, number = wanted, 1
-        while found.lower() in self._given or _OWN_NAMES.fullmatch(found.lower()):
+        while not self._given.isdisjoint(spellings := {found.lower(), argument(found.lower())}):
             number += 1
             found = f"{wanted}_{number}"
-        self._given.add(found.lower())
+        self._given |= spellings
         return found
 
     def _is_macro(self, name: str) -> bool:
@@ -619,7 +615,7 @@ def _own_name(name: str, names: _Names) -> str:
     if free != name:
         raise UsageError(
             "The arguments of exported functions have different names, also apart from case, and "
-            "none of a variable or a function inside of the file.",
+            "none of a function of the processor.",
             found=repr(name),
             fix=f'another name, such as "{free}"',
         )

@@ -17,7 +17,7 @@ from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.matrix_units import Digit, MatrixInstruction
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.passes.kernels.rows.flash_attention import FusedAttention
+from ocannl_core.passes.kernels.attention.fused_attention import FusedAttention
 from ocannl_core.schedule import machine_model as machine
 from ocannl_core.schedule.rules.block_tiles import fused
 from ocannl_core.schedule.rules.tensor_core_schedules import TensorCoreTile, find_tensor_core_tile
@@ -29,7 +29,7 @@ _TILE_ROWS, _TILE_COLUMNS = (2, 1), (8, 4, 2)
 """The same in tiles of an instruction."""
 _VECTOR = 16
 """The bytes that shared memory serves for a thread at once; rows in it are odd numbers of them
-apart, so that neighbouring rows begin in different banks.
+apart, so that neighboring rows begin in different banks.
 """
 
 
@@ -37,7 +37,7 @@ apart, so that neighbouring rows begin in different banks.
 class AttentionTile:
     """The tile of scores that a thread block has at a time.
 
-    The threads with the same rows are neighbours; neighbouring threads have neighbouring columns.
+    The threads with the same rows are neighbors; neighboring threads have neighboring columns.
     """
 
     threads: tuple[int, int]
@@ -47,7 +47,7 @@ class AttentionTile:
     """The rows from one row of a thread to the next."""
     columns: int
     column_lanes: int
-    """The neighbouring columns of a thread."""
+    """The neighboring columns of a thread."""
     cells: int
     """Its cells of each row of the second product."""
     lanes: int
@@ -259,7 +259,7 @@ def _held_registers(attention: FusedAttention, rows: int, columns: int, cells: i
 
 
 def _lanes(attention: FusedAttention, nodes: NodeInfos, blocks: ThreadBlocks, cells: int) -> int:
-    """Return the neighbouring cells of a row that a thread stores at once."""
+    """Return the neighboring cells of a row that a thread stores at once."""
     sizes = [nodes[store.node].dtype.nbytes for store in attention.epilogue]
     sizes += [
         nodes[each.node].dtype.nbytes

@@ -42,7 +42,7 @@ class ObjectSizes:
 
 
 def object_sizes(source: Path, processor: str) -> ObjectSizes | None:
-    """Return the sizes of an exported C file for a processor, optimised for size, without those of
+    """Return the sizes of an exported C file for a processor, optimized for size, without those of
     functions of libraries; None without the package `ziglang`, or for another processor.
 
     Raises:

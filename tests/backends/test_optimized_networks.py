@@ -1,6 +1,6 @@
-"""Random code of several routines gives the same bits with and without the optimiser.
+"""Random code of several routines gives the same bits with and without the optimizer.
 
-Without the optimiser nothing is inlined and everything is kept on the device, so that later
+Without the optimizer nothing is inlined and everything is kept on the device, so that later
 routines read the results of earlier ones; with it they compute these again, or are refused.
 """
 
@@ -160,7 +160,7 @@ class PlanRun:
         try:
             result = action()
         except oc.LinkError:
-            assert self.allowed is None, "refused without the optimiser and admitted with it"
+            assert self.allowed is None, "refused without the optimizer and admitted with it"
             self.admitted.append(False)
             return None
         self.admitted.append(True)
@@ -204,7 +204,7 @@ def _cells(context: oc.Context, tensor: oc.Tensor) -> Array | None:
     suppress_health_check=list(HealthCheck),
 )
 @given(plan=PLANS)
-def test_the_optimiser_changes_no_bit_of_results(target: str, plan: NetworkPlan) -> None:
+def test_the_optimizer_changes_no_bit_of_results(target: str, plan: NetworkPlan) -> None:
     optimized = PlanRun()
     # schedules of devices with thread blocks order the terms of a sum by the nest around it
     has_blocks = subject_named(target).target.thread_blocks is not None

@@ -18,7 +18,7 @@ from ocannl_core.ir.loops.loop_nests import condition, conjunction, guarded_by
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.kernels.rows.flash_attention import inside_or
+from ocannl_core.passes.kernels.attention.fused_attention import inside_or
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
 from ocannl_core.schedule.apply.vector_accesses import NewArray, is_vector, vector_iterations
 
@@ -126,7 +126,7 @@ class TileCopies:
         )
 
     def _lanes(self, factor: ir.Expr, rows: Side, columns: Side) -> int:
-        """Return the neighbouring cells that a thread loads at once."""
+        """Return the neighboring cells that a thread loads at once."""
         loads = [each for each in walk(factor) if isinstance(each, ir.Load)]
         if not loads or not self.vector_bytes:
             return 1
