@@ -30,7 +30,8 @@ static inline float float_of(uint32_t bits) {
 static inline float scaled_float32(float x, float shifted) {
   const int32_t n = (int32_t)bits_of(shifted) - 0x4b400000;
   const int32_t half = n >> 1;
-  return x * float_of((half + 127) << 23) * float_of((n - half + 127) << 23);
+  const float first = float_of((uint32_t)(half + 127) << 23);
+  return x * first * float_of((uint32_t)(n - half + 127) << 23);
 }
 
 static inline float exp_float32(float x) {
@@ -55,7 +56,7 @@ static inline float max_float32(float a, float b) {
   return a != a || a >= b ? a : b;
 }
 
-static void k_77116ca1bbcf4116_body(
+static void k_ef2f816d6f7f6aac_body(
     float *restrict a0,
     const float *restrict a1,
     float *restrict a2) {
@@ -74,6 +75,6 @@ static void k_77116ca1bbcf4116_body(
   }
 }
 
-void k_77116ca1bbcf4116(void *const *args) {
-  k_77116ca1bbcf4116_body(args[0], args[1], args[2]);
+void k_ef2f816d6f7f6aac(void *const *args) {
+  k_ef2f816d6f7f6aac_body(args[0], args[1], args[2]);
 }

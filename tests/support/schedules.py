@@ -13,7 +13,7 @@ from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.schedule_kernels import schedule_kernels
 from ocannl_core.schedule.rules.decision import ScheduleDecision
-from ocannl_core.schedule.rules.reductions import find_vector_schedule
+from ocannl_core.schedule.rules.vector_reductions import find_vector_schedule
 
 Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
 """Return the schedule of a nest; None for plain loops."""

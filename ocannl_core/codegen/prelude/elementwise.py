@@ -3,9 +3,9 @@
 Each function of float32 is written once, in `c/float32_math.c.in`, over types that stand for a
 number or for a vector: FLOAT, INT (32 bits), DOUBLE, LONG and WORD (64 bits). `FLOAT_below(x, y)`
 calls a function on them: `below_float32` for numbers, `float32x8_below` for vectors.
-`FLOAT_splat(1.0f)` is a constant; `FLOAT_bits`, `INT_float`, `DOUBLE_bits` and `WORD_double`
-reinterpret the bits as another type; LANES is the number of lanes. So numbers and lanes get the
-same bits.
+`FLOAT_splat(1.0f)` is a constant; `FLOAT_bits`, `INT_float`, `INT_unsigned`, `DOUBLE_bits` and
+`WORD_double` reinterpret the bits as another type; LANES is the number of lanes. So numbers and
+lanes get the same bits.
 
 The functions of vectors of 128-bit words, such as the hash of random numbers, are in
 `c/word_vectors.c.in`, over WORDS and UINT: `uint4x32x16_threefry4x32`.
@@ -32,13 +32,14 @@ _KINDS = {
     "WORDS": "uint4x32",
 }
 _KIND_OF = {dtype: kind for kind, dtype in _KINDS.items()}
-_VIEWS = {
+_VIEWS: dict[str, tuple[str, str | None, str]] = {
     "FLOAT_bits": ("(int32_t)bits_of", "bits_of", "INT"),
     "INT_float": ("float_of", "float_of", "FLOAT"),
+    "INT_unsigned": ("(uint32_t)", None, "UINT"),
     "DOUBLE_bits": ("float64_bits", "float64_bits", "WORD"),
     "WORD_double": ("float64_of", "float64_of", "DOUBLE"),
 }
-"""Bit casts: for a number, a call and the helper that it needs; for a vector, a cast."""
+"""Bit casts: for a number, a call and the helper that it needs, if any; for a vector, a cast."""
 
 _CONSTANT = re.compile(r"\b[A-Z]+_splat\(([^()]*)\)")
 _TOKEN = re.compile(rf"\b({'|'.join(_KINDS)})(?:_(\w+))?\b")

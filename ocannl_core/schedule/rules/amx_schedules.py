@@ -30,8 +30,8 @@ from ocannl_core.ir.matrix_units import PART_PRODUCTS, TileProduct
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import SCATTERED_STORE_CYCLES
 from ocannl_core.schedule.rules.reduction_model import ReductionModel, ReductionOperand, strides
-from ocannl_core.schedule.rules.reductions import find_model, vector_axis_candidates
 from ocannl_core.schedule.rules.unit_choice import find_unit
+from ocannl_core.schedule.rules.vector_reductions import find_model, vector_axis_candidates
 
 _MAX_REPLICATION = 2
 """An operand whose copy would be larger by this factor is packed block by block."""

@@ -1,8 +1,8 @@
 """Rules for processors with vector registers.
 
 A nest without a reduction has vectors along its cells (`pointwise`). A reduction has the tiles of a
-matrix unit (`amx_schedules`) or register tiles of vectors (`reductions`), whichever takes fewer
-cycles by the cost model.
+matrix unit (`amx_schedules`) or register tiles of vectors (`vector_reductions`), whichever takes
+fewer cycles by the cost model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ocannl_core.ir.target import Target
 from ocannl_core.schedule.rules.amx_schedules import find_amx_schedule
 from ocannl_core.schedule.rules.decision import ScheduleDecision, UnitRule, choose_unit
 from ocannl_core.schedule.rules.pointwise import pointwise_schedule
-from ocannl_core.schedule.rules.reductions import find_vector_schedule
+from ocannl_core.schedule.rules.vector_reductions import find_vector_schedule
 
 _UNITS: tuple[tuple[ProductUnit, UnitRule], ...] = (
     (ProductUnit.MATRIX_INSTRUCTIONS, find_amx_schedule),

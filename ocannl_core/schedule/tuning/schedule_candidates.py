@@ -23,15 +23,15 @@ from ocannl_core.schedule.apply.apply_schedule import apply_schedule
 from ocannl_core.schedule.rules.amx_schedules import amx_schedules, find_amx_schedule
 from ocannl_core.schedule.rules.block_rules import block_schedule, block_schedules
 from ocannl_core.schedule.rules.reduction_model import ReductionModel
-from ocannl_core.schedule.rules.reductions import (
-    find_model,
-    schedule_reduction,
-    vector_axis_candidates,
-)
 from ocannl_core.schedule.rules.tiling_parameters import (
     CHOSEN_BY_MODEL,
     PackingLayout,
     TilingParameters,
+)
+from ocannl_core.schedule.rules.vector_reductions import (
+    find_model,
+    schedule_reduction,
+    vector_axis_candidates,
 )
 
 _MAX_VECTORS = 6

@@ -103,7 +103,8 @@ def _key(dtype: DType, cell: str, is_reversed: bool) -> str:
     word = _word(dtype)
     kind, sign = c_type(dtype), f"({word})1 << {8 * dtype.nbytes - 1}"
     bits = f"(u{kind})" if kind.startswith("int") else ""
-    lines = [f"const {kind} cell = {cell};", f"{word} key = ({word}){bits}cell;"]
+    first = "0" if dtype.is_float else f"({word}){bits}cell"
+    lines = [f"const {kind} cell = {cell};", f"{word} key = {first};"]
     if dtype.is_float:
         lines += [
             "memcpy(&key, &cell, sizeof key);",

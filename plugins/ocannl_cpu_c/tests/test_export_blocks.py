@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import reduce
 from importlib.util import find_spec
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core import nn
 from ocannl_core.runtime.routine import Routine
+from tests.support import strict_compilers
 from tests.support.example_count import is_exploring
 from tests.support.exported_routines import Exported, compiled, exported, recorded_routines
 from tests.support.slow import long
@@ -317,3 +321,48 @@ def test_functions_of_doubles_are_close_on_every_processor(target: str, tmp_path
         pytest.skip(f"no emulator of {target} on this machine")
     for runner, states in there.items():
         assert model.largest_error(states) < 4e-15, runner
+
+
+@pytest.mark.parametrize("target", ["portable", "x86-64"])
+def test_nothing_undefined_happens_at_the_edges_of_functions(tmp_path: Path, target: str) -> None:
+    """Numbers that are negative, far from 0, or none."""
+    x = oc.placeholder("x", output=[24])
+    results = {
+        "a": oc.log(x),
+        "b": oc.log2(x),
+        "c": oc.log1p(x),
+        "d": oc.cast(x, "int32"),
+        "e": oc.cast(x, "int8"),
+        "f": oc.sort(x),
+        "g": oc.argsort(x, descending=True),
+        "h": oc.exp(x) + oc.expm1(x) + oc.tanh(x) + oc.sin(x) + oc.erf(x),
+    }
+    ctx = oc.Context("cpu_c")
+    code = reduce(add, map(oc.train.forward, results.values()))
+    routine = ctx.compile(code, keep=list(results.values()))
+    ctx.export({"run": routine}, tmp_path / "model.c", outputs=results, target=target)
+    outputs = ", ".join("0" for _ in results)
+    (tmp_path / "main.c").write_text(
+        f"""\
+#include "model.h"
+#include <math.h>
+static _Alignas(64) char state[MODEL_STATE_BYTES];
+int main(void) {{
+  float x[24] = {{
+    0, -0.0f, 1, -1, NAN, -NAN, INFINITY, -INFINITY, 0x1p-149f, -0x1p-149f, 0x1p-126f, -0x1p-127f,
+    0x1p31f, -0x1p31f, 0x1p54f, -0x1p54f, 3e38f, -3e38f, -0.5f, -2, 128, -129, 4e9f, -4e9f,
+  }};
+  return model_init(state, sizeof state) || model_run(state, x, {outputs});
+}}
+"""
+    )
+    compiler = strict_compilers.compilers()[0]
+    command = [compiler, "-w", "-O1", "-fsanitize=undefined,float-cast-overflow"]
+    sources = [str(tmp_path / "main.c"), str(tmp_path / "model.c")]
+    linked = subprocess.run(
+        [*command, *sources, "-lm", "-o", str(tmp_path / "main")], capture_output=True, check=False
+    )
+    if linked.returncode:
+        pytest.skip("no sanitizers on this machine")
+    ran = subprocess.run([str(tmp_path / "main")], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")

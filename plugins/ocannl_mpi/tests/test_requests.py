@@ -11,6 +11,7 @@ pytest.importorskip("mpi4py", reason="the processes of MPI need mpi4py")
 
 from mpi4py import MPI
 
+import ocannl_mpi
 from ocannl_core.train.communication import Cells, Parcel
 from ocannl_mpi.requests import CommunicationError, MpiExchange, wait
 
@@ -63,3 +64,12 @@ def test_a_message_that_does_not_come_is_named_after_the_limit() -> None:
     late.start()
     while not exchange.is_over():
         wait([exchange], 60)
+
+
+def test_arrays_of_process_0_keep_their_extents() -> None:
+    matrix = np.arange(24.0).reshape(4, 6)
+    arrays = [np.array(5.0), matrix[:, ::2].T, np.zeros((0, 3)), np.array([1, 2], ">i4")]
+    found = ocannl_mpi.communicator(MPI.COMM_SELF).broadcast(arrays)
+    for one, other in zip(arrays, found, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        assert (one == other).all()

@@ -85,6 +85,30 @@ def test_a_loop_computes_its_steps(count: int, backend: str) -> None:
     np.testing.assert_allclose(rows, wanted_rows, rtol=1e-6)
 
 
+@pytest.mark.parametrize("operator", ["Loop", "Scan"])
+def test_stacked_outputs_of_no_iterations_have_the_format_and_the_sizes_of_others(
+    operator: str,
+) -> None:
+    text = {
+        "Loop": """g (float[2,3] x, float[0,3] none) => (float[2,3] y, int64[n,2] s) {
+            y, s = Loop (m, c, x) <body = b (int64 i, bool go, float[2,3] v)
+              => (bool on, float[2,3] w, int64[2] q) {
+                on = Identity(go) w = Add(v, v) q = ArgMax<axis=1, keepdims=0>(v) }>
+            } """,
+        "Scan": """g (float[2,3] x, float[0,3] none) => (float[2,3] y, int64[2,n] s) {
+            y, s = Scan <num_scan_inputs=1, scan_output_axes=[-1],
+              body = b (float[2,3] v, float[3] row) => (float[2,3] w, int64[2] q) {
+                w = Add(v, row) q = ArgMax<axis=1, keepdims=0>(v) }> (x, none)
+            } """,
+    }[operator].replace("{", "<int64 m={0}, bool c={1}> {", 1)
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {text}')
+    with oc.Session():
+        inputs = {"x": oc.tensor(np.ones((2, 3), np.float32)), "none": np.zeros((0, 3), np.float32)}
+        found = ocannl_onnx.load(proto)(**inputs)[1]
+        assert str(found.dtype) == "int64"
+        assert tuple(found.shape.dims) == ((0, 2) if operator == "Loop" else (2, 0))
+
+
 def test_the_code_of_a_loop_does_not_grow_with_its_steps() -> None:
     x = np.ones(3, np.float32)
     sizes = [len(str(compiled(decayed(count), x)[1].loop_ir).splitlines()) for count in (8, 64)]

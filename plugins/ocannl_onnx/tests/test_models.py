@@ -418,3 +418,43 @@ def test_an_extent_at_run_time_is_not_taken_for_its_maximum() -> None:
         inputs = loaded.placeholders()
         y = computed(loaded(**inputs), {inputs["x"]: np.ones((4, 2, 3), np.float32)})
         assert np.allclose(y, 0.25)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "z = Constant<value = float {1.5}>() spread = Expand(z, sizes)",
+        "z = Relu(x) h = ReduceMax<keepdims=1>(z) l = Clip(h, top, top) spread = Expand(l, sizes)",
+        "spread = ConstantOfShape<value = float[1] {1.5}>(sizes)",
+        """rows = Shape<end=1>(x) cells = Constant<value = int64[1] {3}>()
+           joined = Concat<axis=0>(rows, cells) z = Constant<value = float {1.5}>()
+           spread = Expand(z, joined)""",
+    ],
+)
+def test_a_shape_of_an_extent_spreads_cells_along_it(nodes: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 3] x) => (float[n, 3] spread, float[n, 3] y) <float top = {{1.5}}> {{
+            sizes = Shape(x) {nodes} y = Add(x, spread) }}"""
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        model = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n})
+        x = model.placeholders()["x"]
+        spread, y = model(x=x)
+        ctx = oc.Context("interp")
+        run = ctx.compile(oc.train.forward(spread) + oc.train.forward(y), keep=[spread, y])
+        ctx[x] = np.ones((2, 3))
+        run(n=2)
+        assert ctx[spread].tolist() == [[1.5] * 3] * 2
+        assert ctx[y].tolist() == [[2.5] * 3] * 2
+
+
+def test_a_part_of_known_numbers_up_to_an_extent_is_refused() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 3] x) => (float[m] y) <int64[1] zero = {0}> {
+            rows = Shape<end=1>(x) c = Constant<value = float[5] {1, 2, 3, 4, 5}>()
+            y = Slice(c, zero, rows) }"""
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        model = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n})
+        with pytest.raises(ocannl_onnx.UnsupportedOperatorError, match="an extent at run time"):
+            model(**model.placeholders())

@@ -210,7 +210,7 @@ class MpiCommunicator:
 
     def broadcast(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """Return the arrays of process 0."""
-        found = [np.ascontiguousarray(each) for each in arrays]
+        found = [np.asarray(each, order="C") for each in arrays]
         if self.rank:
             found = [np.empty_like(each) for each in found]
         for array in found:

@@ -401,10 +401,17 @@ class Importer:
                 return None
         if sum(each.size for each in arrays if each is not None) > MOST_FOLDED:
             return None
+        open_sizes = [
+            at
+            for at, each in enumerate(arguments)
+            if isinstance(each, Value) and each.extents is not None
+        ]
+        moved = MOVED.get(node.proto.op_type, -1)
+        if any(at >= moved >= 0 for at in open_sizes):
+            return None  # the sizes of the result follow from an extent at run time
         with np.errstate(all="ignore"):
             found = function(node, *arrays)
-        masks = [each.extents for each in arguments if isinstance(each, Value)]
-        if any(each is not None for each in masks):
+        if open_sizes:
             return self._with_extents(node, function, arguments, arrays, found)
         return found
 
@@ -421,21 +428,21 @@ class Importer:
         values = [Value.of_array(each) for each in several]
         moved = MOVED.get(node.proto.op_type)
         if moved is None:
-            marks = [np.ones(each.shape, bool) for each in values]
+            marks = [np.full(each.shape, True, object) for each in values]
         else:
             data = [
                 each.extents
                 if isinstance(each, Value) and each.extents is not None
                 else None
                 if array is None
-                else np.zeros(array.shape, bool)
+                else np.full(array.shape, None, object)
                 if moved == -1 or at < moved
                 else array
                 for at, (each, array) in enumerate(zip(arguments, arrays, strict=True))
             ]
             result = function(node, *data)
             marks = list(result) if isinstance(result, tuple | list) else [result]
-        return [with_extents(v, np.asarray(m, bool)) for v, m in zip(values, marks, strict=True)]
+        return [with_extents(v, np.asarray(m, object)) for v, m in zip(values, marks, strict=True)]
 
     def _apply(self, node: Node, domain: str, version: int, arguments: list[Item | None]) -> Any:
         found = find(domain, node.proto.op_type, version)

@@ -179,8 +179,8 @@ class Value:
 
 
 def with_extents(value: Value, extents: Array) -> Value:
-    """Mark the cells that are extents at run time."""
-    if extents.any():
+    """Mark the cells that follow from extents at run time: by the extent that they are, or True."""
+    if any(extents.flat):
         value.extents = extents
     return value
 

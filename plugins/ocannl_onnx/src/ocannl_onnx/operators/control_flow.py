@@ -17,12 +17,15 @@ import ocannl_core as oc
 from ocannl_core import Tensor
 from ocannl_onnx.bounded import BoundedValue
 from ocannl_onnx.errors import OnnxError, StepName, UnknownValueError, described
+from ocannl_onnx.formats import format_named, format_numbered
 from ocannl_onnx.operators.movement import axis_of, moved, reshaped, section
 from ocannl_onnx.registry import operator
 from ocannl_onnx.rerolling import REROLLED
 from ocannl_onnx.values import Item, Sequence, Value, made_in_step
 
 if TYPE_CHECKING:
+    import onnx
+
     from ocannl_onnx.graphs import Node
 
 MOST_ITERATIONS = 10_000
@@ -286,6 +289,8 @@ def loop(node: Node, count: Value | None, condition: Value | None, *carried: Ite
         state = list(found[1 : 1 + len(state)])
         for rows, row in zip(stacked, found[1 + len(state) :], strict=True):
             rows.append(row)
+    if not done:
+        return [*state, *map(_no_rows, body.output[1 + len(state) :])]
     return [*state, *(stack(node, rows) for rows in stacked)]
 
 
@@ -323,7 +328,7 @@ def _ended_by_data(
             fix=f"or state the greatest number: {node.usage_of_bound}",
         )
     if not bound:
-        return [*carried, *(stack(node, []) for _ in node.proto.output[len(carried) :])]
+        return [*carried, *map(_no_rows, node.attr("body").output[1 + len(carried) :])]
     going = oc.tensor(TRUE) if condition is None else _as_condition(condition)
     if node.scope.condition is not None:
         going = oc.logical_and(going, node.scope.condition, dtype="bool")
@@ -379,10 +384,19 @@ def _ended_by_data(
     return [*ends, *(BoundedValue(each, 0, steps, source) for each in stacked)]
 
 
+def _no_rows(output: onnx.ValueInfoProto, axis: int = 0) -> Value:
+    """Return the stacked output of no iterations, of the format and the sizes that the body states;
+    sizes that it does not state are 0.
+    """
+    kind = output.type.tensor_type
+    found = format_numbered(kind.elem_type) or format_named("float32")
+    sizes = [max(each.dim_value, 0) for each in kind.shape.dim]
+    sizes.insert(axis if axis >= 0 else len(sizes) + 1 + axis, 0)
+    return Value.of_array(np.zeros(sizes, found.numpy), found)
+
+
 def stack(node: Node, rows: list[Any], axis: int = 0) -> Item:
     """Return values joined along a new axis."""
-    if not rows:
-        return Value.of_array(np.zeros(0, np.float32))
     if all(isinstance(each, Value) and each.array is not None for each in rows):
         return Value.of_array(np.stack([each.array for each in rows], axis), rows[0].format)
     if any(isinstance(each, BoundedValue) for each in rows):
@@ -443,10 +457,11 @@ def scan(node: Node, *values: Value) -> list[Item]:
         for own, row in zip(rows, found[len(state) :], strict=True):
             own.append(row)
     stacked = []
+    if not steps:
+        return [*state, *map(_no_rows, body.output[len(state) :], out_axes)]
     for own, axis, back in zip(rows, out_axes, out_back, strict=True):
         ordered = own[::-1] if back else own
-        rank = ordered[0].rank + 1 if ordered else 1
-        stacked.append(stack(node, ordered, axis_of(node, axis, rank)))
+        stacked.append(stack(node, ordered, axis_of(node, axis, ordered[0].rank + 1)))
     return [*state, *stacked]
 
 

@@ -166,11 +166,13 @@ def expand(node: Node, x: Value, shape: Value) -> Value:
     for at, extent in enumerate(own, len(sizes) - len(own)):
         if extent is not None and sizes[at] == x.shape[at - len(sizes)]:
             sizes[at] = extent
-    marks = getattr(shape, "extents", None)
-    if marks is not None:
-        for at, is_extent in enumerate(marks.reshape(-1), len(sizes) - len(wanted)):
-            if is_extent and isinstance(sizes[at], int):
-                node.refuse("it repeats cells along an axis with an extent at run time")
+    marks = () if shape.extents is None else shape.extents.flat
+    for at, mark in enumerate(marks, len(sizes) - len(wanted)):
+        if not mark or not isinstance(sizes[at], int):
+            continue
+        if mark is True:
+            node.refuse("its shape is computed from an extent at run time")
+        sizes[at] = mark
     return moved(x, oc.broadcast_to(x.tensor, *sizes) if sizes else x.tensor)
 
 

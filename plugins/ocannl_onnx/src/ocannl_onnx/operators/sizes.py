@@ -11,7 +11,7 @@ import ocannl_core as oc
 from ocannl_core import Tensor
 from ocannl_onnx.bounded import along, chosen
 from ocannl_onnx.formats import format_numbered
-from ocannl_onnx.operators.movement import axis_of, moved, reshaped
+from ocannl_onnx.operators.movement import axis_of, expand, moved, reshaped
 from ocannl_onnx.operators.random import allow
 from ocannl_onnx.reading import array_of, dense
 from ocannl_onnx.registry import folded, operator
@@ -28,7 +28,7 @@ def shape(node: Node, x: Value) -> Value:
     part = slice(node.attr("start", 0), node.attr("end"))
     result = Value.of_array(np.array(x.shape, np.int64)[part])
     open_axes = () if x.is_known else x.tensor.shape.extents
-    return with_extents(result, np.array([each is not None for each in open_axes], bool)[part])
+    return with_extents(result, np.array(open_axes, object)[part])
 
 
 @operator("Size")
@@ -58,11 +58,13 @@ def constant(node: Node) -> Value:
 @operator("ConstantOfShape", since=9)
 def constant_of_shape(node: Node, sizes: Value) -> Value | Tensor:
     cell = node.attr("value", np.zeros(1, np.float32)).reshape(())
-    axes = node.known_sizes(sizes, "shape")
+    axes = node.known_sizes(sizes, "shape", or_extents=True)
     if any(each < 0 for each in axes):
         node.invalid("Sizes are not negative.", str(list(axes)))
     if int(np.prod(np.array(axes, dtype=object))) > MOST_CELLS:
         node.refuse(f"its result of sizes {list(axes)} has more than {MOST_CELLS} cells")
+    if sizes.extents is not None:
+        return expand(node, Value.of_array(cell), sizes)
     return Value.of_array(np.broadcast_to(cell, axes))
 
 
