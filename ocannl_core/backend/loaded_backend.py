@@ -108,24 +108,22 @@ class DefectReport(TargetReport):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backend:
-    """A loaded backend.
-
-    Attributes:
-        name: The name of its entry point.
-        manager: The pluggy manager of its plugin, the fallbacks and the wrappers.
-        key: The key in the registry: its name, followed by `@` and its distribution if another
-            plugin of that name comes first.
-        failures: Its devices that are unusable.
-        hung: The report on a search for devices that hung, by its time limit.
-    """
+    """A loaded backend."""
 
     name: str
+    """The name of its entry point."""
     distribution: str
     version: str
     manager: pluggy.PluginManager = field(repr=False)
+    """The pluggy manager of its plugin, the fallbacks and the wrappers."""
     key: str
+    """The key in the registry: its name, followed by `@` and its distribution if another plugin of
+    that name comes first.
+    """
     failures: DeviceFailures = field(default_factory=DeviceFailures, repr=False)
+    """Its devices that are unusable."""
     hung: dict[float, TargetReport] = field(default_factory=dict, repr=False)
+    """The report on a search for devices that hung, by its time limit."""
 
     @property
     def plugin(self) -> str:

@@ -36,13 +36,11 @@ _INTERFACE = f"{_CORE}.backend_api"
 class PluginError(Exception):
     """A plugin cannot be used. The text is the reason, for a row of a report; the cause holds the
     details.
-
-    Attributes:
-        fix: A repair by the user or the authors; empty if none is known.
     """
 
     def __init__(self, reason: str, fix: str = "") -> None:
         self.fix = fix
+        """A repair by the user or the authors; empty if none is known."""
         super().__init__(reason)
 
 
@@ -142,14 +140,11 @@ _HERE = str(Path(__file__).resolve().parent)
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A wrapper plugin.
-
-    Attributes:
-        owner: The plugin and its distribution, for messages.
-    """
+    """A wrapper plugin."""
 
     name: str
     owner: str
+    """The plugin and its distribution, for messages."""
     plugin: object
 
 

@@ -61,25 +61,22 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PluginEntry:
-    """A plugin that is installed.
-
-    Attributes:
-        name: The name of the entry point, which is the backend's name.
-        value: The module, or object in one, that the entry point names.
-        editable: True if it runs from a source checkout.
-        shadowed: Plugins of the same name that are not used, because this one comes first.
-        fix: The repair of a broken plugin, if its error states one.
-    """
+    """A plugin that is installed."""
 
     name: str
+    """The name of the entry point, which is the backend's name."""
     value: str
+    """The module, or object in one, that the entry point names."""
     distribution: str
     version: str
     editable: bool = False
+    """True if it runs from a source checkout."""
     status: Status = Status.INSTALLED
     error: str = ""
     shadowed: tuple[str, ...] = ()
+    """Plugins of the same name that are not used, because this one comes first."""
     fix: str = ""
+    """The repair of a broken plugin, if its error states one."""
 
     @property
     def repair(self) -> str:
@@ -95,14 +92,12 @@ class PluginEntry:
 
 @dataclass(slots=True)
 class _Plugins:
-    """The plugins of one entry-point group, their loaders and their errors.
-
-    Attributes:
-        entries: The plugins by name. One that is not used, because another one of its name comes
-            first, has the key `NAME@DISTRIBUTION`.
-    """
+    """The plugins of one entry-point group, their loaders and their errors."""
 
     entries: dict[str, PluginEntry]
+    """The plugins by name. One that is not used, because another one of its name comes first, has
+    the key `NAME@DISTRIBUTION`.
+    """
     readers: dict[str, Callable[[], object]]
     errors: dict[str, PluginError]
 

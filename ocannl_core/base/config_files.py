@@ -30,18 +30,15 @@ Signature = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """The settings of one file.
-
-    Attributes:
-        where: The file, and the table in it, for messages.
-        values: Its settings, as TOML values.
-        is_trusted: True if it may set commands, plugins and directories.
-    """
+    """The settings of one file."""
 
     path: str
     where: str
+    """The file, and the table in it, for messages."""
     values: Mapping[str, object]
+    """Its settings, as TOML values."""
     is_trusted: bool
+    """True if it may set commands, plugins and directories."""
 
 
 def user_path() -> str:

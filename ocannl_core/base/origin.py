@@ -45,15 +45,12 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class BlockUse:
-    """The user's line that applies a block, around the operations of its body.
-
-    Attributes:
-        outer: The use whose body applies the block.
-    """
+    """The user's line that applies a block, around the operations of its body."""
 
     title: str
     location: Location | None
     outer: BlockUse | None
+    """The use whose body applies the block."""
 
 
 running_use: ContextVar[BlockUse | None] = ContextVar("ocannl_use", default=None)
@@ -62,19 +59,16 @@ running_use: ContextVar[BlockUse | None] = ContextVar("ocannl_use", default=None
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The operation and the user's line that an object or a constraint comes from.
-
-    Attributes:
-        operation: The operation for readers: `matmul`, `einsum "ij;jk=>ik"`, `parameter w`.
-        location: The user's line, where there is one.
-        detail: The part of the operation: `output axis -1 of the first operand`.
-        use: The use of the block in whose body the operation is.
-    """
+    """The operation and the user's line that an object or a constraint comes from."""
 
     operation: str
+    """The operation for readers: `matmul`, `einsum "ij;jk=>ik"`, `parameter w`."""
     location: Location | None = None
+    """The user's line, where there is one."""
     detail: str = ""
+    """The part of the operation: `output axis -1 of the first operand`."""
     use: BlockUse | None = field(default_factory=running_use.get)
+    """The use of the block in whose body the operation is."""
 
     def at(self, detail: str) -> Origin:
         """Return this origin with a part of the operation."""

@@ -107,15 +107,12 @@ def violation_of_settings(declared: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PluginTable:
-    """The settings of one plugin.
-
-    Attributes:
-        plugin: The name of its entry point.
-        declared: The dataclass that declares them.
-    """
+    """The settings of one plugin."""
 
     plugin: str
+    """The name of its entry point."""
     declared: type[Any]
+    """The dataclass that declares them."""
 
     def declarations(self) -> Mapping[str, _Declaration]:
         """Return the declarations by name."""

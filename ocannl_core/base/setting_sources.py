@@ -41,35 +41,29 @@ def setting_arguments(arguments: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SettingFormat:
-    """The format of a setting's values.
-
-    Attributes:
-        expected: A description for messages.
-        from_text: A parser of the text of an environment variable; raises ValueError.
-        from_value: A function from a Python or TOML value to its normal form; raises ValueError.
-    """
+    """The format of a setting's values."""
 
     expected: str
+    """A description for messages."""
     from_text: Callable[[str], object]
+    """A parser of the text of an environment variable; raises ValueError."""
     from_value: Callable[[object], object]
+    """A function from a Python or TOML value to its normal form; raises ValueError."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenValue:
-    """The value of a setting of a plugin in one source, unchecked.
-
-    Attributes:
-        source: The source as reports name it.
-        where: The source as messages name it.
-        is_text: True for a variable or an option, whose value is a text in every format.
-        file: The file that has it.
-    """
+    """The value of a setting of a plugin in one source, unchecked."""
 
     value: object
     source: str
+    """The source as reports name it."""
     where: str
+    """The source as messages name it."""
     is_text: bool = False
+    """True for a variable or an option, whose value is a text in every format."""
     file: config_files.ConfigFile | None = None
+    """The file that has it."""
 
 
 def key_of(plugin: str) -> str:
@@ -92,18 +86,16 @@ class ConfigTable:
     """Formats and defaults of all settings, by name.
 
     Settings of plugins have full names, and a `GivenValue` in the place of their value.
-
-    Attributes:
-        formats: The formats of their values.
-        defaults: The default values.
-        in_trusted_files: Settings that are taken only from trusted files.
-        moved: Full names of settings that plugins have now, by the names that they had.
     """
 
     formats: Mapping[str, SettingFormat]
+    """The formats of their values."""
     defaults: Mapping[str, object]
+    """The default values."""
     in_trusted_files: frozenset[str]
+    """Settings that are taken only from trusted files."""
     moved: Mapping[str, str]
+    """Full names of settings that plugins have now, by the names that they had."""
 
     def check(self, name: str, value: object, where: str) -> object:
         """Return the normal form of a setting's value; an empty text means the default.

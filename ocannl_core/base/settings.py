@@ -72,204 +72,172 @@ def _setting(default: object, form: SettingFormat, doc: str, *, needs_trust: boo
 class Settings:
     """The settings in force at one moment; `describe` returns the source of each."""
 
+    # fmt: off
     backend: str | None = _setting(
-        None,
-        formats.TEXT,
+        None, formats.TEXT,
         "the backend of new contexts: NAME or NAME:DEVICE; by default the best available one",
     )
     fallback: tuple[str, ...] = _setting(
-        (),
-        formats.NAMES,
+        (), formats.NAMES,
         "the backends for kernels that the backend of a new context does not support, in order; by "
         "default such kernels are errors",
     )
     cache_dir: str | None = _setting(
-        None,
-        formats.DIRECTORY,
+        None, formats.DIRECTORY,
         "the directory of compiled code; by default `ocannl` in the user's cache directory",
         needs_trust=True,
     )
     asynchronous_products: bool = _setting(
-        False,
-        formats.BOOLEAN,
+        False, formats.BOOLEAN,
         "whether products of matrices of 16-bit floats run asynchronously on devices that can, "
         "from operands that a copy engine fetches; tested on emulated devices only",
     )
     dump_dir: str | None = _setting(
-        None,
-        formats.DIRECTORY,
+        None, formats.DIRECTORY,
         "the directory for dumps of all stages of compilation; by default none are written",
         needs_trust=True,
     )
     timeline: str | None = _setting(
-        None,
-        formats.FILE,
+        None, formats.FILE,
         "the file for a timeline of the process in the format of Chrome's trace viewer, in which "
         "kernels run one by one; by default none is written",
         needs_trust=True,
     )
     log_runs: int = _setting(
-        0,
-        formats.LOG_LEVEL,
+        0, formats.LOG_LEVEL,
         "the detail of logs of runs, by assignment: 0 logs none, 1 the ranges of results, 2 also "
         "those of operands, 3 all cells",
     )
     guard_values: str = _setting(
-        "off",
-        formats.GUARD,
+        "off", formats.GUARD,
         "the values of results that are errors, whose first cause a replay finds: `off`, `nan`, or "
         "`infinite` for NaN and infinities",
     )
     check_bounds: bool = _setting(
-        False,
-        formats.BOOLEAN,
+        False, formats.BOOLEAN,
         "whether the reference interpreter checks all accesses of kernels before each run",
     )
     profile: str | None = _setting(
-        None,
-        formats.PROFILE,
+        None, formats.PROFILE,
         "a group of settings: `reproducible` for the bits of the interpreter, `performance` for "
         "the speed of tuned schedules, `approximate` for speed at a greater rounding error; by "
         "default none",
     )
     schedule: str = _setting(
-        "default",
-        formats.SCHEDULE,
+        "default", formats.SCHEDULE,
         "the order of loops: `default` may reassociate sums and omit the rounding of "
         "products; `none` runs loops as they are lowered",
     )
     accumulation: str = _setting(
-        "float32",
-        formats.ACCUMULATION,
+        "float32", formats.ACCUMULATION,
         "the accumulator of sums of narrow floats, with `schedule = default`: `exact` rounds "
         "after every term, as the interpreter does; `float32` rounds once, at the end; `fast` uses "
         "instructions for dot products and for products of tiles, too, which take numbers below "
         "2**-126 for zero, and for tiles cuts factors of float32 into parts",
     )
     tune: str = _setting(
-        "cached",
-        formats.TUNING,
+        "cached", formats.TUNING,
         "the use of schedules and placements measured on this machine: `cached` uses those in the "
         "tuning cache; `search` also tunes new kernels at compilation; `off` uses none",
     )
     tune_budget: float = _setting(
-        10.0,
-        formats.SECONDS,
+        10.0, formats.SECONDS,
         "the approximate time in seconds that `tune = search` spends on each routine",
     )
     tune_placements: bool = _setting(
-        False,
-        formats.BOOLEAN,
+        False, formats.BOOLEAN,
         "whether `tune = search` first spends as much time on a search over placements: which "
         "intermediate tensors are stored, and which are computed at each read",
     )
     contract: bool = _setting(
-        True,
-        formats.BOOLEAN,
+        True, formats.BOOLEAN,
         "whether a * b + c rounds once, as a fused multiply-add, and small powers become products",
     )
     libraries: bool = _setting(
-        False,
-        formats.BOOLEAN,
+        False, formats.BOOLEAN,
         "whether backends may compute products by libraries of vendors, whose sums have an order "
         "of their own",
     )
     threads: int | None = _setting(
-        None,
-        formats.OPTIONAL_COUNT,
+        None, formats.OPTIONAL_COUNT,
         "the number of threads for a large kernel on a CPU device, without effect on results; "
         "by default one for each core of the device",
     )
     host_devices: int = _setting(
-        1,
-        formats.COUNT,
+        1, formats.COUNT,
         "the number of devices into which a backend divides the cores of this machine",
     )
     asynchronous: bool = _setting(
-        False,
-        formats.BOOLEAN,
+        False, formats.BOOLEAN,
         "whether calls on devices of this process return when the work is submitted to the queue "
         "of the device",
     )
     device_memory: int | None = _setting(
-        None,
-        formats.OPTIONAL_COUNT,
+        None, formats.OPTIONAL_COUNT,
         "the greatest memory in MiB that the tensors and routines on one device may take; by "
         "default all that it has",
     )
     tables_are_finite: bool = _setting(
-        False,
-        formats.BOOLEAN,
+        False, formats.BOOLEAN,
         "whether (k == id) * table[k], summed over k, reads one entry of the table, although any "
         "other that is infinite or NaN would make the sum NaN",
     )
     check_positions: bool = _setting(
-        True,
-        formats.BOOLEAN,
+        True, formats.BOOLEAN,
         "whether positions in a tensor, as in `oc.take(x, ids)`, are errors beyond their axis; "
         "without the check, a read there is NaN, or the integer of the greatest magnitude, and a "
         "write is dropped",
     )
     seed: int = _setting(42, formats.INTEGER, "the seed of a session's random numbers")
     threefry_rounds: int = _setting(
-        20,
-        formats.ROUNDS,
+        20, formats.ROUNDS,
         "the rounds of the hash that random numbers are made with: 20, or 12 for speed",
     )
     default_dtype: str = _setting(
         "float32", formats.FLOAT_FORMAT, "the number format of tensors that state none"
     )
     param_dtype: str | None = _setting(
-        None,
-        formats.OPTIONAL_FLOAT_FORMAT,
+        None, formats.OPTIONAL_FLOAT_FORMAT,
         "the number format of parameters that state none; by default inferred from their uses",
     )
     half_constant_cutoff: int = _setting(
-        16384,
-        formats.INTEGER,
+        16384, formats.INTEGER,
         "the limit of the magnitude of constants and literals in float16 and 8-bit floats, "
         "exclusive",
     )
     allow_nan: bool = _setting(False, formats.BOOLEAN, "whether host data may contain NaN")
     warn_summed_once: bool = _setting(
-        True,
-        formats.BOOLEAN,
+        True, formats.BOOLEAN,
         "whether a label of a specification with several operands that occurs once and is summed "
         "gives a warning",
     )
     missing_axes: str = _setting(
-        "warn",
-        formats.MISSING_AXES,
+        "warn", formats.MISSING_AXES,
         "the response to an operand without an axis that a specification names, to an "
         "axis of the result without a constraint on its size, and to broadcasts that are probably "
         "mistakes: `warn`, `error` or `allow`",
     )
     python_ops: bool = _setting(
-        False,
-        formats.BOOLEAN,
+        False, formats.BOOLEAN,
         "whether user-written operations run their Python code even if they have native code",
     )
     memory_budget: int | None = _setting(
-        None,
-        formats.BYTES,
+        None, formats.BYTES,
         "the bytes that a routine may need for values of its own: values are computed again rather "
         "than kept, until they fit; 0 for as few as possible",
     )
     max_visits: int = _setting(
-        1,
-        formats.INTEGER,
+        1, formats.INTEGER,
         "the number of reads of a cell up to which its computation is inlined at every read; "
         "0 switches inlining off",
     )
     max_tracing_dim: int = _setting(
-        5,
-        formats.INTEGER,
+        5, formats.INTEGER,
         "the number of iterations of each loop in an estimate of visits, where an exact count "
         "would take too long",
     )
     enable_device_only: bool = _setting(
-        True,
-        formats.BOOLEAN,
+        True, formats.BOOLEAN,
         "whether intermediate tensors may live in memory of the routine alone; without it, all "
         "that are not inlined can be read",
     )
@@ -277,19 +245,16 @@ class Settings:
         True, formats.BOOLEAN, "whether constant numbers are inlined however often they are read"
     )
     inline_simple_computations: bool = _setting(
-        True,
-        formats.BOOLEAN,
+        True, formats.BOOLEAN,
         "whether copies, constants, functions of the position alone and comparisons with it are "
         "inlined however often they are read",
     )
     inline_complex_computations: bool = _setting(
-        False,
-        formats.BOOLEAN,
+        False, formats.BOOLEAN,
         "whether computations are inlined however often they are read, which repeats their work",
     )
     load_plugins: tuple[str, ...] | None = _setting(
-        None,
-        formats.OPTIONAL_NAMES,
+        None, formats.OPTIONAL_NAMES,
         "the only plugins to load, by entry-point name; by default all that are installed",
         needs_trust=True,
     )
@@ -300,20 +265,17 @@ class Settings:
         False, formats.BOOLEAN, "whether a plugin that fails to load is an error at once"
     )
     plugin_timeout: float = _setting(
-        10.0,
-        formats.SECONDS,
+        10.0, formats.SECONDS,
         "the time limit in seconds for the import of a plugin, and for its search for devices",
     )
     trusted_directories: tuple[str, ...] = _setting(
-        (),
-        formats.TRUSTED,
+        (), formats.TRUSTED,
         "directories in and below which configuration files are used whoever can write them, "
         "and may set commands, plugins and directories",
         needs_trust=True,
     )
     fill_limit: int = _setting(
-        formats.MOST_FILL_VALUES,
-        formats.FILL_LIMIT,
+        formats.MOST_FILL_VALUES, formats.FILL_LIMIT,
         "the greatest number of cells that `oc.reshape` writes into generated code; more are data",
     )
     print_decimals: int = _setting(
@@ -322,6 +284,7 @@ class Settings:
     print_edge: int = _setting(
         4, formats.COUNT, "the number of positions printed at each end of a long axis"
     )
+    # fmt: on
 
     if not TYPE_CHECKING:
 
@@ -349,31 +312,25 @@ _TABLE = ConfigTable(
 
 @dataclass(frozen=True, slots=True)
 class SettingReport:
-    """One setting for a report.
-
-    Attributes:
-        name: The name in `overrides` and in configuration files.
-        value: The value in force.
-        source: `overrides(...)`, an option, a variable, the path of a file, or `default`.
-        doc: The documentation of the setting.
-    """
+    """One setting for a report."""
 
     name: str
+    """The name in `overrides` and in configuration files."""
     value: object
+    """The value in force."""
     source: str
+    """`overrides(...)`, an option, a variable, the path of a file, or `default`."""
     doc: str
+    """The documentation of the setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """All settings at one moment.
-
-    Attributes:
-        plugins: The values of plugins' settings by full name, the strongest source last.
-    """
+    """All settings at one moment."""
 
     core: Settings
     plugins: dict[str, tuple[GivenValue, ...]]
+    """The values of plugins' settings by full name, the strongest source last."""
 
 
 _overrides: ContextVar[tuple[Resolved, ...]] = ContextVar("ocannl settings overrides", default=())

@@ -45,10 +45,6 @@ class UndoLog:
     Transactions nest: `begin` returns the position to which `rollback` undoes changes. When the
     outermost one ends, the log is forgotten. Outside of transactions, changes have their effect and
     stay.
-
-    Attributes:
-        depth: The number of open transactions.
-        lock: Held for changes that other threads must not see in part, or make at the same time.
     """
 
     __slots__ = ("_forgotten", "_log", "_supplies", "depth", "lock")
@@ -62,7 +58,9 @@ class UndoLog:
         """The position of the first entry of the log: positions are used once."""
         self._supplies: list[Ordinals] = []
         self.depth = 0
+        """The number of open transactions."""
         self.lock = process_lock()
+        """Held for changes that other threads must not see in part, or make at the same time."""
 
     def supply(self, start: int = 0) -> Ordinals:
         """Return a supply of numbers that a rollback restores."""

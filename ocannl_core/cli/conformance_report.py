@@ -28,21 +28,18 @@ _NAMES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """The results of a check.
-
-    Attributes:
-        corpora: The suite and the corpora that ran.
-        stale: A sentence for each allowance without effect.
-        tracebacks: The traceback of each case that failed, by name, where there is one.
-    """
+    """The results of a check."""
 
     backend: Backend
     target: Target
     oracle: Target
     corpora: tuple[str, ...]
+    """The suite and the corpora that ran."""
     results: tuple[CaseResult, ...]
     stale: tuple[str, ...]
+    """A sentence for each allowance without effect."""
     tracebacks: Mapping[str, str]
+    """The traceback of each case that failed, by name, where there is one."""
 
     @property
     def is_passed(self) -> bool:

@@ -117,19 +117,16 @@ def _with_references(name: str, cases: Callable[[], Iterable[ReferenceCase]]) ->
 
 
 class _Outcomes:
-    """A pytest plugin that names the devices, and collects the outcomes.
-
-    Attributes:
-        results: The result of each test.
-        tracebacks: The name of each test that failed, with its traceback.
-        deprecations: The warnings about deprecated uses in the source code of the plugin.
-    """
+    """A pytest plugin that names the devices, and collects the outcomes."""
 
     def __init__(self, target: str, oracle: str, files: Sequence[Path]) -> None:
         self.deprecations: dict[str, None] = {}
+        """The warnings about deprecated uses in the source code of the plugin."""
         self._files = frozenset(map(str, files))
         self.results: list[CaseResult] = []
+        """The result of each test."""
         self.tracebacks: dict[str, str] = {}
+        """The name of each test that failed, with its traceback."""
         self._names = {"target": target, "oracle_target": oracle}
 
     def pytest_configure(self) -> None:

@@ -13,18 +13,15 @@ from ocannl_core.ir.target import Target
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """One installed backend.
-
-    Attributes:
-        backend: The loaded backend; None if it is broken or disabled.
-        report: Its devices on this machine; empty without a loaded backend.
-        is_default: True if new contexts use it.
-    """
+    """One installed backend."""
 
     entry: manager.PluginEntry
     backend: manager.Backend | None
+    """The loaded backend; None if it is broken or disabled."""
     report: TargetReport
+    """Its devices on this machine; empty without a loaded backend."""
     is_default: bool
+    """True if new contexts use it."""
 
     @property
     def state(self) -> str:

@@ -48,14 +48,11 @@ _WORDS = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in SETTINGS.it
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """The text of a program with new names.
-
-    Attributes:
-        notes: Lines with old names that a person has to rewrite, with the reason.
-    """
+    """The text of a program with new names."""
 
     text: str
     notes: tuple[str, ...] = ()
+    """Lines with old names that a person has to rewrite, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +82,13 @@ def rewrite(text: str) -> Rewriting:
 
 
 class _Scope:
-    """The names that a module, a class, a function or a comprehension binds.
-
-    Attributes:
-        titles: Of each name, the public name that it is bound to, or None for anything else.
-    """
+    """The names that a module, a class, a function or a comprehension binds."""
 
     def __init__(self, node: _SCOPES, outer: _Scope | None) -> None:
         self.node = node
         self.outer = outer
         self.titles: dict[str, str | None] = {}
+        """Of each name, the public name that it is bound to, or None for anything else."""
 
     def bind(self, name: str, title: str | None) -> None:
         if name in self.titles and self.titles[name] != title:

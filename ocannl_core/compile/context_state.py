@@ -31,16 +31,13 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Unstored:
-    """A node that some routine computes and does not keep.
-
-    Attributes:
-        placement: Its placement there, with the reason.
-        recipe: A definition for later code; None if there is none.
-    """
+    """A node that some routine computes and does not keep."""
 
     routine: str
     placement: Placement
+    """Its placement there, with the reason."""
     recipe: Recipe | None = None
+    """A definition for later code; None if there is none."""
 
     def describe(self) -> str:
         """Return where the node is in place of memory, and why, for messages."""
@@ -55,21 +52,18 @@ class Unstored:
 
 @dataclass(frozen=True, slots=True)
 class ContextState:
-    """A device, and what the memory of a context on it holds.
-
-    Attributes:
-        stored: The layout of each node that has memory.
-        unstored: The nodes that earlier routines compute without storing them.
-        merged: The node in the merge buffer, with its tensor's name; None while it is empty.
-        fallbacks: Other devices, for kernels that the device does not support.
-    """
+    """A device, and what the memory of a context on it holds."""
 
     backend: Backend
     target: Target
     stored: Mapping[TensorNode, NodeInfo]
+    """The layout of each node that has memory."""
     unstored: Mapping[TensorNode, Unstored]
+    """The nodes that earlier routines compute without storing them."""
     merged: tuple[TensorNode, str] | None = None
+    """The node in the merge buffer, with its tensor's name; None while it is empty."""
     fallbacks: tuple[tuple[Backend, Target], ...] = ()
+    """Other devices, for kernels that the device does not support."""
 
     @property
     def devices(self) -> tuple[tuple[Backend, Target], ...]:

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 class Bench:
-    """A kernel, to be run with different schedules.
-
-    Attributes:
-        memory: Its memory; None if no values of its indices keep accesses inside of buffers.
-    """
+    """A kernel, to be run with different schedules."""
 
     def __init__(
         self, plan: NestPlan, kernel: NestKernel, backend: Backend, target: Target
@@ -51,6 +47,7 @@ class Bench:
         usage = usage_of(program)
         chosen = index_values(nest.indices, usage.limits)
         self.memory: TrialMemory | None = None
+        """Its memory; None if no values of its indices keep accesses inside of buffers."""
         if chosen is not None:
             random = np.random.default_rng(0)
             initial = {node: _whole_numbers(random, alone.nodes[node]) for node in alone.params}

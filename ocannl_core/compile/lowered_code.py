@@ -21,37 +21,32 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 
 @dataclass(frozen=True, slots=True)
 class LoweredFacts:
-    """Facts about lowered code, which follow from its assignments.
-
-    Attributes:
-        nodes: The nodes that it accesses, in order of first use.
-        indices: Its static indices, in the order in which a call takes their values.
-        partly_written: The nodes, among given ones, with cells that keep the values from outside
-            while the code writes others.
-    """
+    """Facts about lowered code, which follow from its assignments."""
 
     nodes: tuple[TensorNode, ...]
+    """The nodes that it accesses, in order of first use."""
     indices: tuple[StaticIndex, ...]
+    """Its static indices, in the order in which a call takes their values."""
     usage: Usage
     partly_written: frozenset[TensorNode]
+    """The nodes, among given ones, with cells that keep the values from outside while the code
+    writes others.
+    """
 
 
 @dataclass(slots=True, eq=False)
 class LoweredCode:
-    """The loops of a program, perhaps with definitions of nodes of earlier routines in front.
-
-    Attributes:
-        facts: The facts about the loops of the program alone.
-        nodes: The infos of the accessed nodes, of the definitions too.
-        indices: The static indices, of the definitions too.
-        recipes: The definitions in front.
-    """
+    """The loops of a program, perhaps with definitions of nodes of earlier routines in front."""
 
     facts: LoweredFacts
+    """The facts about the loops of the program alone."""
     _lower: Callable[[], LoopProgram]
     nodes: Mapping[TensorNode, NodeInfo]
+    """The infos of the accessed nodes, of the definitions too."""
     indices: tuple[StaticIndex, ...]
+    """The static indices, of the definitions too."""
     recipes: tuple[Recipe, ...] = ()
+    """The definitions in front."""
     _program: LoopProgram | None = None
 
     @classmethod

@@ -41,16 +41,13 @@ Action = Callable[[Values], None]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A copy of the cells of a node from one device to another.
-
-    Attributes:
-        source: The number of the device that has the value.
-        destination: The number of the device that needs it.
-    """
+    """A copy of the cells of a node from one device to another."""
 
     node: TensorNode
     source: int
+    """The number of the device that has the value."""
     destination: int
+    """The number of the device that needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +170,13 @@ def _written(part: Part) -> list[TensorNode]:
 
 
 class PartitionedExecutable:
-    """The compiled parts of a routine on several devices.
-
-    Attributes:
-        source: The code.
-        flow: The steps of the link that was made last, with the transfers that it needs.
-    """
+    """The compiled parts of a routine on several devices."""
 
     def __init__(self, source: PartitionedSource) -> None:
         self.source = source
+        """The code."""
         self.flow: tuple[FlowStep, ...] = ()
+        """The steps of the link that was made last, with the transfers that it needs."""
         self._compiled: IdentityMap[Part, Executable] = IdentityMap()
         for part in parts_of(source.items):
             backend, target = source.devices[part.device]

@@ -19,27 +19,21 @@ Device = tuple["Backend", Target]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive steps that run on one device.
-
-    Attributes:
-        device: The number of the device; 0 is the context's own.
-        plan: The steps, scheduled; its parameters are nodes of the context and of other parts.
-    """
+    """Consecutive steps that run on one device."""
 
     device: int
+    """The number of the device; 0 is the context's own."""
     plan: Plan
+    """The steps, scheduled; its parameters are nodes of the context and of other parts."""
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRepetition:
-    """A repetition whose iterations the host runs.
-
-    Attributes:
-        repeated: The repetition, with its steps as they were before they were scheduled.
-    """
+    """A repetition whose iterations the host runs."""
 
     repeated: RepeatedSteps
+    """The repetition, with its steps as they were before they were scheduled."""
     items: tuple[Part | OpenRepetition, ...]
 
 
@@ -48,17 +42,14 @@ Item = Part | OpenRepetition
 
 @dataclass(frozen=True, slots=True)
 class PartitionedSource:
-    """The code of a routine on several devices.
-
-    Attributes:
-        devices: The devices, the context's own first.
-        items: The parts in the order of execution.
-        plan: All steps, as scheduled.
-    """
+    """The code of a routine on several devices."""
 
     devices: tuple[Device, ...]
+    """The devices, the context's own first."""
     items: tuple[Item, ...]
+    """The parts in the order of execution."""
     plan: Plan
+    """All steps, as scheduled."""
 
     @property
     def language(self) -> str:

@@ -31,39 +31,34 @@ _LEAST_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """The execution time of one step of a routine.
-
-    Attributes:
-        position: Its number in the order of execution, from 1.
-        seconds: The least time of all rounds: by the clock of the device if its backend reads it,
-            else with the call from Python, some tenths of a microsecond. For a step that repeats,
-            the first iteration is measured, and multiplied by their number.
-        schedule: Its schedule as text; empty for plain loops.
-        nbytes: The bytes of the memory that it reads or writes.
-        arena_bytes: The bytes of the routine's own memory that hold values during the step.
-    """
+    """The execution time of one step of a routine."""
 
     position: int
+    """Its number in the order of execution, from 1."""
     title: str
     seconds: float
+    """The least time of all rounds: by the clock of the device if its backend reads it, else with
+    the call from Python, some tenths of a microsecond. For a step that repeats, the first iteration
+    is measured, and multiplied by their number.
+    """
     schedule: str = ""
+    """Its schedule as text; empty for plain loops."""
     nbytes: int = 0
+    """The bytes of the memory that it reads or writes."""
     arena_bytes: int = 0
+    """The bytes of the routine's own memory that hold values during the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The execution times of the kernels of a routine; printing it shows a table.
-
-    Attributes:
-        name: The routine's name.
-        kernels: Its steps in the order of execution.
-        rounds: The number of measurements of each.
-    """
+    """The execution times of the kernels of a routine; printing it shows a table."""
 
     name: str
+    """The routine's name."""
     kernels: tuple[KernelTime, ...]
+    """Its steps in the order of execution."""
     rounds: int
+    """The number of measurements of each."""
 
     @property
     def seconds(self) -> float:
@@ -179,17 +174,14 @@ def profile(
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """A step to measure.
-
-    Attributes:
-        time: What the result says about it; its seconds are still 0.
-        run: Runs it, and returns the seconds that it took.
-        count: The number of times that it runs.
-    """
+    """A step to measure."""
 
     time: KernelTime
+    """The facts of the result; the seconds are still 0."""
     run: Callable[[], float]
+    """Runs it, and returns the seconds that it took."""
     count: int = 1
+    """The number of times that it runs."""
 
 
 def timed_step(

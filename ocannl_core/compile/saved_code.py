@@ -73,13 +73,10 @@ _PART = -1
 
 @dataclass(frozen=True, slots=True)
 class SavedCode:
-    """The entry of a program.
-
-    Attributes:
-        code: The code that an earlier process generated; None if there is none.
-    """
+    """The entry of a program."""
 
     code: GeneratedCode | None = None
+    """The code that an earlier process generated; None if there is none."""
     _write: Callable[[GeneratedCode], None] | None = None
 
     def save(self, made: GeneratedCode) -> None:
@@ -90,20 +87,17 @@ class SavedCode:
 
 @dataclass(frozen=True, slots=True)
 class ProgramKey:
-    """The key of a program in the cache.
-
-    Attributes:
-        digest: A hash of its assignments and of all else that the facts about it depend on.
-        circumstances: A hash of all that the code of the device depends on beside the program.
-        numbering: The nodes and variables that the assignments mention.
-        form: The schema of generated code.
-    """
+    """The key of a program in the cache."""
 
     digest: str
+    """A hash of its assignments and of all else that the facts about it depend on."""
     circumstances: str
+    """A hash of all that the code of the device depends on beside the program."""
     directory: PrivateDirectory
     numbering: Numbering
+    """The nodes and variables that the assignments mention."""
     form: Form
+    """The schema of generated code."""
     devices: tuple[Device, ...]
 
 

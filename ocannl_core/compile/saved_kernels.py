@@ -39,13 +39,11 @@ class SavedKernels:
     Args:
         directory: The directory of the entries.
         circumstances: A digest of all that kernels depend on, beside their canonical form.
-
-    Attributes:
-        texts: The text of kernels that were read, and of those that were rendered since.
     """
 
     def __init__(self, directory: PrivateDirectory, circumstances: str) -> None:
         self.texts: IdentityMap[LeafStep, KernelText | None] = IdentityMap()
+        """The text of kernels that were read, and of those that were rendered since."""
         self._directory = directory
         self._circumstances = circumstances
         self._new: list[tuple[str, Sequence[object], Sequence[str], StepReplacement]] = []

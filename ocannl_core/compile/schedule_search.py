@@ -74,23 +74,20 @@ class KernelTuning:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The results of a search for a routine; printable.
-
-    Attributes:
-        name: The routine's name.
-        kernels: The kernels that were searched for, the longest first.
-        known: The number of kernels left out because an earlier search for them was complete.
-        left: The number left out because the budget was used up, or they cannot run alone.
-        seconds: The duration of the search.
-        placements: The result of a search over placements; None if there was none.
-    """
+    """The results of a search for a routine; printable."""
 
     name: str
+    """The routine's name."""
     kernels: tuple[KernelTuning, ...]
+    """The kernels that were searched for, the longest first."""
     known: int
+    """The number of kernels left out because an earlier search for them was complete."""
     left: int
+    """The number left out because the budget was used up, or they cannot run alone."""
     seconds: float
+    """The duration of the search."""
     placements: PlacementTuning | None = None
+    """The result of a search over placements; None if there was none."""
 
     def __str__(self) -> str:
         counts = [f"{len(self.kernels)} kernels searched for in {self.seconds:.1f} s"]

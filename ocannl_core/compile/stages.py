@@ -40,35 +40,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """The arguments of `Context.compile` beside the code.
-
-    Attributes:
-        keep: The tensors to store instead of the results; None to store the results.
-        name: The name of the routine; None to take the computation's.
-        inline: The tensors to compute wherever they are read.
-        are_shared: True if `bindings` and `keep` are for several computations, each of which takes
-            those that it mentions.
-    """
+    """The arguments of `Context.compile` beside the code."""
 
     bindings: tuple[StaticIndex, ...] = ()
     keep: tuple[Tensor, ...] | None = None
+    """The tensors to store instead of the results; None to store the results."""
     name: str | None = None
+    """The name of the routine; None to take the computation's."""
     inline: tuple[Tensor, ...] = ()
+    """The tensors to compute wherever they are read."""
     are_shared: bool = False
+    """True if `bindings` and `keep` are for several computations, each of which takes those that it
+    mentions.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCode:
-    """Assignments with the literals and tensors of their nodes.
-
-    Attributes:
-        literals: The cells of nodes made from host data; None where only the node is known.
-        tensors: The tensor behind each node, where there is one.
-    """
+    """Assignments with the literals and tensors of their nodes."""
 
     program: AssignProgram
     literals: Mapping[TensorNode, Array | None]
+    """The cells of nodes made from host data; None where only the node is known."""
     tensors: Mapping[TensorNode, Tensor]
+    """The tensor behind each node, where there is one."""
 
     def describe(self, node: TensorNode) -> str:
         """Return the name of a node in messages."""
@@ -96,23 +91,20 @@ class ResolvedCode:
 
 @dataclass(frozen=True, slots=True)
 class CompileRequest:
-    """A lowered program, with all that its generated code depends on beside the settings.
-
-    Attributes:
-        code: The program, perhaps with definitions of nodes that earlier routines left virtual.
-        stored: The nodes that outlive each call, with the reasons.
-        inlined: The nodes that the user wants inlined.
-        tuned: The placements that a search on this machine has chosen; None without a search.
-        fallbacks: Other devices, for kernels that the target does not support.
-    """
+    """A lowered program, with all that its generated code depends on beside the settings."""
 
     code: LoweredCode
+    """The program, perhaps with definitions of nodes that earlier routines left virtual."""
     stored: Mapping[TensorNode, Placement]
+    """The nodes that outlive each call, with the reasons."""
     inlined: frozenset[TensorNode]
+    """The nodes that the user wants inlined."""
     backend: Backend
     target: Target
     tuned: TunedPlacements | None = None
+    """The placements that a search on this machine has chosen; None without a search."""
     fallbacks: tuple[tuple[Backend, Target], ...] = ()
+    """Other devices, for kernels that the target does not support."""
 
     @property
     def lowered(self) -> LoopProgram:
@@ -132,14 +124,11 @@ class CompileRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckedProgram:
-    """A program that fits the context that it is compiled for.
-
-    Attributes:
-        bindings: The static indices of a call, extents of axes among them.
-    """
+    """A program that fits the context that it is compiled for."""
 
     request: CompileRequest
     bindings: tuple[StaticIndex, ...]
+    """The static indices of a call, extents of axes among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,19 +151,17 @@ class AbsentDevice:
 
 @dataclass(frozen=True, slots=True)
 class OptimizedProgram:
-    """A program after the passes over loops.
-
-    Attributes:
-        placements: The placement of each node, with its reason.
-        definitions: Definitions of nodes that the routine computes and does not store, for later
-            routines to inline.
-        usage: The reads and writes of the program.
-    """
+    """A program after the passes over loops."""
 
     optimized: LoopProgram
     placements: Mapping[TensorNode, Placement]
+    """The placement of each node, with its reason."""
     definitions: Mapping[TensorNode, Definition]
+    """Definitions of nodes that the routine computes and does not store, for later routines to
+    inline.
+    """
     usage: Usage
+    """The reads and writes of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +174,12 @@ class GeneratedCode(OptimizedProgram):
 
 @dataclass(frozen=True, slots=True)
 class Build(GeneratedCode):
-    """A compiled routine that is not bound to memory.
-
-    Attributes:
-        request: The program before any pass, with all that its code depends on.
-    """
+    """A compiled routine that is not bound to memory."""
 
     assignments: AssignProgram
     executable: Executable
     request: CompileRequest
+    """The program before any pass, with all that its code depends on."""
 
     @property
     def backend(self) -> Backend:
@@ -208,20 +192,17 @@ class Build(GeneratedCode):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linkable:
-    """Compiled code, and all that binding it to the memory of a context takes.
-
-    Attributes:
-        code: The assignments, with literals and tensors.
-        nodes: The infos of all nodes of the lowered code.
-        usage: The reads and writes of the code.
-        kept: The nodes that outlive a call, with the reasons.
-        recipes: The definitions of nodes of earlier routines that the code recomputes.
-    """
+    """Compiled code, and all that binding it to the memory of a context takes."""
 
     built: Build
     code: ResolvedCode
+    """The assignments, with literals and tensors."""
     nodes: Mapping[TensorNode, NodeInfo]
+    """The infos of all nodes of the lowered code."""
     usage: Usage
+    """The reads and writes of the code."""
     bindings: tuple[StaticIndex, ...]
     kept: Mapping[TensorNode, Placement]
+    """The nodes that outlive a call, with the reasons."""
     recipes: tuple[Recipe, ...] = ()
+    """The definitions of nodes of earlier routines that the code recomputes."""

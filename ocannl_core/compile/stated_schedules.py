@@ -24,13 +24,10 @@ from ocannl_core.schedule.rules.decision import Rule, ScheduleDecision
 
 @dataclass(frozen=True, slots=True)
 class StatedRule:
-    """A rule: the stated schedule of a nest, or another rule's.
-
-    Attributes:
-        schedules: The stated schedules by the canonical text of the nest.
-    """
+    """A rule: the stated schedule of a nest, or another rule's."""
 
     schedules: Mapping[str, Schedule]
+    """The stated schedules by the canonical text of the nest."""
     default: Rule
 
     def __call__(self, nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:

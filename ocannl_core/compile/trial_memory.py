@@ -41,21 +41,18 @@ _MOST_REPETITIONS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The memory that a code takes, and what is in it before a run.
-
-    Attributes:
-        written: The nodes that it writes, in a fixed order.
-        carried: Those that a run leaves changed for the next; each sample resets them.
-        merged: The nodes whose merge buffers it reads.
-        terms: The number of terms that a reordered sum of a cell may have.
-    """
+    """The memory that a code takes, and what is in it before a run."""
 
     infos: Mapping[TensorNode, NodeInfo]
     initial: Mapping[TensorNode, Buffer]
     written: Sequence[TensorNode]
+    """The nodes that it writes, in a fixed order."""
     carried: Collection[TensorNode] = ()
+    """The nodes that a run leaves changed for the next; each sample resets them."""
     merged: Collection[TensorNode] = ()
+    """The nodes whose merge buffers it reads."""
     terms: int = 1
+    """The number of terms that a reordered sum of a cell may have."""
 
 
 class TrialMemory:

@@ -14,17 +14,14 @@ FLIPPED = {MemoryMode.VIRTUAL: MemoryMode.LOCAL, MemoryMode.LOCAL: MemoryMode.VI
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A node in another mode than the default.
-
-    Attributes:
-        number: The number of the node in the lowered program, in the order of first mention.
-        name: The name of the node, for readers.
-        mode: The mode that it has: virtual or local.
-    """
+    """A node in another mode than the default."""
 
     number: int
+    """The number of the node in the lowered program, in the order of first mention."""
     name: str
+    """The name of the node, for readers."""
     mode: MemoryMode
+    """The mode that it has: virtual or local."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.mode.value}, {FLIPPED[self.mode].value} by default"
@@ -32,35 +29,29 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
-    """The result of a search for the placements of a routine.
-
-    Attributes:
-        flips: The differences of the fastest placements from the default, if any.
-        seconds: The least time of a run with them.
-        tried: The number of arms, the default among them.
-        candidates: The number of nodes that might have been flipped.
-        is_complete: True if the search ended because nothing was faster, not for lack of time.
-    """
+    """The result of a search for the placements of a routine."""
 
     flips: tuple[Flip, ...]
+    """The differences of the fastest placements from the default, if any."""
     seconds: float
+    """The least time of a run with them."""
     default_seconds: float
     tried: int
+    """The number of arms, the default among them."""
     candidates: int = 0
+    """The number of nodes that might have been flipped."""
     is_complete: bool = True
+    """True if the search ended because nothing was faster, not for lack of time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunedPlacements:
-    """Placements from the tuning cache, for the nodes of one program.
-
-    Attributes:
-        problem: The reason why none of them is used; empty if they are.
-    """
+    """Placements from the tuning cache, for the nodes of one program."""
 
     measured: PlacementResult
     places: Mapping[TensorNode, Placement]
     problem: str = ""
+    """The reason why none of them is used; empty if they are."""
 
     def unused(self, placements: Mapping[TensorNode, Placement]) -> list[str]:
         """Return why flips are not in force in compiled code, a text for each reason."""

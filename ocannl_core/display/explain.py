@@ -37,17 +37,14 @@ _SHOWN_CONSTRAINTS = 3
 
 @dataclass(frozen=True, slots=True)
 class TensorExplanation:
-    """An explanation of a tensor's shape.
-
-    Attributes:
-        shape: The shape inferred so far.
-        rows: The constraints that decided each row and axis, in the order batch, input, output.
-    """
+    """An explanation of a tensor's shape."""
 
     name: str
     origin: Origin
     shape: Shape
+    """The shape inferred so far."""
     rows: tuple[RowReport, ...]
+    """The constraints that decided each row and axis, in the order batch, input, output."""
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.shape}", f"  made by {self.origin}"]
@@ -58,27 +55,24 @@ class TensorExplanation:
 
 @dataclass(frozen=True, slots=True)
 class NodeExplanation:
-    """The placement of a node's cells.
-
-    Attributes:
-        dtype: The number format of its cells.
-        dims: Extents in buffer order, without margins.
-        padding: Margins per axis; empty when there are none.
-        reason: The reason for this mode; empty if there is none.
-        advice: A change that leads to another mode; empty if there is none.
-        nbytes: The memory it takes; 0 for nodes that are never stored.
-        extents: The extent at run time of each axis that has one; empty if all sizes are constant.
-    """
+    """The placement of a node's cells."""
 
     name: str
     dtype: DType
+    """The number format of its cells."""
     dims: tuple[int, ...]
+    """Extents in buffer order, without margins."""
     padding: tuple[Margin, ...]
+    """Margins per axis; empty when there are none."""
     mode: MemoryMode
     reason: str
+    """The reason for this mode; empty if there is none."""
     advice: str
+    """A change that leads to another mode; empty if there is none."""
     nbytes: int
+    """The memory it takes; 0 for nodes that are never stored."""
     extents: tuple[StaticExtent | None, ...] = ()
+    """The extent at run time of each axis that has one; empty if all sizes are constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +113,23 @@ class KernelExplanation:
 
 @dataclass(frozen=True, slots=True)
 class RoutineExplanation:
-    """An explanation of a routine.
-
-    Attributes:
-        nodes: All nodes of the routine, oldest first.
-        kernels: Its steps in the order of execution.
-        memory: The memory plan of its scratch nodes, on backends that keep them in one arena.
-        measured: The result of a search over placements here, with times; None without one.
-        unused: The placements of that result that are not in force, with the reasons.
-        devices: The devices of its kernels and the transfers between them, as lines in the order of
-            execution; empty if all run on the context's own device.
-    """
+    """An explanation of a routine."""
 
     name: str
     nodes: tuple[NodeExplanation, ...]
+    """All nodes of the routine, oldest first."""
     kernels: tuple[KernelExplanation, ...]
+    """Its steps in the order of execution."""
     memory: MemoryPlan
+    """The memory plan of its scratch nodes, on backends that keep them in one arena."""
     measured: PlacementResult | None = None
+    """The result of a search over placements here, with times; None without one."""
     unused: tuple[str, ...] = ()
+    """The placements of that result that are not in force, with the reasons."""
     devices: tuple[str, ...] = ()
+    """The devices of its kernels and the transfers between them, as lines in the order of
+    execution; empty if all run on the context's own device.
+    """
 
     @property
     def nbytes(self) -> int:

@@ -60,23 +60,20 @@ class SummaryRow:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A table of a model; `str` gives text, notebooks show HTML.
-
-    Attributes:
-        rows: Blocks in the order of their first operations, each followed by its own parameters.
-        parameters: The number of cells of all parameters.
-        trained: The number of cells of parameters that training changes.
-        nbytes: The bytes of all parameters and statistics.
-        operations: The number of operations of the forward code.
-        external: The number of calls of user-written operations, whose work is not counted.
-    """
+    """A table of a model; `str` gives text, notebooks show HTML."""
 
     rows: tuple[SummaryRow, ...]
+    """Blocks in the order of their first operations, each followed by its own parameters."""
     parameters: int
+    """The number of cells of all parameters."""
     trained: int
+    """The number of cells of parameters that training changes."""
     nbytes: int
+    """The bytes of all parameters and statistics."""
     operations: int
+    """The number of operations of the forward code."""
     external: int = 0
+    """The number of calls of user-written operations, whose work is not counted."""
 
     def __str__(self) -> str:
         table = self._table()

@@ -32,17 +32,14 @@ GAP = "…"
 
 @dataclass(frozen=True, slots=True)
 class TableAxis:
-    """An axis of a table.
-
-    Attributes:
-        kind: The row that it belongs to.
-        title: Its kind, its ordinal if there are several of the kind, and its basis.
-        positions: The positions shown; None marks omitted ones.
-    """
+    """An axis of a table."""
 
     kind: RowKind
+    """The row that it belongs to."""
     title: str
+    """Its kind, its ordinal if there are several of the kind, and its basis."""
     positions: tuple[int | None, ...]
+    """The positions shown; None marks omitted ones."""
 
     @property
     def kept(self) -> list[int]:
@@ -56,30 +53,24 @@ class TableAxis:
 
 @dataclass(frozen=True, slots=True)
 class TableBlock:
-    """A part of a tensor: a grid of cells.
-
-    Attributes:
-        caption: The position of the part; empty for the whole tensor.
-        cells: The cells as texts, row by row.
-    """
+    """A part of a tensor: a grid of cells."""
 
     caption: str
+    """The position of the part; empty for the whole tensor."""
     cells: tuple[tuple[str, ...], ...]
+    """The cells as texts, row by row."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorTable:
-    """A tensor's cells for printing; `str` gives text, notebooks show HTML.
-
-    Attributes:
-        title: The tensor's name, shape and number format; the value of a tensor without axes.
-        down: The axis whose positions are rows, if there is one.
-        across: The axis whose positions are columns, if there is one.
-    """
+    """A tensor's cells for printing; `str` gives text, notebooks show HTML."""
 
     title: str
+    """The tensor's name, shape and number format; the value of a tensor without axes."""
     down: TableAxis | None
+    """The axis whose positions are rows, if there is one."""
     across: TableAxis | None
+    """The axis whose positions are columns, if there is one."""
     blocks: tuple[TableBlock, ...]
 
     def __str__(self) -> str:

@@ -25,29 +25,23 @@ GREATEST_DEPTH = 20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One tensor of a tree.
-
-    Attributes:
-        depth: The number of operations between it and the root.
-        is_last: True for the last operand of its operation.
-        name: Its name, or its kind if it has none.
-    """
+    """One tensor of a tree."""
 
     depth: int
+    """The number of operations between it and the root."""
     is_last: bool
+    """True for the last operand of its operation."""
     name: str
+    """Its name, or its kind if it has none."""
     details: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExpressionTree:
-    """A tensor and its operands, recursively; `str` gives text, notebooks show HTML.
-
-    Attributes:
-        lines: The tensor first, then operand by operand.
-    """
+    """A tensor and its operands, recursively; `str` gives text, notebooks show HTML."""
 
     lines: tuple[Line, ...]
+    """The tensor first, then operand by operand."""
 
     def __str__(self) -> str:
         return "\n".join(_draw_branches(self.lines))

@@ -43,17 +43,14 @@ _READS_CELLS = frozenset({"tree", "table"})
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A view of a thing, and the names of its other views.
-
-    Attributes:
-        view: The name of the view.
-        value: The result of the function of that name, such as a `Graph`.
-        others: Calls that show more.
-    """
+    """A view of a thing, and the names of its other views."""
 
     view: str
+    """The name of the view."""
     value: Any
+    """The result of the function of that name, such as a `Graph`."""
     others: tuple[str, ...]
+    """Calls that show more."""
 
     def __str__(self) -> str:
         text = f"{self.value}".rstrip("\n")
@@ -73,13 +70,10 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class NamedViews:
-    """The same view of several tensors.
-
-    Attributes:
-        views: The view of each, by name.
-    """
+    """The same view of several tensors."""
 
     views: Mapping[str, Any]
+    """The view of each, by name."""
 
     def __str__(self) -> str:
         return "\n\n".join(f"{name}:\n{view}".rstrip("\n") for name, view in self.views.items())

@@ -406,16 +406,13 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A memory mode and its reason.
-
-    Attributes:
-        reason: The reason for it.
-        note: The reason of a backend that chose it, in its own words.
-    """
+    """A memory mode and its reason."""
 
     mode: MemoryMode = MemoryMode.UNDECIDED
     reason: Reason | None = None
+    """The reason for it."""
     note: str = ""
+    """The reason of a backend that chose it, in its own words."""
 
     @property
     def why(self) -> str:

@@ -32,17 +32,14 @@ Key = tuple[object, ...]
 
 
 class CanonicalForm(NamedTuple):
-    """A canonical form.
-
-    Attributes:
-        key: Equal for values that are equal up to names.
-        names: The nodes and index variables of the value, in the order of first use.
-        scalars: The numbers of its scalars.
-    """
+    """A canonical form."""
 
     key: Key
+    """Equal for values that are equal up to names."""
     names: tuple[Any, ...]
+    """The nodes and index variables of the value, in the order of first use."""
     scalars: tuple[int, ...]
+    """The numbers of its scalars."""
 
 
 _shares: ContextVar[bool] = ContextVar("_shares", default=True)
@@ -303,14 +300,11 @@ class _Number:
 
 
 class _Writer:
-    """The calls that make a value, operands first.
-
-    Attributes:
-        renewed: The classes of names that are new in each copy.
-    """
+    """The calls that make a value, operands first."""
 
     def __init__(self, names: Sequence[object], renewed: Collection[type]) -> None:
         self.renewed = renewed
+        """The classes of names that are new in each copy."""
         self.numbers: dict[int, _Number] = {}
         self.constants: list[object] = []
         self.calls: list[tuple[_Make | None, list[_Reference]]] = []

@@ -104,16 +104,13 @@ def lower(program: assign.AssignProgram) -> ir.LoopProgram:
 
 @dataclass(slots=True)
 class _Lowering:
-    """The state of the lowering of one program.
-
-    Attributes:
-        nodes: The format, extents and margins of every node.
-        margins: The values that the margins of padded nodes hold at this point.
-    """
+    """The state of the lowering of one program."""
 
     nodes: Mapping[TensorNode, NodeInfo]
+    """The format, extents and margins of every node."""
     stmts: list[ir.Stmt] = field(default_factory=list)
     margins: dict[TensorNode, float] = field(default_factory=dict)
+    """The values that the margins of padded nodes hold at this point."""
     names: PrintedNames = field(default_factory=PrintedNames)
     origin: Origin | None = None
     merged: TensorNode | None = None

@@ -27,18 +27,15 @@ class SharedCells:
 
 
 class SharedDevice:
-    """One device of a backend.
-
-    Attributes:
-        account: The memory of all contexts and routines on it.
-        histories: The histories of its contexts.
-    """
+    """One device of a backend."""
 
     def __init__(self, backend: Backend, target: Target) -> None:
         self.backend = backend
         self.target = target
         self.account = Account()
+        """The memory of all contexts and routines on it."""
         self.histories: weakref.WeakSet[History] = weakref.WeakSet()
+        """The histories of its contexts."""
         self._literals: NodeTable[weakref.ref[SharedCells]] = NodeTable()
         self._queue: HostQueue | None = None
         backend.failures.observe(target, self)

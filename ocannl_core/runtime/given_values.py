@@ -26,15 +26,12 @@ _HOST_VALUES = (np.ndarray, np.generic, int, float, list, tuple)
 
 @dataclass(frozen=True, slots=True)
 class HostCells:
-    """Cells of the host for a tensor, checked and converted.
-
-    Attributes:
-        sizes: The extents at run time that they state.
-    """
+    """Cells of the host for a tensor, checked and converted."""
 
     stored: NodeMemory
     cells: Array
     sizes: Mapping[StaticExtent, int]
+    """The extents at run time that they state."""
 
     def write(self, store: BufferStore) -> None:
         """Copy them to the device."""

@@ -21,19 +21,17 @@ _MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MemoryEntry:
-    """Memory of a device.
-
-    Attributes:
-        label: The tensor, or the routine whose scratch it is.
-        kind: `parameter`, `gradient`, `placeholder`, `literal`, `statistic`, `tensor`, `key` of
-            random numbers, `merge buffer` or `scratch`.
-        lineage: The identity of the contexts that hold it; None if several lineages share it.
-    """
+    """Memory of a device."""
 
     label: str
+    """The tensor, or the routine whose scratch it is."""
     kind: str
+    """`parameter`, `gradient`, `placeholder`, `literal`, `statistic`, `tensor`, `key` of random
+    numbers, `merge buffer` or `scratch`.
+    """
     nbytes: int
     lineage: object = None
+    """The identity of the contexts that hold it; None if several lineages share it."""
 
 
 class Account:
@@ -131,21 +129,18 @@ def limit_of_settings() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """The memory of a context, by label; printable.
-
-    Attributes:
-        entries: What the lineage of the context holds, largest first.
-        in_use: The bytes of all contexts and routines on the device.
-        limit: The greatest number that the setting `device_memory` allows; None for no limit.
-        statistics: The memory as the driver of the device counts it; None if it does not.
-    """
+    """The memory of a context, by label; printable."""
 
     device: str
     entries: tuple[MemoryEntry, ...]
+    """The memory of the context's lineage, largest first."""
     in_use: int
+    """The bytes of all contexts and routines on the device."""
     peak: int
     limit: int | None
+    """The greatest number that the setting `device_memory` allows; None for no limit."""
     statistics: MemoryStatistics | None = None
+    """The memory as the driver of the device counts it; None if it does not."""
 
     @property
     def nbytes(self) -> int:

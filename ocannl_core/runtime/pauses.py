@@ -24,13 +24,10 @@ the last one.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pauses:
-    """The pauses of a routine: one after each step from the first complete result on.
-
-    Attributes:
-        results: Groups of nodes; a group is complete after the last step that writes one of them.
-    """
+    """The pauses of a routine: one after each step from the first complete result on."""
 
     results: tuple[AbstractSet[TensorNode], ...]
+    """Groups of nodes; a group is complete after the last step that writes one of them."""
     action: Action
 
 

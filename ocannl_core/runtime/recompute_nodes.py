@@ -19,14 +19,11 @@ from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recomputed:
-    """A recipe that a routine uses.
-
-    Attributes:
-        run: When the routine that has the definition has run.
-    """
+    """A recipe that a routine uses."""
 
     recipe: Recipe
     run: RunRecord
+    """When the routine that has the definition has run."""
     operands: tuple[NodeMemory, ...]
 
 

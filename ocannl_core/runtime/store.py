@@ -33,24 +33,21 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class RunRecord:
-    """The record of a routine's last run.
-
-    Attributes:
-        at: The time of its last run; 0 if there was none.
-        passed_on: Gradients that it leaves passed on to operands; it keeps none of them alive.
-        owner: The routine, once there is one; None when it is gone.
-        sizes: The extents at run time of its last run.
-        values: Those sizes in the order of the routine's arguments.
-        event: The end of its last run; None if that was over when its call returned.
-    """
+    """The record of a routine's last run."""
 
     at: int = 0
+    """The time of its last run; 0 if there was none."""
     routine: str = ""
     passed_on: AbstractSet[TensorNode] = frozenset()
+    """Gradients that it leaves passed on to operands; it keeps none of them alive."""
     owner: Callable[[], object] | None = None
+    """The routine, once there is one; None when it is gone."""
     sizes: Mapping[StaticExtent, int] = field(default_factory=dict)
+    """The extents at run time of its last run."""
     values: tuple[int, ...] = ()
+    """The sizes in the order of the routine's arguments."""
     event: Event | None = None
+    """The end of its last run; None if that was over when its call returned."""
 
     @property
     def is_over(self) -> bool:
@@ -305,14 +302,7 @@ _STORES: weakref.WeakSet[BufferStore] = weakref.WeakSet()
 
 
 class BufferStore:
-    """The buffers of a context and of those that it descends from.
-
-    Attributes:
-        device: What all contexts on the device share.
-        fallbacks: Other devices, for kernels that the device does not support.
-        is_synchronous: True if the backend's calls return when their work is finished.
-        history: The writes and runs, in order; a lineage shares one.
-    """
+    """The buffers of a context and of those that it descends from."""
 
     def __init__(
         self,
@@ -325,11 +315,15 @@ class BufferStore:
         self.backend = device.backend
         self.target = device.target
         self.device = device
+        """The state that all contexts on the device share."""
         self.queue = queue
         self.is_synchronous = self.backend.is_synchronous
+        """True if the backend's calls return when their work is finished."""
         self.fallbacks = fallbacks
+        """Other devices, for kernels that the device does not support."""
         self._parent = parent
         self.history: History = History() if parent is None else parent.history
+        """The writes and runs, in order; a lineage shares one."""
         device.histories.add(self.history)
         _STORES.add(self)
         self._stored: NodeTable[NodeMemory] = NodeTable()
@@ -540,22 +534,19 @@ class BufferStore:
 
 @dataclass(slots=True, eq=False)
 class MergeContent:
-    """The content of a merge buffer.
-
-    Attributes:
-        streamed_from: The memory that is read in place of a copy; None for a copy.
-        source: The context of the cells.
-        written_at: The time at which that memory was written last before the filling.
-        is_read: True once a routine has read the content.
-    """
+    """The content of a merge buffer."""
 
     node: TensorNode
     name: str
     cells: NodeMemory
     streamed_from: NodeMemory | None
+    """The memory that is read in place of a copy; None for a copy."""
     source: BufferStore
+    """The context of the cells."""
     written_at: int
+    """The time at which that memory was written last before the filling."""
     is_read: bool = False
+    """True once a routine has read the content."""
 
     def wait_to_read(self, store: BufferStore) -> None:
         """Let the work that a context submits next begin after the writes of the cells."""

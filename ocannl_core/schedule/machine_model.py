@@ -369,21 +369,18 @@ a hundredth of the time of as many.
 
 @dataclass(frozen=True, slots=True)
 class MachineModel:
-    """The properties of one processor that schedules depend on.
-
-    Attributes:
-        vector_bytes: Width of a vector register; 0 if there is none.
-        registers: Vector registers.
-        has_fma: True if one instruction multiplies and adds with one rounding.
-        cache_bytes: Sizes of the data caches, nearest first; fewer if unknown.
-        threads: Threads that may share a kernel.
-    """
+    """The properties of one processor that schedules depend on."""
 
     vector_bytes: int
+    """Width of a vector register; 0 if there is none."""
     registers: int
+    """Vector registers."""
     has_fma: bool
+    """True if one instruction multiplies and adds with one rounding."""
     cache_bytes: tuple[int, ...]
+    """Sizes of the data caches, nearest first; fewer if unknown."""
     threads: int
+    """Threads that may share a kernel."""
 
     @classmethod
     def of(cls, target: Target) -> MachineModel:

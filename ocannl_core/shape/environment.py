@@ -111,14 +111,12 @@ class Environment:
     Args:
         undo_log: The log of a session, whose transactions then restore the shapes, too; by default
             a log for shapes alone.
-
-    Attributes:
-        undo_log: The log that transactions of the environment use.
     """
 
     def __init__(self, undo_log: UndoLog | None = None) -> None:
         self._state = SolverState(undo_log)
         self.undo_log = self._state.undo_log
+        """The log that transactions of the environment use."""
         self._leaves = self._state.undo_log.supply()
         self._made_from: dict[Hashable, list[Shape]] = {}
         """The operands of a result, and the captured rows and sizes beside them."""

@@ -35,20 +35,17 @@ _KEYS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """One entry.
-
-    Attributes:
-        kind: `exclusion` or `tolerance`.
-        cases: The pattern of the names of cases.
-        ulps: The accepted error in units in the last place.
-        relative: The accepted error as a part of the expected number.
-    """
+    """One entry."""
 
     kind: str
+    """`exclusion` or `tolerance`."""
     cases: str
+    """The pattern of the names of cases."""
     reason: str
     ulps: int | None = None
+    """The accepted error in units in the last place."""
     relative: float | None = None
+    """The accepted error as a part of the expected number."""
 
     def covers(self, case: str) -> bool:
         """Return True if the entry is about a case."""

@@ -60,24 +60,21 @@ class _Result(NamedTuple):
 
 @dataclass
 class Author:
-    """Author of one program.
-
-    Attributes:
-        dtypes: The formats to use.
-        kinds: The kinds of independent loops to use.
-        readable: Nodes all of whose cells are written.
-        locals: Variables that are set at the place of the next expression.
-    """
+    """Author of one program."""
 
     draw: st.DrawFn
     dtypes: tuple[DType, ...]
+    """The formats to use."""
     kinds: tuple[ir.AxisKind, ...]
+    """The kinds of independent loops to use."""
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     params: list[TensorNode] = field(default_factory=list)
     statics: list[StaticIndex] = field(default_factory=list)
     arrays: dict[TensorNode, Array] = field(default_factory=dict)
     readable: list[TensorNode] = field(default_factory=list)
+    """Nodes all of whose cells are written."""
     locals: list[ir.Local] = field(default_factory=list)
+    """Variables that are set at the place of the next expression."""
     local_count: int = 0
 
     def choose(self, options: Sequence[Any]) -> Any:

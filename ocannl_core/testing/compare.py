@@ -16,15 +16,12 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The largest accepted difference of two numbers.
-
-    Attributes:
-        ulps: Units in the last place; 0 requires the same bits, except that any NaN equals any NaN.
-        absolute: Numbers no further apart than this are equal however small they are.
-    """
+    """The largest accepted difference of two numbers."""
 
     ulps: int = 0
+    """Units in the last place; 0 requires the same bits, except that any NaN equals any NaN."""
     absolute: float = 0.0
+    """Numbers no further apart than this are equal however small they are."""
 
 
 EXACT = Tolerance()

@@ -123,17 +123,14 @@ def _targets() -> list[str]:
 
 @dataclass(slots=True)
 class _Check:
-    """The check of one op, and the violations found so far.
-
-    Attributes:
-        usable: The devices that ran the op.
-    """
+    """The check of one op, and the violations found so far."""
 
     op: Op
     samples: list[_Sample]
     ulps: int
     problems: list[str] = field(default_factory=list)
     usable: list[str] = field(default_factory=list)
+    """The devices that ran the op."""
 
     def require(self, holds: bool, problem: str) -> None:
         if not holds and problem not in self.problems:

@@ -37,15 +37,12 @@ def loop(
 
 @dataclass
 class Draft:
-    """Builder of a loop program.
-
-    Attributes:
-        params: The nodes whose memory the caller provides.
-    """
+    """Builder of a loop program."""
 
     name: str
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     params: list[TensorNode] = field(default_factory=list)
+    """The nodes whose memory the caller provides."""
 
     def node(
         self, label: str, dtype: DType, *dims: int, padding: tuple[Margin, ...] = ()

@@ -22,19 +22,16 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """The result of one case.
-
-    Attributes:
-        name: The name of the case, whose first part is the suite or the corpus.
-        part: The format or capability that it is about; empty if it is about none.
-        text: The error, the reason for skipping, or the reason of the exclusion.
-        error: The largest error found, in units in the last place; None if not measured.
-        needs_tolerance: True if it passed by a tolerance of the plugin alone.
-    """
+    """The result of one case."""
 
     name: str
+    """The name of the case, whose first part is the suite or the corpus."""
     outcome: Outcome
     part: str = ""
+    """The format or capability that it is about; empty if it is about none."""
     text: str = ""
+    """The error, the reason for skipping, or the reason of the exclusion."""
     error: float | None = None
+    """The largest error found, in units in the last place; None if not measured."""
     needs_tolerance: bool = False
+    """True if it passed by a tolerance of the plugin alone."""

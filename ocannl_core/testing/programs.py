@@ -42,20 +42,17 @@ from ocannl_core.testing.parser.loops import parse
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A program, its inputs, and its known results.
-
-    Attributes:
-        arrays: Cells of parameters before the run, margins included; the others are zero.
-        indices: Values of the static indices.
-        expected: Cells of parameters after the run, computed without the loop language.
-        tolerance: The accepted difference between them and a backend's.
-    """
+    """A program, its inputs, and its known results."""
 
     program: ir.LoopProgram
     arrays: Mapping[TensorNode, Array]
+    """Cells of parameters before the run, margins included; the others are zero."""
     indices: Sequence[int] = ()
+    """Values of the static indices."""
     expected: Mapping[TensorNode, Any] = field(default_factory=dict)
+    """Cells of parameters after the run, computed without the loop language."""
     tolerance: Tolerance = EXACT
+    """The accepted difference between them and a backend's."""
 
     def __repr__(self) -> str:
         """Return the program as text."""

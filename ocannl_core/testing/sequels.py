@@ -34,12 +34,10 @@ class SequelAuthor(Author):
     Follow-ups overwrite cells of nodes that exist (all, some, repeatedly), depend on what they
     wrote in earlier iterations, fill nodes again, repeat computations, guard loads that would leave
     their node, and select from tables by reductions.
-
-    Attributes:
-        remembered: Computations that may be repeated, with the extents of their variables.
     """
 
     remembered: list[tuple[ir.Expr, Bounds]] = field(default_factory=list)
+    """Computations that may be repeated, with the extents of their variables."""
 
     def sequel(self, depth: int) -> list[ir.Stmt]:
         """Return a nest that may write any node."""

@@ -19,33 +19,28 @@ from ocannl_core.ir.host_arrays import Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Consecutive bytes in memory.
-
-    Attributes:
-        memory: A contiguous array of this process; or memory of a device, with
-            `__cuda_array_interface__`, for a communicator that passes it to the network.
-        start: The first byte.
-        nbytes: The number of bytes.
-    """
+    """Consecutive bytes in memory."""
 
     memory: Array | Buffer
+    """A contiguous array of this process; or memory of a device, with `__cuda_array_interface__`,
+    for a communicator that passes it to the network.
+    """
     start: int
+    """The first byte."""
     nbytes: int
+    """The number of bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parcel:
-    """The messages between this process and another one in an exchange.
-
-    Attributes:
-        process: The number of the other process.
-        sent: The cells that it gets, one after the other.
-        received: The memory for the cells that it sends, one after the other.
-    """
+    """The messages between this process and another one in an exchange."""
 
     process: int
+    """The number of the other process."""
     sent: tuple[Cells, ...]
+    """The cells that it gets, one after the other."""
     received: tuple[Cells, ...]
+    """The memory for the cells that it sends, one after the other."""
 
 
 @runtime_checkable

@@ -39,22 +39,19 @@ def state_format(p: Tensor) -> DType:
 
 
 class OptimizerState:
-    """The tensors that an optimizer keeps between updates, by name.
-
-    Attributes:
-        names: The name of each parameter.
-        tensors: The tensors by path, as `w.first_moment`.
-        averages: The path of the average of each parameter, by its name.
-        sharded: The parameters of the tensors that have the rows of a shard alone, by path.
-        diagnostics: Numbers of the last update, by name.
-    """
+    """The tensors that an optimizer keeps between updates, by name."""
 
     def __init__(self) -> None:
         self.names: dict[Tensor, str] = {}
+        """The name of each parameter."""
         self.tensors: dict[str, Tensor] = {}
+        """The tensors by path, as `w.first_moment`."""
         self.averages: dict[str, str] = {}
+        """The path of the average of each parameter, by its name."""
         self.sharded: dict[str, Tensor] = {}
+        """The parameters of the tensors that have the rows of a shard alone, by path."""
         self.diagnostics: dict[str, Tensor] = {}
+        """Numbers of the last update, by name."""
 
     def diagnostic(self, name: str, dtype: DType) -> Tensor:
         """Return a number that each update computes, and that stays readable after it."""

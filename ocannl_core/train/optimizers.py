@@ -38,15 +38,12 @@ class _Elementwise(Optimizer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Moments(_Elementwise):
-    """A formula with moving averages of the gradient and of its square.
-
-    Attributes:
-        betas: The decays of both.
-        eps: A number added to a root.
-    """
+    """A formula with moving averages of the gradient and of its square."""
 
     betas: tuple[float, float] = (0.9, 0.999)
+    """The decays of both."""
     eps: float = 1e-8
+    """A number added to a root."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

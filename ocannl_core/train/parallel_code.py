@@ -32,13 +32,7 @@ Term = tuple[Span, Tensor, range | None]
 
 
 class ParallelCode:
-    """The code that all devices run.
-
-    Attributes:
-        parameters: The parameters that gradients flow into, by name.
-        statistics: The statistics, by name.
-        means: The tensors that hold the mean of the loss and of each metric after a step.
-    """
+    """The code that all devices run."""
 
     def __init__(
         self, loss: Tensor, metrics: Sequence[Tensor], slots: int, *, is_mean: bool
@@ -48,9 +42,12 @@ class ParallelCode:
         self.slots = slots
         self._is_mean = is_mean
         self.parameters = dict(trainable_params(loss).items())
+        """The parameters that gradients flow into, by name."""
         self.statistics = dict(loss.statistics.items())
+        """The statistics, by name."""
         # declared here: what recorded code declares lasts for one call
         self.means = {each: like(each, "mean", each.dtype) for each in (loss, *self.metrics)}
+        """The tensors that hold the mean of the loss and of each metric after a step."""
         self._before = {
             name: like(each, "before", each.dtype) for name, each in self.statistics.items()
         }

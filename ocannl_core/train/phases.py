@@ -12,15 +12,12 @@ from ocannl_core.base.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a step.
-
-    Attributes:
-        name: Its name, as `slot 3`, `bucket 0: rows` or `update`.
-        start: Its start in seconds, on the clock of `time.perf_counter`.
-    """
+    """A part of a step."""
 
     name: str
+    """Its name, as `slot 3`, `bucket 0: rows` or `update`."""
     start: float
+    """Its start in seconds, on the clock of `time.perf_counter`."""
     end: float
 
     @property

@@ -45,28 +45,25 @@ class BucketProgress(Enum):
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """Summands that travel together.
-
-    Attributes:
-        number: Its place in the order of buckets.
-        sent: The windows that are sent before the additions.
-        inbox: The windows that receive rows of other processes.
-        sums: The windows of the sums.
-        scatter: The messages of spans.
-        gather: The messages of sums.
-        additions: The code of the additions; None if this process adds up no row.
-        started: The time at which the messages in flight were started.
-    """
+    """Summands that travel together."""
 
     number: int
+    """Its place in the order of buckets."""
     sent: tuple[MessageWindow, ...]
+    """The windows that are sent before the additions."""
     inbox: tuple[MessageWindow, ...]
+    """The windows that receive rows of other processes."""
     sums: tuple[MessageWindow, ...]
+    """The windows of the sums."""
     scatter: Exchange
+    """The messages of spans."""
     gather: Exchange
+    """The messages of sums."""
     additions: Routine | None
+    """The code of the additions; None if this process adds up no row."""
     progress: BucketProgress = BucketProgress.COMPLETE
     started: float = 0.0
+    """The time at which the messages in flight were started."""
 
     @property
     def in_flight(self) -> Exchange | None:
@@ -318,10 +315,6 @@ def buckets_of(
 class MessageWindow:
     """The memory of one tensor for messages: its own where this process, or the network, addresses
     it; elsewhere an array of this process, copied before it is sent and after it has arrived.
-
-    Attributes:
-        memory: The array or buffer that messages access.
-        is_direct: True if that is the memory of the tensor, not a copy.
     """
 
     def __init__(self, context: Context, tensor: Tensor, *, passes_device_memory: bool) -> None:
@@ -332,9 +325,11 @@ class MessageWindow:
         info = stored.info
         direct = _addressable(stored.buffer, passes_device_memory=passes_device_memory)
         self.is_direct = direct is not None
+        """True if that is the memory of the tensor, not a copy."""
         self.memory: Array | Buffer = (
             direct if direct is not None else np.empty(info.dims, info.dtype.numpy)
         )
+        """The array or buffer that messages access."""
 
     def rows(self, rows: range | None) -> Cells:
         """Return the cells of some rows along the first axis; None for all."""

@@ -26,20 +26,18 @@ from ocannl_core.train.process_sums import Rows
 class WholeState:
     """The complete state of an optimizer, for a checkpoint.
 
-        saved = step.whole_state()
-        oc.save(path, saved.context, loss, optimizer=saved)
+    saved = step.whole_state()
+    oc.save(path, saved.context, loss, optimizer=saved)
 
-        saved = step.whole_state()
-        oc.load(path, saved.context, loss, optimizer=saved)
-        saved.restore()
-
-    Attributes:
-        context: A context that has the parameters and the whole state.
-        state: The state by name, as in `optimizer.state`.
+    saved = step.whole_state()
+    oc.load(path, saved.context, loss, optimizer=saved)
+    saved.restore()
     """
 
     context: Context
+    """A context that has the parameters and the whole state."""
     state: Mapping[str, Tensor]
+    """The state by name, as in `optimizer.state`."""
     optimizer: Optimizer
     _sharded: ShardedState | None = None
 

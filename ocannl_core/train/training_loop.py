@@ -365,13 +365,7 @@ def fit(
 
 @dataclass(slots=True, eq=False)
 class _Loop:
-    """The batches of a loader, and what happens between them.
-
-    Attributes:
-        saved: The number of steps at the last save.
-        limit: The number of steps at which the loop ends, or None.
-        rows: The number of rows of each batch whose loss is not counted yet.
-    """
+    """The batches of a loader, and what happens between them."""
 
     step: Routine | DataParallel
     loader: Iterable[Any]
@@ -383,10 +377,13 @@ class _Loop:
     checkpoint: Checkpoint | None
     communicator: Communicator
     saved: int
+    """The number of steps at the last save."""
     line: _Line
     limit: int | None
+    """The number of steps at which the loop ends, or None."""
     read_every: int
     rows: list[int] = field(default_factory=list)
+    """The number of rows of each batch whose loss is not counted yet."""
 
     def run_batches(self) -> bool:
         """Call the routine for every batch until an event; return True at the epoch's end."""

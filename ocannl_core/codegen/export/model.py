@@ -63,37 +63,31 @@ def argument(name: int | str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExportedTensor:
-    """A tensor with memory that outlives a call.
-
-    Attributes:
-        name: Its name, unique in the file; `argument` has the spelling in C.
-        sizes: The cells along each axis, or the name of the integer argument that states them.
-        offset: The first byte of its memory in the state; None for a constant.
-        weights_offset: The first byte of its initial cells among the weights; None without any.
-    """
+    """A tensor with memory that outlives a call."""
 
     node: TensorNode
     name: str
+    """Its name, unique in the file; `argument` has the spelling in C."""
     sizes: tuple[int | str, ...]
+    """The cells along each axis, or the name of the integer argument that states them."""
     info: NodeInfo
     role: Role
     offset: int | None
+    """The first byte of its memory in the state; None for a constant."""
     weights_offset: int | None
+    """The first byte of its initial cells among the weights; None without any."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexArgument:
-    """An integer argument of a function: a static index, or the extent of an axis.
-
-    Attributes:
-        least: The least value that the function accepts.
-        most: The greatest one.
-    """
+    """An integer argument of a function: a static index, or the extent of an axis."""
 
     index: StaticIndex
     name: str
     least: int = LEAST
+    """The least value that the function accepts."""
     most: int = MOST
+    """The greatest one."""
 
     @property
     def is_bounded(self) -> bool:
@@ -103,57 +97,52 @@ class IndexArgument:
 
 @dataclass(frozen=True, slots=True)
 class ExportedFunction:
-    """A routine as a C function.
-
-    Attributes:
-        source: Its kernels and their launches.
-        inputs: The tensors that callers give, in the order of arguments.
-        outputs: The results, in the order of arguments. A tensor that is an input as well has
-            another name here.
-        indices: Its integer arguments, in order.
-        limits: Further limits, each of several indices together.
-        scratch: The first byte of each node of its own, in the state.
-        private: The first byte of the memory of a kernel's private buffers, in the state.
-    """
+    """A routine as a C function."""
 
     name: str
     source: RoutineSource
+    """Its kernels and their launches."""
     inputs: tuple[ExportedTensor, ...]
+    """The tensors that callers give, in the order of arguments."""
     outputs: tuple[ExportedTensor, ...]
+    """The results, in the order of arguments. A tensor that is an input as well has another name
+    here.
+    """
     indices: tuple[IndexArgument, ...]
+    """Its integer arguments, in order."""
     limits: tuple[IndexBound, ...]
+    """Further limits, each of several indices together."""
     scratch: Mapping[TensorNode, int]
+    """The first byte of each node of its own, in the state."""
     private: int
+    """The first byte of the memory of a kernel's private buffers, in the state."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """Everything that an exported file consists of.
-
-    Attributes:
-        prefix: The beginning of all its names, an identifier.
-        tensors: The tensors with memory that outlives a call.
-        state_bytes: The size of the state, for one thread.
-        thread_bytes: The memory of each further thread, behind the state; 0 if one thread runs all.
-        weights: The cells of the weights, each at its offset.
-        are_inside: True if the file contains the weights.
-        weights_at: The first byte of the weights in their file.
-        remarks: Sentences about the code for the reader of the header.
-        library: The functions of the C library that it calls, besides `memcpy` and `memset`.
-        fingerprint: A number that states of other models do not begin with.
-    """
+    """Everything that an exported file consists of."""
 
     prefix: str
+    """The beginning of all its names, an identifier."""
     functions: tuple[ExportedFunction, ...]
     tensors: tuple[ExportedTensor, ...]
+    """The tensors with memory that outlives a call."""
     state_bytes: int
+    """The size of the state, for one thread."""
     thread_bytes: int
+    """The memory of each further thread, behind the state; 0 if one thread runs all."""
     weights: bytes
+    """The cells of the weights, each at its offset."""
     are_inside: bool
+    """True if the file contains the weights."""
     weights_at: int
+    """The first byte of the weights in their file."""
     remarks: tuple[str, ...]
+    """Sentences about the code for the reader of the header."""
     library: tuple[str, ...]
+    """The functions of the C library that it calls, besides `memcpy` and `memset`."""
     fingerprint: int
+    """A number that states of other models do not begin with."""
 
     def tensor_of(self, node: TensorNode) -> ExportedTensor:
         """Return the tensor of a node."""

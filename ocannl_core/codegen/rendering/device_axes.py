@@ -38,15 +38,12 @@ _PRIVATE = frozenset({ir.Scope.KERNEL, ir.Scope.THREAD})
 
 @dataclass(frozen=True, slots=True)
 class DeviceAxis:
-    """A loop that the device runs.
-
-    Attributes:
-        index: The number of the iteration that a thread runs, counted from the loop's start.
-        condition: The test that there is such an iteration; empty if the device runs no others.
-    """
+    """A loop that the device runs."""
 
     index: str
+    """The number of the iteration that a thread runs, counted from the loop's start."""
     condition: str
+    """The test that there is such an iteration; empty if the device runs no others."""
 
     @property
     def is_full(self) -> bool:
@@ -56,17 +53,15 @@ class DeviceAxis:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAxes:
-    """The loops of a kernel that the device runs.
-
-    Attributes:
-        counts: The number of thread blocks, and of the threads of each; 0 where loops run them.
-        grid: The extents of a grid of two axes, of which some blocks may run nothing; empty for a
-            grid of one axis.
-    """
+    """The loops of a kernel that the device runs."""
 
     axes: IdentityMap[ir.For, DeviceAxis]
     counts: tuple[int, int]
+    """The number of thread blocks, and of the threads of each; 0 where loops run them."""
     grid: tuple[int, ...] = ()
+    """The extents of a grid of two axes, of which some blocks may run nothing; empty for a grid of
+    one axis.
+    """
 
     @property
     def launch(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

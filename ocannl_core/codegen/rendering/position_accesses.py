@@ -28,15 +28,12 @@ _ZERO = CExpr("0")
 
 @dataclass(frozen=True, slots=True)
 class ComputedCell:
-    """A cell at a computed position.
-
-    Attributes:
-        is_inside: A variable that is 1 if the position is in bounds, else 0.
-        cell: The cell; out of bounds the one at position 0; None if the axis has no cells.
-    """
+    """A cell at a computed position."""
 
     is_inside: CExpr
+    """A variable that is 1 if the position is in bounds, else 0."""
     cell: CExpr | None
+    """The cell; out of bounds the one at position 0; None if the axis has no cells."""
 
 
 class ComputedPositions:

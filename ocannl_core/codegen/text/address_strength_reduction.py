@@ -33,22 +33,20 @@ class ReducedAddressLoop:
     for (p = 0; p < 9; ++p)                   c0 = &a0[256 * i]; c1 = &a1[64 * i];
       a0[256 * i + p] * a1[64 * i + 8 * p]    for (p = 0, p_8 = 0; p < 9; ++p, p_8 += 8)
                                        -->      c0[p] * c1[p_8]
-
-    Attributes:
-        inside: That variable and the variables of inner loops, which the C compiler unrolls.
-        scope: The number of the scope around the loop.
-        invariants: Variables set there, by the expressions that they hold.
-        multiples: The multiples of the variable that are kept as induction variables.
     """
 
     variable: str
     depth: int
     inside: set[str]
+    """That variable and the variables of inner loops, which the C compiler unrolls."""
     scope: int
+    """The number of the scope around the loop."""
     written: frozenset[TensorNode]
     opening: list[str] = field(default_factory=list)
     invariants: dict[str, str] = field(default_factory=dict)
+    """Variables set there, by the expressions that they hold."""
     multiples: list[int] = field(default_factory=list)
+    """The multiples of the variable that are kept as induction variables."""
 
     def multiple(self, factor: int) -> str:
         """Return the induction variable for a multiple of the loop variable."""

@@ -25,16 +25,13 @@ from ocannl_core.ir.numbers.primitives import PRIMITIVES
 
 @dataclass(frozen=True, slots=True)
 class Helper:
-    """A function or type of the prelude.
-
-    Attributes:
-        text: Its definition, with INLINE for the function specifiers of a dialect.
-        is_instruction: True if it stands for one or a few machine instructions.
-    """
+    """A function or type of the prelude."""
 
     text: str
+    """Its definition, with INLINE for the function specifiers of a dialect."""
     needs: tuple[str, ...] = ()
     is_instruction: bool = False
+    """True if it stands for one or a few machine instructions."""
 
 
 _MARKER = re.compile(r"^/// (\w+)(?: needs ([\w ]+?))?(?: -- .*)?\n", re.MULTILINE)

@@ -23,15 +23,12 @@ _MOST_POSITIONS = 16 * MOST_REGISTERS
 
 @dataclass(frozen=True, slots=True)
 class RegisterFile:
-    """The variables of one array.
-
-    Attributes:
-        name: The common prefix of their names.
-        lanes: The number of cells of each variable, by the position of its first cell.
-    """
+    """The variables of one array."""
 
     name: str
+    """The common prefix of their names."""
     lanes: Mapping[int, int]
+    """The number of cells of each variable, by the position of its first cell."""
 
     def variable(self, position: int) -> str:
         """Return the variable that begins at a position."""

@@ -34,16 +34,13 @@ and the setting that switches inlining off.
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """A node that may be virtual and may be local.
-
-    Attributes:
-        flip: Its other mode than the default.
-        promise: The estimate of the cycles that the other mode saves; negative where it costs.
-    """
+    """A node that may be virtual and may be local."""
 
     node: TensorNode
     flip: Flip
+    """Its other mode than the default."""
     promise: int
+    """The estimate of the cycles that the other mode saves; negative where it costs."""
 
 
 def find_candidates(

@@ -13,19 +13,16 @@ from ocannl_core.compile.tuned_placements import Flip
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Placements that a search has tried.
-
-    Attributes:
-        title: Their difference from the fastest ones so far.
-        seconds: The least time of a run; None if it was not timed.
-        fastest: The least time of the fastest placements before, sampled in turn with it.
-        problem: The reason why it lost without being timed; empty if it was timed.
-    """
+    """Placements that a search has tried."""
 
     title: str
+    """Their difference from the fastest ones so far."""
     seconds: float | None
+    """The least time of a run; None if it was not timed."""
     fastest: float | None
+    """The least time of the fastest placements before, sampled in turn with it."""
     problem: str = ""
+    """The reason why it lost without being timed; empty if it was timed."""
 
     def __str__(self) -> str:
         if self.seconds is None or self.fastest is None:
@@ -35,33 +32,30 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class PlacementTuning:
-    """The result of a search over the placements of a routine; printable.
-
-    Attributes:
-        name: The routine's name.
-        candidates: The number of nodes that may be virtual and may be local.
-        default_seconds: The least time of a run with the default placements.
-        seconds: The time of the fastest placements.
-        kept: The differences of the fastest placements from the default.
-        arms: All that was tried beside the default, in order.
-        left: The number of candidates that were not flipped in the end, for lack of time.
-        budget: The seconds that the search might spend.
-        spent: The seconds that it spent.
-        is_known: True if an earlier search was complete, so that nothing was tried.
-        problem: The reason why nothing could be tried; empty otherwise.
-    """
+    """The result of a search over the placements of a routine; printable."""
 
     name: str
+    """The routine's name."""
     candidates: int
+    """The number of nodes that may be virtual and may be local."""
     default_seconds: float
+    """The least time of a run with the default placements."""
     seconds: float
+    """The time of the fastest placements."""
     kept: tuple[Flip, ...]
+    """The differences of the fastest placements from the default."""
     arms: tuple[Arm, ...]
+    """All that was tried beside the default, in order."""
     left: int
+    """The number of candidates that were not flipped in the end, for lack of time."""
     budget: float
+    """The seconds that the search might spend."""
     spent: float
+    """The seconds that it spent."""
     is_known: bool = False
+    """True if an earlier search was complete, so that nothing was tried."""
     problem: str = ""
+    """The reason why nothing could be tried; empty otherwise."""
 
     @property
     def is_faster(self) -> bool:

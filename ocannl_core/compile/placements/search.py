@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import prod
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -64,16 +65,13 @@ class Winner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Variant:
-    """The routine with some flips.
-
-    Attributes:
-        trial: The code on memory of its own.
-    """
+    """The routine with some flips."""
 
     flips: frozenset[PlacementCandidate]
     code: GeneratedCode
     executable: Executable
     trial: trial_memory.Trial
+    """The code on memory of its own."""
 
 
 class _ArmError(Exception):
@@ -103,43 +101,45 @@ def search_placements(
         The fastest placements, None where nothing was tried or they are in force; the report.
     """
     start = time.perf_counter()
-    name, known = request.lowered.name, placement_cache(request.target).find(request)
+    known = placement_cache(request.target).find(request)
     plain = replace(request, tuned=None)
+
+    def tuning(
+        found: PlacementResult,
+        candidates: int,
+        tried: Sequence[Arm] = (),
+        left: int = 0,
+        **facts: Any,
+    ) -> PlacementTuning:
+        name, spent = request.lowered.name, time.perf_counter() - start
+        times = found.default_seconds, found.seconds
+        arms = tuple(tried)
+        return PlacementTuning(
+            name, candidates, *times, found.flips, arms, left, budget, spent, **facts
+        )
+
     if known is not None and known.is_complete and not again:
         is_used = request.tuned is not None and request.tuned.measured == known
         winner = None if is_used else _compiled(apply_result(plain, known), generate)
-        return winner, _known_report(name, known, budget, time.perf_counter() - start)
+        return winner, tuning(known, known.candidates, is_known=True)
+    nothing = PlacementResult((), 0.0, 0.0, 0)
     code, candidates = find_candidates(plain, generate)
     search = _Search(plain, generate, code, candidates, start + budget, in_use)
     try:
         search.begin(memory)
     except _ArmError as error:
-        spent = time.perf_counter() - start
-        nothing = PlacementTuning(
-            name, len(candidates), 0.0, 0.0, (), (), 0, budget, spent, problem=str(error)
-        )
-        report(nothing)
-        return None, nothing
+        failed = tuning(nothing, len(candidates), problem=str(error))
+        report(failed)
+        return None, failed
     measured = search.run() if candidates else None
     if measured is not None:
         placement_cache(plain.target).keep(plain, measured)
-    found = measured or PlacementResult((), 0.0, 0.0, 0)
-    tuning = PlacementTuning(
-        name,
-        len(candidates),
-        found.default_seconds,
-        found.seconds,
-        found.flips,
-        tuple(search.arms),
-        search.left,
-        budget,
-        time.perf_counter() - start,
-    )
-    report(tuning)
+    found = tuning(measured or nothing, len(candidates), search.arms, search.left)
+    report(found)
     if measured is None:
-        return None, tuning
+        return None, found
     best = search.best
-    return Winner(apply_result(plain, found), best.code, best.executable), tuning
+    return Winner(apply_result(plain, measured), best.code, best.executable), found
 
 
 def _compiled(request: CompileRequest, generate: Generate) -> Winner:
@@ -147,42 +147,22 @@ def _compiled(request: CompileRequest, generate: Generate) -> Winner:
     return Winner(request, code, request.backend.compile(code.source, request.target))
 
 
-def _known_report(
-    name: str, known: PlacementResult, budget: float, spent: float
-) -> PlacementTuning:
-    return PlacementTuning(
-        name,
-        known.candidates,
-        known.default_seconds,
-        known.seconds,
-        known.flips,
-        (),
-        0,
-        budget,
-        spent,
-        is_known=True,
-    )
-
-
 @dataclass(slots=True, eq=False)
 class _Search:
-    """The search for the fastest placements of one program.
-
-    Attributes:
-        candidates: The nodes that may be flipped, the most promising first.
-        end: The time at which the budget is spent.
-        in_use: The bytes of the device that other memory takes.
-        left: The number of candidates that were not flipped in the end, for lack of time.
-    """
+    """The search for the fastest placements of one program."""
 
     request: CompileRequest
     generate: Generate
     code: GeneratedCode
     candidates: Sequence[PlacementCandidate]
+    """The nodes that may be flipped, the most promising first."""
     end: float
+    """The time at which the budget is spent."""
     in_use: int
+    """The bytes of the device that other memory takes."""
     arms: list[Arm] = field(default_factory=list)
     left: int = 0
+    """The number of candidates that were not flipped in the end, for lack of time."""
     best: _Variant = field(init=False)
     _default: _Variant = field(init=False)
     _memory: trial_memory.TrialMemory = field(init=False)

@@ -36,25 +36,23 @@ _MOST_LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The result of loading a checkpoint.
-
-    Attributes:
-        step: The number of steps when it was saved; None if the file does not state it.
-        seed: The seed of the session that saved it; None if the file does not state it.
-        metadata: All texts of the file by key.
-        loaded: The names of the tensors that have got values, as in the program.
-        missing: The names of the tensors that the file lacks; empty for a strict load.
-        unexpected: The names of the file's arrays that were not used; empty for a strict load. The
-            state of an optimizer is not counted when `load` is called without one.
-    """
+    """The result of loading a checkpoint."""
 
     path: str
     step: int | None
+    """The number of steps when it was saved; None if the file does not state it."""
     seed: int | None
+    """The seed of the session that saved it; None if the file does not state it."""
     metadata: Mapping[str, str]
+    """All texts of the file by key."""
     loaded: tuple[str, ...]
+    """The names of the tensors that have got values, as in the program."""
     missing: tuple[str, ...]
+    """The names of the tensors that the file lacks; empty for a strict load."""
     unexpected: tuple[str, ...]
+    """The names of the file's arrays that were not used; empty for a strict load. The state of an
+    optimizer is not counted when `load` is called without one.
+    """
 
 
 @dataclass(frozen=True, slots=True)

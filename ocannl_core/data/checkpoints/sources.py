@@ -33,14 +33,11 @@ _NPY_HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An array in a file, before its cells are read.
-
-    Attributes:
-        title: The name of its number format.
-    """
+    """An array in a file, before its cells are read."""
 
     name: str
     title: str
+    """The name of its number format."""
     shape: tuple[int, ...]
     nbytes: int
 

@@ -40,16 +40,13 @@ class Resumable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A tensor of a checkpoint.
-
-    Attributes:
-        name: Its name in the program: in a file, unless another one is stated.
-        keeps_name: True for state of training, whose name in a file is its own.
-    """
+    """A tensor of a checkpoint."""
 
     name: str
+    """Its name in the program: in a file, unless another one is stated."""
     tensor: Tensor
     keeps_name: bool
+    """True for state of training, whose name in a file is its own."""
 
     @property
     def is_count(self) -> bool:

@@ -54,14 +54,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Curves(Picture):
-    """Curves to show together; `str` draws them with characters, notebooks show a picture.
-
-    Attributes:
-        log: True for a logarithmic vertical axis.
-    """
+    """Curves to show together; `str` draws them with characters, notebooks show a picture."""
 
     curves: tuple[Curve, ...]
     log: bool = False
+    """True for a logarithmic vertical axis."""
     title: str = ""
     x_name: str = ""
 

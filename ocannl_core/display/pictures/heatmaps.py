@@ -46,22 +46,20 @@ _MOST_LABELS = 32
 class Heatmap(picture_formats.Picture):
     """Matrices of the same shape, shaded on one scale; `str` draws them with characters, notebooks
     show a picture.
-
-    Attributes:
-        cells: The matrices along the first axis.
-        low: The number of the lightest shade; with negative numbers, of the darkest blue.
-        high: The number of the darkest shade.
-        rows: Labels of rows, or none.
-        columns: Labels of columns, or none.
-        names: A name for each matrix, or none.
     """
 
     cells: Array
+    """The matrices along the first axis."""
     low: float
+    """The number of the lightest shade; with negative numbers, of the darkest blue."""
     high: float
+    """The number of the darkest shade."""
     rows: tuple[str, ...] = ()
+    """Labels of rows, or none."""
     columns: tuple[str, ...] = ()
+    """Labels of columns, or none."""
     names: tuple[str, ...] = ()
+    """A name for each matrix, or none."""
     title: str = ""
     across: int = 4
 

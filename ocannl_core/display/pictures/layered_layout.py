@@ -29,15 +29,12 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class GraphLayout:
-    """Places of nodes and edges.
-
-    Attributes:
-        centers: The center of each node.
-        routes: The points that each edge passes, from its source to its target.
-    """
+    """Places of nodes and edges."""
 
     centers: tuple[Point, ...]
+    """The center of each node."""
     routes: tuple[tuple[Point, ...], ...]
+    """The points that each edge passes, from its source to its target."""
     width: float
     height: float
 

@@ -28,20 +28,17 @@ same title.
 
 @dataclass(frozen=True, slots=True)
 class PictureNode:
-    """A node.
-
-    Attributes:
-        title: The first line.
-        kind: The kind, shown by the form and the color.
-        group: The groups around it.
-        note: A text for readers who point at the node, such as a line of the program.
-    """
+    """A node."""
 
     title: str
+    """The first line."""
     details: tuple[str, ...] = ()
     kind: Kind = "operation"
+    """The kind, shown by the form and the color."""
     group: Group = ()
+    """The groups around it."""
     note: str = ""
+    """A text for readers who point at the node, such as a line of the program."""
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -85,13 +85,7 @@ def _nest(places: list[tuple[Path, Leaf]], depth: int = 0) -> tuple[Assignment, 
 
 @dataclass(slots=True)
 class _AssignmentOrder:
-    """Dependence graph of the assignments of a program.
-
-    Attributes:
-        readers: For each value, under its oldest alias, the assignments that read it.
-        destroyers: For each destroyed value, under its oldest alias, the call that destroys it.
-        unshared: Values that need memory of their own because the shared memory is overwritten.
-    """
+    """Dependence graph of the assignments of a program."""
 
     leaves: list[Leaf]
     results: AbstractSet[TensorNode]
@@ -99,9 +93,12 @@ class _AssignmentOrder:
     kept: Mapping[TensorNode, str]
     before: list[set[int]] = field(default_factory=list)
     readers: dict[Value, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """For each value, under its oldest alias, the assignments that read it."""
     destroyers: dict[Value, int] = field(default_factory=dict)
+    """For each destroyed value, under its oldest alias, the call that destroys it."""
     _writer: dict[TensorNode, int] = field(default_factory=dict)
     unshared: set[Value] = field(default_factory=set)
+    """Values that need memory of their own because the shared memory is overwritten."""
     _memory: dict[TensorNode, TensorNode] = field(default_factory=dict)
     _viewed: dict[Value, Value] = field(default_factory=dict)
     _members: dict[Value, list[TensorNode]] = field(default_factory=lambda: defaultdict(list))

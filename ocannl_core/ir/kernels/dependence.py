@@ -21,16 +21,13 @@ Places = tuple[indexing.AxisIndex | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class AccessSet:
-    """The accesses of a statement, except to memory that it allocates itself.
-
-    Attributes:
-        places: The positions of accesses to each node; none for a node that is accessed as a whole.
-        spans: The number of cells along the last axis that the stores to a node cover, if several.
-    """
+    """The accesses of a statement, except to memory that it allocates itself."""
 
     places: Mapping[TensorNode, tuple[Places, ...]]
+    """The positions of accesses to each node; none for a node that is accessed as a whole."""
     written: frozenset[TensorNode]
     spans: Mapping[TensorNode, int]
+    """The number of cells along the last axis that the stores to a node cover, if several."""
     ranges: Mapping[indexing.IndexVar, Range]
 
     def reaches(
@@ -139,13 +136,10 @@ def are_independent(first: AccessSet, second: AccessSet) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """Positions along one axis.
-
-    Attributes:
-        steps: The coefficient of a variable, and the terms that all accesses share.
-    """
+    """Positions along one axis."""
 
     steps: tuple[int, frozenset[tuple[int, indexing.IndexVar]]]
+    """The coefficient of a variable, and the terms that all accesses share."""
     low: int
     high: int
 

@@ -57,27 +57,25 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, neutral
 
 @dataclass(frozen=True, slots=True)
 class LoopAxis:
-    """One loop of a nest.
-
-    Attributes:
-        name: The letter that schedules call it by.
-        var: Its variable, which runs over `range(start, start + extent)`.
-        is_reduced: True if its iterations combine into the same cells.
-        is_shifting: True for a reduced axis that moves the cells which other axes run over: one
-            iteration after the other adds to cells in memory.
-        bound: The end of the range at run time, if there is one: a position with the coefficient 1
-            for the variable, and the extent that it stays below. Cells beyond are undefined, so
-            that a schedule may compute them, in blocks of several cells; terms beyond are none of
-            the reduction.
-    """
+    """One loop of a nest."""
 
     name: str
+    """The letter that schedules call it by."""
     var: LoopVar
+    """Its variable, which runs over `range(start, start + extent)`."""
     start: int
     extent: int
     is_reduced: bool = False
+    """True if its iterations combine into the same cells."""
     is_shifting: bool = False
+    """True for a reduced axis that moves the cells which other axes run over: one iteration after
+    the other adds to cells in memory.
+    """
     bound: ir.LoopBound | None = None
+    """The end of the range at run time, if there is one: a position with the coefficient 1 for the
+    variable, and the extent that it stays below. Cells beyond are undefined, so that a schedule may
+    compute them, in blocks of several cells; terms beyond are none of the reduction.
+    """
 
     @property
     def domain(self) -> tuple[int, int, tuple[StaticExtent | int, AxisIndex] | None]:
@@ -163,18 +161,15 @@ class Reduction:
 
 @dataclass(frozen=True)  # without slots: properties are cached
 class KernelNest:
-    """A loop nest whose cells are independent of each other.
-
-    Attributes:
-        reduction: The reduction of each cell; None if there is none.
-        epilogue: Stores that run once for each cell, after its reduction.
-        around: The variables of known loops around it, which count from 0, and their extents.
-    """
+    """A loop nest whose cells are independent of each other."""
 
     axes: tuple[LoopAxis, ...]
     reduction: Reduction | None
+    """The reduction of each cell; None if there is none."""
     epilogue: tuple[ir.Store, ...]
+    """Stores that run once for each cell, after its reduction."""
     around: tuple[tuple[LoopVar, int], ...] = ()
+    """The variables of known loops around it, which count from 0, and their extents."""
 
     @property
     def required_reduction(self) -> Reduction:

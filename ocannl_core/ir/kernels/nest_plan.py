@@ -23,15 +23,12 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 
 @dataclass(frozen=True, slots=True)
 class NestKernel:
-    """A nest of independent cells that becomes one kernel.
-
-    Attributes:
-        body: The statements that the nest was read from; None once a pass has rewritten the nest.
-    """
+    """A nest of independent cells that becomes one kernel."""
 
     nest: KernelNest
     title: str = ""
     body: Block | None = None
+    """The statements that the nest was read from; None once a pass has rewritten the nest."""
 
     def with_nest(self, nest: KernelNest) -> NestKernel:
         """Return the kernel with another nest; the kernel itself if the nest is unchanged."""
@@ -40,13 +37,10 @@ class NestKernel:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Nests that run together, row by row.
-
-    Attributes:
-        titles: The titles of the nests.
-    """
+    """Nests that run together, row by row."""
 
     titles: tuple[str, ...]
+    """The titles of the nests."""
     fusion: RowFusion
 
     @property
@@ -125,15 +119,12 @@ def replace_nests(
 
 @dataclass(frozen=True, slots=True)
 class NestReplacement:
-    """Nests that together compute the results of another one.
-
-    Attributes:
-        nests: The nests, in the order in which they run.
-        made: The nodes that only they write and read, with extents and formats.
-    """
+    """Nests that together compute the results of another one."""
 
     nests: tuple[KernelNest, ...]
+    """The nests, in the order in which they run."""
     made: Mapping[TensorNode, NodeInfo]
+    """The nodes that only they write and read, with extents and formats."""
 
 
 NestPass = Callable[[NestPlan], NestPlan]

@@ -42,32 +42,26 @@ class Separation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LaunchPart:
-    """A kernel that shares a launch.
-
-    Attributes:
-        blocks: The thread blocks that run it; the blocks of one kernel follow each other.
-        threads: The threads of a block that run it.
-        schedule: Its schedule; empty for plain loops.
-    """
+    """A kernel that shares a launch."""
 
     title: str
     blocks: int
+    """The thread blocks that run it; the blocks of one kernel follow each other."""
     threads: int
+    """The threads of a block that run it."""
     schedule: Schedule
+    """Its schedule; empty for plain loops."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptApart:
-    """The decision not to merge a launch with the one before.
-
-    Attributes:
-        title: The title of the launch before.
-        nodes: The nodes of a dependence.
-    """
+    """The decision not to merge a launch with the one before."""
 
     title: str
+    """The title of the launch before."""
     reason: Separation
     nodes: tuple[TensorNode, ...] = ()
+    """The nodes of a dependence."""
 
     def __str__(self) -> str:
         names = ", ".join(node.name for node in self.nodes)
@@ -80,25 +74,22 @@ NodeInfos = Mapping[TensorNode, NodeInfo]
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """The result of a schedule search for a nest.
-
-    Attributes:
-        schedule: The fastest schedule; empty for plain loops.
-        seconds: The least time of the fastest schedule.
-        default: The default schedule at the time of the search.
-        default_seconds: The least time of the default schedule.
-        tried: The number of schedules that were timed.
-        is_complete: True if the search ended because nothing was faster, not for lack of time.
-        problem: The reason why the result is not used; empty if it is used.
-    """
+    """The result of a schedule search for a nest."""
 
     schedule: Schedule
+    """The fastest schedule; empty for plain loops."""
     seconds: float
+    """The least time of the fastest schedule."""
     default: Schedule
+    """The default schedule at the time of the search."""
     default_seconds: float
+    """The least time of the default schedule."""
     tried: int
+    """The number of schedules that were timed."""
     is_complete: bool = True
+    """True if the search ended because nothing was faster, not for lack of time."""
     problem: str = ""
+    """The reason why the result is not used; empty if it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,16 +296,13 @@ def private_nodes(steps: Iterable[LeafT | RepeatedSteps[LeafT]]) -> Iterator[Ten
 
 @dataclass(frozen=True, slots=True)
 class StepReplacement:
-    """The steps that replace one step of a plan.
-
-    Attributes:
-        scratch: Further nodes whose memory belongs to the routine.
-        nodes: The extents and formats of nodes that the plan does not have.
-    """
+    """The steps that replace one step of a plan."""
 
     steps: tuple[LeafStep, ...]
     scratch: tuple[TensorNode, ...] = ()
+    """Further nodes whose memory belongs to the routine."""
     nodes: NodeInfos = field(default_factory=dict)
+    """The extents and formats of nodes that the plan does not have."""
 
 
 StepRule = Callable[[LeafT, NodeInfos], StepReplacement]

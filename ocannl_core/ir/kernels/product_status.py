@@ -62,15 +62,12 @@ Refusal = tuple[ProductUnit, Obstacle]
 
 @dataclass(frozen=True, slots=True)
 class ProductStatus:
-    """The unit that computes a product.
-
-    Attributes:
-        refusals: The faster units, each with the reason why it does not.
-    """
+    """The unit that computes a product."""
 
     result: TensorNode
     unit: ProductUnit
     refusals: tuple[Refusal, ...] = ()
+    """The faster units, each with the reason why it does not."""
 
     @property
     def obstacle(self) -> Obstacle | None:

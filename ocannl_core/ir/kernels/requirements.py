@@ -35,17 +35,14 @@ Part = Capability | DType | Op | VectorOp
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A part of the language that a step needs and a target lacks.
-
-    Attributes:
-        part: A capability, a number format or a primitive.
-        node: The node that the statement writes, or has in that format; None without any.
-        origin: The user's operation and line; None where they are not known.
-    """
+    """A part of the language that a step needs and a target lacks."""
 
     part: Part
+    """A capability, a number format or a primitive."""
     node: TensorNode | None = None
+    """The node that the statement writes, or has in that format; None without any."""
     origin: Origin | None = None
+    """The user's operation and line; None where they are not known."""
 
     def __str__(self) -> str:
         match self.part:

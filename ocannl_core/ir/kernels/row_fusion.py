@@ -30,14 +30,11 @@ from ocannl_core.ir.target import ThreadBlocks
 
 @dataclass(frozen=True)  # without slots: properties are cached
 class Member:
-    """One of the nests of a fusion.
-
-    Attributes:
-        rows: The names of its axes whose loops are shared, outermost first.
-    """
+    """One of the nests of a fusion."""
 
     nest: KernelNest
     rows: tuple[str, ...]
+    """The names of its axes whose loops are shared, outermost first."""
 
     @cached_property
     def axes(self) -> tuple[LoopAxis, ...]:
@@ -93,28 +90,25 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class RowFusion:
-    """A fusion of nests.
-
-    Attributes:
-        size: The rows of the last shared axis in a block.
-        groups: The parts of the outermost loop that have partial results of their own.
-        along: Positions of the nests that run in the loops of the nest before.
-        folded: Nodes that become as large as one block of rows.
-        inlined: Nodes that are computed where they are read.
-        streamed: Nodes that are stored past the caches.
-        threads: The threads of a block that run a row together; 0 where one thread runs it.
-        blocks: The device of these blocks; None without one.
-    """
+    """A fusion of nests."""
 
     members: tuple[Member, ...]
     size: int = 1
+    """The rows of the last shared axis in a block."""
     groups: int = 1
+    """The parts of the outermost loop that have partial results of their own."""
     along: frozenset[int] = frozenset()
+    """Positions of the nests that run in the loops of the nest before."""
     folded: tuple[TensorNode, ...] = ()
+    """Nodes that become as large as one block of rows."""
     inlined: tuple[TensorNode, ...] = ()
+    """Nodes that are computed where they are read."""
     streamed: tuple[TensorNode, ...] = ()
+    """Nodes that are stored past the caches."""
     threads: int = 0
+    """The threads of a block that run a row together; 0 where one thread runs it."""
     blocks: ThreadBlocks | None = None
+    """The device of these blocks; None without one."""
 
     def rows_of(self, at: int) -> transforms.FuseRows:
         """Return the shared axes of a nest; the first nest has the options of all."""

@@ -144,12 +144,10 @@ class Shuffle(Notated, notation="shuffle {lanes}"):
     """Threads that share a result exchange it without memory, in groups of neighbors.
 
     These are the last steps of the tree of partial results, which has the same order without them.
-
-    Attributes:
-        lanes: The greatest number of neighbors, a power of two.
     """
 
     lanes: int
+    """The greatest number of neighbors, a power of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,50 +157,42 @@ class Pack(Notated, notation="pack {operand}[ inside {inside}] as {axes}"):
 
     The buffer holds the cells that one iteration of `inside` reads, laid out along `axes`: the axes
     of the inner loops are contiguous for every index map of the operand.
-
-    Attributes:
-        operand: The position of the factor in the term, or load in the epilogue, from the left.
-        inside: The axis in each iteration of which the buffer is filled; None for once.
-        axes: The axes of the buffer, outermost first.
     """
 
     operand: int
+    """The position of the factor in the term, or load in the epilogue, from the left."""
     inside: str | None
+    """The axis in each iteration of which the buffer is filled; None for once."""
     axes: tuple[str, ...]
+    """The axes of the buffer, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Notated, notation="pipeline {axis} in {stages}"):
-    """The copies of packed operands run some iterations of an axis ahead of their use.
-
-    Attributes:
-        axis: The axis inside of which the operands are packed.
-        stages: The number of iterations whose copies are in shared memory at a time.
-    """
+    """The copies of packed operands run some iterations of an axis ahead of their use."""
 
     axis: str
+    """The axis inside of which the operands are packed."""
     stages: int
+    """The number of iterations whose copies are in shared memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage(
     Notated, notation="stage {operand}[ by {width}] pitch {pitch}[ skip {skip} after {rows}]"
 ):
-    """The form of a packed operand whose copies run ahead.
-
-    Attributes:
-        operand: The position of the factor in the term, from the left.
-        width: The neighboring cells that one instruction copies; 0 if a thread computes them.
-        pitch: The cells from one row of the copy to the next one.
-        skip: The cells that are left out after each group of rows.
-        rows: The rows of such a group; 0 for none.
-    """
+    """The form of a packed operand whose copies run ahead."""
 
     operand: int
+    """The position of the factor in the term, from the left."""
     width: int
+    """The neighboring cells that one instruction copies; 0 if a thread computes them."""
     pitch: int
+    """The cells from one row of the copy to the next one."""
     skip: int = 0
+    """The cells that are left out after each group of rows."""
     rows: int = 0
+    """The rows of such a group; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +265,10 @@ class WalkTiles(Notated, notation="walk {axis} by {size}{on_tiles: on tiles}"):
 
 @dataclass(frozen=True, slots=True)
 class FoldStorage(Notated, notation="fold {written}"):
-    """A node that nests running together write has the size of one row.
-
-    Attributes:
-        written: Its position among the nodes that they write, in the order of the program.
-    """
+    """A node that nests running together write has the size of one row."""
 
     written: int
+    """Its position among the nodes that they write, in the order of the program."""
 
 
 @dataclass(frozen=True, slots=True)

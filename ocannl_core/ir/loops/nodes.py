@@ -553,14 +553,11 @@ class LoopProgram:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The definition of a virtual node, for use in other routines.
-
-    Attributes:
-        body: Stores to the node, with virtual operands inlined.
-        overwritten: The operands that the routine writes afterwards.
-    """
+    """The definition of a virtual node, for use in other routines."""
 
     body: tuple[Stmt, ...]
+    """Stores to the node, with virtual operands inlined."""
     operands: frozenset[TensorNode]
     overwritten: frozenset[TensorNode]
+    """The operands that the routine writes afterwards."""
     has_merge: bool

@@ -73,15 +73,12 @@ def to_c_like(program: ir.LoopProgram) -> str:
 
 @dataclass(slots=True)
 class TextPrinter:
-    """The notation of user code; the notation of C overrides its small methods.
-
-    Attributes:
-        program: The program, or one without statements for statements that are passed to `lines`.
-        names: The printed names; they include all nodes and static indices of the program.
-    """
+    """The notation of user code; the notation of C overrides its small methods."""
 
     program: ir.LoopProgram
+    """The program, or one without statements for statements that are passed to `lines`."""
     names: PrintedNames = field(default_factory=lambda: PrintedNames(RESERVED_NAMES))
+    """The printed names; they include all nodes and static indices of the program."""
 
     def __post_init__(self) -> None:
         for node in self.program.nodes:

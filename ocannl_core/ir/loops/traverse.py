@@ -397,16 +397,13 @@ NewLocal = Callable[[DType, TensorNode | None], ir.Local]
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """Rewrite rules that replace index variables by indices, and variables by others.
-
-    Attributes:
-        loops: The new variables of loops, by the old ones.
-        values: The indices that replace index variables, new variables of loops included.
-    """
+    """Rewrite rules that replace index variables by indices, and variables by others."""
 
     loops: Mapping[LoopVar, LoopVar] = MappingProxyType({})
+    """The new variables of loops, by the old ones."""
     locals: Mapping[ir.Local, ir.Local] = MappingProxyType({})
     values: Mapping[IndexVar, AxisIndex] = MappingProxyType({})
+    """The indices that replace index variables, new variables of loops included."""
 
     def on_stmt(self, stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
@@ -508,17 +505,14 @@ def _substitute_expr(expr: ir.Expr, values: Mapping[IndexVar, AxisIndex]) -> ir.
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An access to a node.
-
-    Attributes:
-        indices: The indices of the cell; None if the access covers the whole node.
-        merge: True if the access is to the merge buffer of the node.
-    """
+    """An access to a node."""
 
     node: TensorNode
     writes: bool
     indices: tuple[AxisIndex, ...] | None = None
+    """The indices of the cell; None if the access covers the whole node."""
     merge: bool = False
+    """True if the access is to the merge buffer of the node."""
 
 
 def _whole_accesses(node: ir.CallExternal | ir.Repeat) -> tuple[Access, ...]:

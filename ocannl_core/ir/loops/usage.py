@@ -27,13 +27,10 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 
 @dataclass(frozen=True, slots=True)
 class IndexBound:
-    """An access that stays inside its buffer only for `low <= sum(coefficient * index) <= high`.
-
-    Attributes:
-        terms: The static indices with their coefficients.
-    """
+    """An access that stays inside its buffer only for `low <= sum(coefficient * index) <= high`."""
 
     terms: tuple[tuple[int, StaticIndex], ...]
+    """The static indices with their coefficients."""
     low: int
     high: int
     node: TensorNode
@@ -56,20 +53,17 @@ class IndexBound:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Reads and writes of nodes whose memory comes from outside.
-
-    Attributes:
-        reads_first: Nodes of which some cell is read before the program has written to the node.
-        writes: Nodes of which some cell is written; filling their margins does not count.
-        limits: The constraints on static indices that keep every access inside its buffer.
-        merged: Nodes whose merge buffers are read, in order of first use.
-    """
+    """Reads and writes of nodes whose memory comes from outside."""
 
     reads: frozenset[TensorNode] = frozenset()
     reads_first: frozenset[TensorNode] = frozenset()
+    """Nodes of which some cell is read before the program has written to the node."""
     writes: frozenset[TensorNode] = frozenset()
+    """Nodes of which some cell is written; filling their margins does not count."""
     limits: tuple[IndexBound, ...] = ()
+    """The constraints on static indices that keep every access inside its buffer."""
     merged: tuple[TensorNode, ...] = ()
+    """Nodes whose merge buffers are read, in order of first use."""
 
 
 def usage_of(program: ir.LoopProgram, known: Mapping[IndexVar, Range] | None = None) -> Usage:

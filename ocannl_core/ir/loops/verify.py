@@ -43,23 +43,21 @@ def broken_invariants(program: ir.LoopProgram) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Checker:
-    """The state of one walk. `pending` is an explicit stack, so that no program is too deep.
-
-    Attributes:
-        ends: The positions that the enclosing loops keep below limits.
-        guarded: Depth of conditional branches, in which loads may be out of bounds because they
-            are not always executed.
-    """
+    """The state of one walk. `pending` is an explicit stack, so that no program is too deep."""
 
     program: ir.LoopProgram
     problems: list[str] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
     ranges: dict[indexing.IndexVar, Range] = field(default_factory=dict)
     ends: list[tuple[indexing.AxisIndex, int]] = field(default_factory=list)
+    """The positions that the enclosing loops keep below limits."""
     memory: set[TensorNode] = field(default_factory=set)
     scalars: set[ir.Local] = field(default_factory=set)
     assigned: set[ir.Local] = field(default_factory=set)
     guarded: int = 0
+    """Depth of conditional branches, in which loads may be out of bounds because they are not
+    always executed.
+    """
     dead: int = 0
 
     def run(self) -> None:

@@ -37,14 +37,12 @@ class NotDataError(TypeError):
 class Numbering:
     """Numbers of objects that are compared by identity, shared by the values that mention them:
     tensor nodes, loop variables, static indices.
-
-    Attributes:
-        numbers: The objects in order.
-        known: The number of objects that a reader has; it creates the others.
     """
 
     numbers: dict[object, int] = field(default_factory=dict)
+    """The objects in order."""
     known: int = 0
+    """The number of objects that a reader has; it creates the others."""
 
     @classmethod
     def of(cls, things: Iterable[object]) -> Numbering:
@@ -95,19 +93,16 @@ class Decoding:
 
 
 class Form(ABC):
-    """The form of some values.
-
-    Attributes:
-        text: A text that identifies the form.
-        parts: The forms of their elements.
-        records: The classes of the records among them and their elements.
-    """
+    """The form of some values."""
 
     def __init__(self, kinds: Iterable[type], text: str, *parts: Form) -> None:
         self.kinds = frozenset(kinds)
         self.text = text
+        """A text that identifies the form."""
         self.parts = parts
+        """The forms of their elements."""
         self.records: frozenset[type] = frozenset().union(*(each.records for each in parts))
+        """The classes of the records among them and their elements."""
 
     @abstractmethod
     def split(self, values: Values, encoding: Encoding, columns: Sequence[Column]) -> Values:

@@ -59,31 +59,25 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """An array in a file.
-
-    Attributes:
-        begin: The offset of its first byte, from the beginning of the data.
-        end: The offset after its last byte.
-    """
+    """An array in a file."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     begin: int
+    """The offset of its first byte, from the beginning of the data."""
     end: int
+    """The offset after its last byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The table of contents of a file.
-
-    Attributes:
-        data_start: The offset of the data in the file.
-    """
+    """The table of contents of a file."""
 
     entries: Mapping[str, StoredArray]
     metadata: Mapping[str, str]
     data_start: int
+    """The offset of the data in the file."""
 
 
 def parse_header(content: memoryview, path: str) -> Header:

@@ -38,20 +38,17 @@ from ocannl_core.ir.serialization.forms import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """A class of records.
-
-    Attributes:
-        name: The name in encoded values.
-        fields: The forms of its fields, by name.
-        getters: Functions that read them.
-        mentioned: The classes of the records that fields may hold.
-    """
+    """A class of records."""
 
     kind: type
     name: str
+    """The name in encoded values."""
     fields: Mapping[str, Form]
+    """The forms of its fields, by name."""
     getters: tuple[Callable[[Any], Any], ...]
+    """Functions that read them."""
     mentioned: frozenset[type]
+    """The classes of the records that fields may hold."""
 
 
 @cache

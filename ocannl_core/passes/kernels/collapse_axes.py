@@ -80,16 +80,13 @@ class _ApartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two axes, and the variable of both as one.
-
-    Attributes:
-        outer: The axis whose iterations are further apart in memory.
-        joint: The number of an iteration of both: `inner.extent * outer + inner`.
-    """
+    """Two axes, and the variable of both as one."""
 
     outer: LoopAxis
+    """The axis whose iterations are further apart in memory."""
     inner: LoopAxis
     joint: indexing.LoopVar
+    """The number of an iteration of both: `inner.extent * outer + inner`."""
 
     def apply(self, nest: KernelNest, nodes: NodeInfos) -> KernelNest | None:
         """Return a nest with one axis in place of both; None if an index keeps them apart."""

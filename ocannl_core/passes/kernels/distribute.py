@@ -72,14 +72,11 @@ def _distributed(
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """A loop that the device runs.
-
-    Attributes:
-        inside: So many of its iterations run on the threads of one block.
-    """
+    """A loop that the device runs."""
 
     loop: For
     inside: int
+    """The number of iterations on the threads of one block."""
 
 
 def _on_device(stmt: Stmt, nodes: NodeInfos, blocks: ThreadBlocks) -> tuple[Stmt, ...]:

@@ -47,13 +47,11 @@ def fuse_distant_kernels(plan: NestPlan) -> NestPlan:
 class _EarlierSteps:
     """The steps in front of the next one, with the positions at which they access nodes: a step
     that shares no node with others is found without a look at them.
-
-    Attributes:
-        steps: The steps; None where one has moved away.
     """
 
     def __init__(self) -> None:
         self.steps: list[NestStep | None] = []
+        """The steps; None where one has moved away."""
         self._writes = NodePositions(())
         self._mentions = NodePositions(())
 

@@ -75,22 +75,19 @@ def gather_windows(plan: NestPlan) -> NestPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A position of the result that a window shifts.
-
-    Attributes:
-        at: The axis of the result.
-        moved: The axis of cells, `i` of `i + 2 * k + 1`.
-        shift: The shifting axis, `k`.
-        most: The number of all positions of a result that is zero before; 0 if it may not be.
-    """
+    """A position of the result that a window shifts."""
 
     at: int
+    """The axis of the result."""
     moved: LoopAxis
+    """The axis of cells, `i` of `i + 2 * k + 1`."""
     shift: LoopAxis
+    """The shifting axis, `k`."""
     step: int
     offset: int
     cell: indexing.LoopVar
     most: int
+    """The number of all positions of a result that is zero before; 0 if it may not be."""
 
     @property
     def axis(self) -> LoopAxis:

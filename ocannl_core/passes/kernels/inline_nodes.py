@@ -204,27 +204,19 @@ class _NotInlinableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _ReachingDefinition:
-    """The reaching definition of the node.
-
-    Attributes:
-        is_inside: True if the nest of the reads stores it.
-        is_complete: True if it assigns every cell.
-    """
+    """The reaching definition of the node."""
 
     value: Expr
     indices: tuple[AxisIndex, ...]
     ranges: Mapping[IndexVar, Range]
     is_inside: bool
+    """True if the nest of the reads stores it."""
     is_complete: bool
+    """True if it assigns every cell."""
 
 
 class _Inliner:
-    """The state of going through nests.
-
-    Attributes:
-        overwrites: True if every store of the node so far assigns every cell.
-        forwarded: The reads of each value in the nest that stores it.
-    """
+    """The state of going through nests."""
 
     def __init__(
         self,
@@ -239,7 +231,9 @@ class _Inliner:
         self._filled = filled
         self._definition: _ReachingDefinition | None = None
         self.overwrites = True
+        """True if every store of the node so far assigns every cell."""
         self.forwarded: Counter[Expr] = Counter()
+        """The reads of each value in the nest that stores it."""
 
     def nest(self, nest: KernelNest) -> KernelNest:
         """Return a nest that does not read the node."""

@@ -70,20 +70,17 @@ def _merged(
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """Kernels that run at the same time.
-
-    Attributes:
-        largest: The number of thread blocks of the largest of them.
-        meeting: The threads of a block that meet at barriers; 0 if none do.
-    """
+    """Kernels that run at the same time."""
 
     kernels: tuple[Kernel, ...]
     accessed: frozenset[TensorNode]
     written: frozenset[TensorNode]
     grid: int
     largest: int
+    """The number of thread blocks of the largest of them."""
     threads: int
     meeting: int
+    """The threads of a block that meet at barriers; 0 if none do."""
     shared_bytes: int
     nbytes: int
     apart: tuple[KeptApart, ...] = ()

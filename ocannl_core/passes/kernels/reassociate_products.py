@@ -90,15 +90,12 @@ class _Factor:
 
 @dataclass(frozen=True, slots=True)
 class _EliminationOrder:
-    """The axes that the stages before the last one sum over.
-
-    Attributes:
-        groups: For each stage, its axes.
-        work: The multiplications of all stages, about.
-    """
+    """The axes that the stages before the last one sum over."""
 
     groups: tuple[_Names, ...]
+    """For each stage, its axes."""
     work: int
+    """The multiplications of all stages, about."""
 
 
 def _work(factors: int, extents: Iterable[int]) -> int:

@@ -30,15 +30,12 @@ MOST_ENUMERATED = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class AccessCount:
-    """Bounds on the number of times that one access touches a cell.
-
-    Attributes:
-        is_exact: False if `most` is an estimate.
-    """
+    """Bounds on the number of times that one access touches a cell."""
 
     least: int
     most: int
     is_exact: bool = True
+    """False if `most` is an estimate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,24 +46,21 @@ from ocannl_core.schedule.cost_model import has_computation, is_access
 
 @dataclass(frozen=True, slots=True)
 class NodeAccesses:
-    """The accesses of one node.
-
-    Attributes:
-        writes: The accesses that write it, each with the position of its statement, in order.
-        is_read_before_write: True unless every cell is definitely assigned before it is read.
-        is_zeroed: True if some statement fills the whole node with zero.
-        starts_zeroed: True if its first access is such a fill.
-        is_constant: True if it has one cell and its value depends on no memory.
-    """
+    """The accesses of one node."""
 
     node: TensorNode
     info: NodeInfo
     writes: tuple[tuple[int, AccessSite], ...]
+    """The accesses that write it, each with the position of its statement, in order."""
     reads: tuple[tuple[int, AccessSite], ...]
     is_read_before_write: bool
+    """True unless every cell is definitely assigned before it is read."""
     is_zeroed: bool
+    """True if some statement fills the whole node with zero."""
     starts_zeroed: bool
+    """True if its first access is such a fill."""
     is_constant: bool
+    """True if it has one cell and its value depends on no memory."""
 
     @property
     def is_read_only(self) -> bool:

@@ -34,13 +34,10 @@ Replacement = Callable[[Expr], Expr | None]
 
 @dataclass(frozen=True, slots=True)
 class AlgebraicRule:
-    """One identity.
-
-    Attributes:
-        text: `before --> after`, with its condition.
-    """
+    """One identity."""
 
     text: str
+    """`before --> after`, with its condition."""
     replacement: Replacement
 
 

@@ -59,18 +59,15 @@ def eliminate_common_subexpressions(
 
 @dataclass(slots=True, eq=False)
 class _RepeatedValue:
-    """A value at its first computation, available to later ones.
-
-    Attributes:
-        holder: The scalar that the program already assigns it to, and the version of that scalar.
-        can_be_shared: False in a branch that may not run.
-    """
+    """A value at its first computation, available to later ones."""
 
     cost: int
     least_saved: int
     can_be_shared: bool
+    """False in a branch that may not run."""
     uses: int = 1
     holder: tuple[ir.Local, int] | None = None
+    """The scalar that the program already assigns it to, and the version of that scalar."""
     local: ir.Local | None = None
 
     @property
@@ -86,25 +83,23 @@ Occurrence = tuple[_RepeatedValue, bool]
 
 @dataclass(slots=True)
 class _ValueNumbering:
-    """First walk, in execution order: number the values and count their occurrences.
-
-    Attributes:
-        changed: The memory and scalars that each statement assigns.
-        occurrences: One entry for each expression, parents first; none for the operands of an
-            expression that is already available.
-        undo_log: Undo log of `available`: each added number with its previous value.
-        certain: The numbers that the current expression computes outside of branches.
-    """
+    """First walk, in execution order: number the values and count their occurrences."""
 
     changed: IdentityMap[Node, frozenset[Storage]]
+    """The memory and scalars that each statement assigns."""
     least_saved: int
     occurrences: list[Occurrence] = field(default_factory=list)
+    """One entry for each expression, parents first; none for the operands of an expression that is
+    already available.
+    """
     available: dict[int, _RepeatedValue] = field(default_factory=dict)
     undo_log: list[tuple[int, _RepeatedValue | None]] = field(default_factory=list)
+    """Undo log of `available`: each added number with its previous value."""
     versions: dict[Storage, int] = field(default_factory=dict)
     clock: int = 0
     cleared: int = 0
     certain: frozenset[int] = frozenset()
+    """The numbers that the current expression computes outside of branches."""
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def version(self, storage: Storage) -> int:

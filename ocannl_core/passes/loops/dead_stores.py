@@ -185,17 +185,14 @@ def _remove_overwritten(stmt: ir.Stmt) -> traverse.Replacement:
 
 @dataclass(slots=True)
 class _Liveness:
-    """A backward walk over top-level statements.
-
-    Attributes:
-        useless: Nodes that are never read.
-        dead: Cells that are written before the next read.
-    """
+    """A backward walk over top-level statements."""
 
     nodes: Mapping[TensorNode, NodeInfo]
     statements: Sequence[AnalyzedStatement]
     useless: frozenset[TensorNode]
+    """Nodes that are never read."""
     dead: dict[TensorNode, list[Box]] = field(default_factory=dict)
+    """Cells that are written before the next read."""
 
     def live_statements(self) -> tuple[ir.Stmt, ...]:
         for stmt in (each.stmt for each in self.statements):

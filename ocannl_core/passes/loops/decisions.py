@@ -33,36 +33,34 @@ _UNPROFITABLE = frozenset(
 
 @dataclass(slots=True)
 class Decisions:
-    """The decisions about the nodes of one routine, filled in as the passes run.
-
-    Attributes:
-        stored: Nodes that the context keeps from one routine to the next, with its reasons.
-        choose_mode: The backend's choice of memory modes; None if it makes none.
-        requested: Nodes to inline, profitable or not.
-        tuned: Virtual and local placements that a search by measurement has chosen. They apply
-            where the core and the backend leave both modes open.
-        virtual: Nodes that need no memory, and why.
-        refused: Why inlining left each of the others in memory.
-        definitions: The definitions of virtual nodes, for use in other routines.
-        independent: Nodes whose cells are all written before they are read.
-        positive: Nodes that never hold `-0.0` when they are read.
-        kept: Nodes that could be local and are not.
-        chosen: The choices of the backend and of a search.
-        outlives: False if no node may outlive the program, which is an iteration of a loop.
-    """
+    """The decisions about the nodes of one routine, filled in as the passes run."""
 
     stored: Mapping[TensorNode, Placement]
+    """Nodes that the context keeps from one routine to the next, with its reasons."""
     choose_mode: ChooseMode | None = None
+    """The backend's choice of memory modes; None if it makes none."""
     requested: frozenset[TensorNode] = frozenset()
+    """Nodes to inline, profitable or not."""
     tuned: Mapping[TensorNode, Placement] = field(default_factory=dict)
+    """Virtual and local placements that a search by measurement has chosen. They apply where the
+    core and the backend leave both modes open.
+    """
     virtual: Mapping[TensorNode, Placement] = field(default_factory=dict)
+    """Nodes that need no memory, and why."""
     refused: Mapping[TensorNode, Reason] = field(default_factory=dict)
+    """Why inlining left each of the others in memory."""
     definitions: Mapping[TensorNode, Definition] = field(default_factory=dict)
+    """The definitions of virtual nodes, for use in other routines."""
     independent: frozenset[TensorNode] = frozenset()
+    """Nodes whose cells are all written before they are read."""
     positive: frozenset[TensorNode] = frozenset()
+    """Nodes that never hold `-0.0` when they are read."""
     kept: dict[TensorNode, Placement] = field(default_factory=dict)
+    """Nodes that could be local and are not."""
     chosen: dict[TensorNode, Placement] = field(default_factory=dict)
+    """The choices of the backend and of a search."""
     outlives: bool = True
+    """False if no node may outlive the program, which is an iteration of a loop."""
 
     def inline(self, program: LoopProgram) -> LoopProgram:
         """Inline by the policy of the settings.

@@ -28,21 +28,18 @@ from ocannl_core.passes.loops.statement_accesses import (
 
 @dataclass(slots=True)
 class _AssignedCells:
-    """The definitely assigned cells of one node.
-
-    Attributes:
-        pending: Writes that are not yet in `boxes`.
-        boxes: The cells of all other writes, as far as they are boxes.
-        partial: Writes that are not yet in `cells`.
-        cells: The cells of all other writes, cell by cell.
-    """
+    """The definitely assigned cells of one node."""
 
     info: NodeInfo
     is_complete: bool = False
     pending: list[AccessSite] = field(default_factory=list)
+    """Writes that are not yet in `boxes`."""
     boxes: list[Box] = field(default_factory=list)
+    """The cells of all other writes, as far as they are boxes."""
     partial: list[AccessSite] = field(default_factory=list)
+    """Writes that are not yet in `cells`."""
     cells: npt.NDArray[np.bool_] | None = None
+    """The cells of all other writes, cell by cell."""
 
     def add(self, site: AccessSite) -> None:
         if self.is_complete or assigns_all(site, self.info):
@@ -86,14 +83,11 @@ class _AssignedCells:
 
 @dataclass(slots=True)
 class DefiniteAssignment:
-    """Definite assignment of all nodes, statement by statement.
-
-    Attributes:
-        read_first: Nodes of which some cell may be read before it is written.
-    """
+    """Definite assignment of all nodes, statement by statement."""
 
     nodes: Mapping[TensorNode, NodeInfo]
     read_first: set[TensorNode] = field(default_factory=set)
+    """Nodes of which some cell may be read before it is written."""
     _written: dict[TensorNode, _AssignedCells] = field(default_factory=dict)
 
     def run(self, analyzed: AnalyzedStatement) -> None:

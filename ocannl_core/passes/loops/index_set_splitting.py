@@ -94,13 +94,10 @@ def _has_loops(scoped: ir.Scoped) -> bool:
 
 @dataclass(slots=True)
 class _IndexSetSplitter:
-    """Splits the loops of one nest, outermost first.
-
-    Attributes:
-        budget: By how many nodes the nest may still grow.
-    """
+    """Splits the loops of one nest, outermost first."""
 
     budget: int
+    """The number of nodes by which the nest may still grow."""
 
     def split_statement(self, stmt: ir.Stmt) -> Steps[tuple[ir.Stmt, ...]]:
         if not isinstance(stmt, ir.For):

@@ -67,21 +67,18 @@ _Facts = IdentityMap[traverse.Node, tuple[bool, int]]
 
 @dataclass(slots=True)
 class Hoister(ABC):
-    """Code to hoist expressions from.
-
-    Attributes:
-        least_cost: The least cost of a hoisted expression.
-        before: The statements to put in front of the code.
-        hoisted: The scalars that these set, by alpha-equivalence of their values.
-    """
+    """Code to hoist expressions from."""
 
     hoists_from_branches: ClassVar[bool] = False
     """True if also expressions are hoisted that the code may never evaluate."""
 
     least_cost: int
+    """The least cost of a hoisted expression."""
     fresh: Fresh
     before: list[ir.Stmt] = field(default_factory=list, init=False)
+    """The statements to put in front of the code."""
     hoisted: dict[Key, ir.Local] = field(default_factory=dict, init=False)
+    """The scalars that these set, by alpha-equivalence of their values."""
 
     @abstractmethod
     def varies_at(self, node: traverse.Node) -> bool:
@@ -146,15 +143,12 @@ class Hoister(ABC):
 
 @dataclass(slots=True)
 class _LoopHoister(Hoister):
-    """A loop to hoist expressions from.
-
-    Attributes:
-        changed: The memory and scalars that an iteration assigns.
-    """
+    """A loop to hoist expressions from."""
 
     loop: ir.For
     known: Variables
     changed: frozenset[Storage] = frozenset()
+    """The memory and scalars that an iteration assigns."""
 
     def hoist(self) -> traverse.Replacement:
         """Return the statements hoisted out of the loop, and the rest of the loop."""

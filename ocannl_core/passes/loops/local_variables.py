@@ -15,26 +15,24 @@ from ocannl_core.ir.loops.traverse import Node, declares, locals_of, rename_loca
 
 @dataclass(slots=True)
 class Variables:
-    """The variables of one program.
-
-    Attributes:
-        ranges: The values of every index variable; over all its loops, if several bind it.
-        sets: The number of statements that assign a scalar.
-        reads: The number of expressions that read a scalar.
-        declared: Scalars introduced by statements, not as values of inlined computations.
-        copies: Scalars that are copies of a constant, an index or a scalar where they are read.
-        next_local: A number above all scalars' numbers.
-        ends: The ends at run time of loops, by their variables; None if several loops that bind a
-            variable end differently.
-    """
+    """The variables of one program."""
 
     ranges: dict[IndexVar, Range] = field(default_factory=dict)
+    """The values of every index variable; over all its loops, if several bind it."""
     sets: Counter[ir.Local] = field(default_factory=Counter)
+    """The number of statements that assign a scalar."""
     reads: Counter[ir.Local] = field(default_factory=Counter)
+    """The number of expressions that read a scalar."""
     declared: set[ir.Local] = field(default_factory=set)
+    """Scalars introduced by statements, not as values of inlined computations."""
     copies: dict[ir.Local, ir.Expr] = field(default_factory=dict)
+    """Scalars that are copies of a constant, an index or a scalar where they are read."""
     next_local: int = 0
+    """A number above all scalars' numbers."""
     ends: dict[LoopVar, ir.LoopBound | None] = field(default_factory=dict)
+    """The ends at run time of loops, by their variables; None if several loops that bind a variable
+    end differently.
+    """
 
     def fresh(self, like: ir.Expr) -> ir.Local:
         """Make a new scalar for a value, as `fresh_locals` does."""

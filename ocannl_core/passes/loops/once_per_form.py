@@ -39,32 +39,26 @@ def no_fact(node: TensorNode) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class LocalPass:
-    """A local pass.
-
-    Attributes:
-        run: The pass, over whole programs.
-        name: Distinguishes passes.
-        options: All else that it depends on beside the statements.
-        fact: What it depends on of a node beside format and extents.
-    """
+    """A local pass."""
 
     name: str
+    """Distinguishes passes."""
     run: Run
+    """The pass, over whole programs."""
     options: Hashable = None
+    """All else that it depends on, beside the statements."""
     fact: Callable[[TensorNode], Hashable] = no_fact
+    """The facts about a node that it depends on, beside format and extents."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The result for groups of one form.
-
-    Attributes:
-        changed: The statements after the passes; None if the passes change no statement.
-        used: The positions of the names that the statements access.
-    """
+    """The result for groups of one form."""
 
     changed: Template | None
+    """The statements after the passes; None if the passes change no statement."""
     used: tuple[int, ...]
+    """The positions of the names that the statements access."""
 
 
 class _Results:

@@ -57,34 +57,28 @@ their kernels frees about as much, and less if values are computed again.
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A statement at the top level, with its accesses.
-
-    Attributes:
-        inner: The bytes that it needs for nodes of its own, if it is a repetition.
-        is_plain: True for loop nests, which can be repeated, and in which nodes can be renamed.
-    """
+    """A statement at the top level, with its accesses."""
 
     stmt: ir.Stmt
     reads: frozenset[TensorNode]
     writes: frozenset[TensorNode]
     cost: int
     inner: int
+    """The bytes that it needs for nodes of its own, if it is a repetition."""
     is_plain: bool
+    """True for loop nests, which can be repeated, and in which nodes can be renamed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A program while values are moved.
-
-    Attributes:
-        own: The nodes whose memory belongs to the routine.
-        roots: The node of which a node is a copy that is computed again; itself for others.
-    """
+    """A program while values are moved."""
 
     entries: tuple[_Entry, ...]
     nodes: Mapping[TensorNode, NodeInfo]
     own: frozenset[TensorNode]
+    """The nodes whose memory belongs to the routine."""
     roots: Mapping[TensorNode, TensorNode]
+    """The node of which a node is a copy that is computed again; itself for others."""
     sources: Mapping[TensorNode, tuple[_Entry, ...]]
 
 
@@ -347,22 +341,20 @@ class _Recomputation:
 
     An object and no nested functions: these are a cycle that only the collector frees, which does
     not run during compilation.
-
-    Attributes:
-        before: The position of the statement before which it is computed.
-        operands: The source of operands that no longer live.
-        versions: The nodes that hold values there, by root.
-        merged: Later copies, and the nodes that replace them.
     """
 
     state: _State
     places: _Places
     node: TensorNode
     before: int
+    """The position of the statement before which it is computed."""
     operands: Operands
+    """The source of operands that no longer live."""
     entries: list[_Entry] = field(default_factory=list)
     versions: dict[TensorNode, TensorNode] = field(default_factory=dict)
+    """The nodes that hold values there, by root."""
     merged: dict[TensorNode, TensorNode] = field(default_factory=dict)
+    """Later copies, and the nodes that replace them."""
 
     def again(self, root: TensorNode) -> TensorNode | None:
         """Add the statements that compute a value; return its node, None if an operand is lost."""

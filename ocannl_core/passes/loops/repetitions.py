@@ -27,14 +27,11 @@ Optimize = Callable[[LoopProgram, Decisions], LoopProgram]
 
 @dataclass(frozen=True, slots=True)
 class OptimizedRepetitions:
-    """A program with optimized iterations.
-
-    Attributes:
-        placements: The placements of nodes that are private to an iteration.
-    """
+    """A program with optimized iterations."""
 
     program: LoopProgram
     placements: Mapping[TensorNode, Placement]
+    """The placements of nodes that are private to an iteration."""
 
 
 def optimize_repetitions(

@@ -31,21 +31,18 @@ Accessing = (
 
 
 class AccessSite(NamedTuple):
-    """One access of a node's memory.
-
-    Attributes:
-        indices: The cell; None where the access covers the whole node.
-        loops: The loops around it, outermost first.
-        store: The store whose value contains it; for a store, the store itself.
-        is_staged: True inside code that a backend supplied as text.
-    """
+    """One access of a node's memory."""
 
     node: TensorNode
     access: Accessing
     indices: tuple[AxisIndex, ...] | None
+    """The cell; None where the access covers the whole node."""
     loops: tuple[ir.For, ...]
+    """The loops around it, outermost first."""
     store: ir.Stmt | None = None
+    """The store whose value contains it; for a store, the store itself."""
     is_staged: bool = False
+    """True inside code that a backend supplied as text."""
 
     @property
     def is_own(self) -> bool:
@@ -64,19 +61,16 @@ class AccessSite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AnalyzedStatement:
-    """One top-level statement.
-
-    Attributes:
-        reads: Its reads, in the order of a first iteration; merge buffers included.
-        next_local: A number above its scalars' numbers; 0 if it has none.
-    """
+    """One top-level statement."""
 
     position: int
     stmt: ir.Stmt
     reads: tuple[AccessSite, ...]
+    """Its reads, in the order of a first iteration; merge buffers included."""
     writes: tuple[AccessSite, ...]
     ranges: dict[IndexVar, Range]
     next_local: int = 0
+    """A number above its scalars' numbers; 0 if it has none."""
 
 
 def analyze_statements(program: ir.LoopProgram) -> tuple[AnalyzedStatement, ...]:

@@ -100,39 +100,33 @@ _FINGERPRINT = "__model__"
 
 @dataclass(frozen=True, slots=True)
 class ExportedFiles:
-    """The files of an export.
-
-    Attributes:
-        source: The C file.
-        header: The interface in C and C++.
-        weights: The safetensors file with the weights; None if the C file contains them.
-        state_bytes: The memory of a state.
-        weights_bytes: The memory of the weights.
-        module: The WebAssembly module, its JavaScript front, and the types of that, if any.
-    """
+    """The files of an export."""
 
     source: Path
+    """The C file."""
     header: Path
+    """The interface in C and C++."""
     weights: Path | None
+    """The safetensors file with the weights; None if the C file contains them."""
     state_bytes: int
+    """The memory of a state."""
     weights_bytes: int
+    """The memory of the weights."""
     module: tuple[Path, ...] = ()
+    """The WebAssembly module, its JavaScript front, and the types of that, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedRoutine:
-    """A routine, as the exporter needs it.
-
-    Attributes:
-        needed: The nodes whose values it reads before it writes them.
-        accepted: The values of each static index that it accepts, by name; None for any.
-        limits: The limits of several indices together.
-    """
+    """A routine, as the exporter needs it."""
 
     linkable: Linkable
     needed: frozenset[TensorNode]
+    """The nodes whose values it reads before it writes them."""
     accepted: Mapping[str, range | None]
+    """The values of each static index that it accepts, by name; None for any."""
     limits: tuple[IndexBound, ...]
+    """The limits of several indices together."""
 
 
 def export(

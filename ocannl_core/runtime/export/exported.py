@@ -67,10 +67,6 @@ class ExportedModel:
     NumPy arrays), and its integer arguments by name. It returns a list of its outputs:
     `memoryview`s, of which `numpy.asarray` makes arrays without a copy. Two states of one library
     are independent.
-
-    Attributes:
-        functions: The names of the functions.
-        tensors: The role, the number format and the extents of each tensor, by name.
     """
 
     def __init__(self, library: ctypes.CDLL, prefix: str, weights: Path, threads: int = 1) -> None:
@@ -104,7 +100,9 @@ class ExportedModel:
             each.name.decode(): (each.role.decode(), each.format.decode(), _dims(each))
             for each in self._tensors
         }
+        """The role, the number format and the extents of each tensor, by name."""
         self.functions: tuple[str, ...] = tuple(each.name.decode() for each in table)
+        """The names of the functions."""
         for number, function in enumerate(table):
             setattr(self, self.functions[number], partial(self._call, number, function))
 

@@ -31,17 +31,14 @@ _WITHOUT_CONTENT = 8
 
 @dataclass(frozen=True, slots=True)
 class ObjectSizes:
-    """The bytes of an object file.
-
-    Attributes:
-        code: Instructions.
-        constants: Data that nothing changes, weights inside of the file included.
-        variables: Data that changes.
-    """
+    """The bytes of an object file."""
 
     code: int
+    """Instructions."""
     constants: int
+    """Data that nothing changes, weights inside of the file included."""
     variables: int
+    """Data that changes."""
 
 
 def object_sizes(source: Path, processor: str) -> ObjectSizes | None:

@@ -25,19 +25,16 @@ from ocannl_core.runtime.observers.replay import AssignmentReplay
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A tensor that differs between two backends.
-
-    Attributes:
-        run: The number of the run, from 1.
-        difference: The greatest difference, relative to the greatest magnitude.
-        assignment: The assignment as text; empty if the compiled code as a whole differs.
-    """
+    """A tensor that differs between two backends."""
 
     routine: str
     run: int
+    """The number of the run, from 1."""
     node: str
     difference: float
+    """The greatest difference, relative to the greatest magnitude."""
     assignment: str = ""
+    """The assignment as text; empty if the compiled code as a whole differs."""
     origin: str = ""
 
     def __str__(self) -> str:

@@ -30,18 +30,15 @@ from ocannl_core.runtime.values import download, upload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Executed:
-    """An assignment that a replay has executed.
-
-    Attributes:
-        number: Its number in the program, from 1; iterations have the same.
-        values: The static indices, and the indices of the loops around it.
-        iterations: The iterations of those loops, outermost first.
-    """
+    """An assignment that a replay has executed."""
 
     number: int
+    """Its number in the program, from 1; iterations have the same."""
     assignment: Leaf
     values: Mapping[StaticIndex, int]
+    """The static indices, and the indices of the loops around it."""
     iterations: tuple[int, ...] = ()
+    """The iterations of those loops, outermost first."""
 
     @property
     def targets(self) -> tuple[TensorNode, ...]:
@@ -65,16 +62,13 @@ class Executed:
 
 @dataclass(slots=True, eq=False)
 class AssignmentReplay:
-    """A run of a program on a device, one assignment at a time.
-
-    Attributes:
-        buffers: The memory of the nodes that have been accessed.
-    """
+    """A run of a program on a device, one assignment at a time."""
 
     program: AssignProgram
     backend: Backend
     target: Target
     buffers: dict[TensorNode, Buffer] = field(default_factory=dict)
+    """The memory of the nodes that have been accessed."""
     _launchers: IdentityMap[Leaf, tuple[tuple[StaticIndex, ...], Launcher]] = field(
         default_factory=IdentityMap, init=False
     )

@@ -14,19 +14,16 @@ from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The cells of a tensor after a run of a routine.
-
-    Attributes:
-        run: The number of the run among all runs of the program, from 1.
-        is_written: False for a tensor that the routine only reads.
-        cells: A digest of shape, format and cells.
-    """
+    """The cells of a tensor after a run of a routine."""
 
     routine: str
     run: int
+    """The number of the run among all runs of the program, from 1."""
     node: str
     is_written: bool
+    """False for a tensor that the routine only reads."""
     cells: bytes
+    """A digest of shape, format and cells."""
 
 
 class Digests(RunObserver):

@@ -35,22 +35,20 @@ from ocannl_core.schedule.machine_model import (
 class Accumulators:
     """The accumulators of one region: an array with one axis for each loop that has its own
     accumulators, or a variable for a single cell of a thread.
-
-    Attributes:
-        node: The array; None for a variable.
-        local: The variable, which nothing else uses.
-        axes: The loops of which every iteration has an accumulator of its own.
-        loops: Makes loops over cells.
-        is_fused: True if products are added without rounding them first.
     """
 
     node: TensorNode | None
+    """The array; None for a variable."""
     local: ir.Local
+    """The variable, which nothing else uses."""
     state: NestState
     axes: tuple[str, ...]
+    """The loops of which every iteration has an accumulator of its own."""
     region: Region
     loops: LoopBuilder
+    """Makes loops over cells."""
     is_fused: bool
+    """True if products are added without rounding them first."""
 
     @property
     def reduction(self) -> Reduction:

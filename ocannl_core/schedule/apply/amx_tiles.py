@@ -157,17 +157,13 @@ def _tiling(state: NestState) -> AmxTiling:
 
 
 class AmxBuffer(FilledBuffer):
-    """The buffer of an operand, tile by tile.
-
-    Attributes:
-        factor: The packed expression.
-        wide: A buffer of one tile in float32.
-    """
+    """The buffer of an operand, tile by tile."""
 
     def __init__(self, emission: Emission, pack: Pack, operand: ir.Expr) -> None:
         super().__init__(emission, pack, operand)
         self.tiling = _tiling(self.state)
         self.factor = self.tiling.packed_expr(operand)
+        """The packed expression."""
         inner = self.tiling.inner_axes(self.factor)
         if self.pack.axes[-len(inner) :] != inner:
             raise UsageError(
@@ -182,6 +178,7 @@ class AmxBuffer(FilledBuffer):
         dims = (*outer, self.tiling.tile.parts, *shape)
         self.node = emission.new_array(f"packed{self.pack.operand}", self.dtype, dims)
         self.wide = emission.new_array(f"wide{self.pack.operand}", float32, wide)
+        """A buffer of one tile in float32."""
 
     @property
     def dtype(self) -> DType:

@@ -47,20 +47,17 @@ from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
 
 @dataclass(frozen=True, slots=True)
 class ScheduledNest:
-    """A nest after a schedule.
-
-    Attributes:
-        initial_stores: Stores of initial values, if stores to memory hold partial results.
-        packing: The loops that fill the buffers that are filled once.
-        loops: The other loops, after these.
-        shared: The nodes that the threads of a block share.
-    """
+    """A nest after a schedule."""
 
     initial_stores: tuple[ir.Stmt, ...]
+    """Stores of initial values, if stores to memory hold partial results."""
     packing: tuple[ir.Stmt, ...]
+    """The loops that fill the buffers that are filled once."""
     loops: tuple[ir.Stmt, ...]
+    """The other loops, after these."""
     nodes: Mapping[TensorNode, NodeInfo]
     shared: tuple[TensorNode, ...] = ()
+    """The nodes that the threads of a block share."""
 
     @property
     def body(self) -> ir.Block:

@@ -23,30 +23,25 @@ from ocannl_core.ir.loops.traverse import free_variables
 
 @dataclass(frozen=True, slots=True)
 class IterationRange:
-    """Iterations of a loop with equal extents inside.
-
-    Attributes:
-        size: The iterations of a block; 1 for leaves that are no block numbers.
-    """
+    """Iterations of a loop with equal extents inside."""
 
     count: int
     first: int
     size: int
+    """The iterations of a block; 1 for leaves that are no block numbers."""
     start: int
 
 
 @dataclass(frozen=True)  # without slots: the region of all iterations is cached
 class AxisTree:
-    """Axes and their splits.
-
-    Attributes:
-        is_rounded: True if all blocks of a split are equal, as on the grid of a device; iterations
-            beyond an axis are left out by guards. False if the last block is the remainder.
-    """
+    """Axes and their splits."""
 
     axes: Mapping[str, LoopAxis]
     splits: Mapping[str, Split] = field(default_factory=dict)
     is_rounded: bool = False
+    """True if all blocks of a split are equal, as on the grid of a device; iterations beyond an
+    axis are left out by guards. False if the last block is the remainder.
+    """
 
     def split(self, split: Split) -> AxisTree:
         """Return the tree with another split.
@@ -158,14 +153,11 @@ class AxisTree:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A point in the loops that are open, and the extents of those inside.
-
-    Attributes:
-        extents: The iterations of parts with a known extent: axes, and blocks of bound number.
-    """
+    """A point in the loops that are open, and the extents of those inside."""
 
     tree: AxisTree
     extents: Mapping[str, int]
+    """The iterations of parts with a known extent: axes, and blocks of bound number."""
     numbers: Mapping[str, AxisIndex] = field(default_factory=dict)
     starts: Mapping[str, AxisIndex] = field(default_factory=dict)
 

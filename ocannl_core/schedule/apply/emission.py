@@ -47,21 +47,18 @@ def _no_buffers(inside: str | None, region: Region) -> tuple[Stmt, ...]:
 
 @dataclass(slots=True)
 class Emission:
-    """The loops and the arrays of a nest under a schedule.
-
-    Attributes:
-        vectors: The accesses of a vectorized part, on thread blocks; None if there are none.
-        operands: Extents and formats of the operands; None if unknown.
-        nodes: The arrays of the nest.
-        shared: Those that the threads of a block share.
-    """
+    """The loops and the arrays of a nest under a schedule."""
 
     state: NestState
     vectors: VectorLeaf | None = None
+    """The accesses of a vectorized part, on thread blocks; None if there are none."""
     operands: NodeInfos | None = None
+    """Extents and formats of the operands; None if unknown."""
     fill: Fill = _no_buffers
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+    """The arrays of the nest."""
     shared: list[TensorNode] = field(default_factory=list)
+    """The arrays that the threads of a block share."""
 
     def new_array(
         self, name: str, dtype: DType, dims: tuple[int, ...], scope: Scope = Scope.KERNEL

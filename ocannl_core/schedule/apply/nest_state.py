@@ -51,32 +51,30 @@ class Place(Enum):
 
 @dataclass(frozen=True)  # without slots: properties are cached
 class NestState:
-    """A nest, and the decisions of a schedule about it.
-
-    Attributes:
-        order: The leaves, outermost first; those of grid and block are around all others.
-        kinds: The kind of each leaf. Leaves to which transforms have given one come last.
-        vectors: The parts of axes that are vectorized; on thread blocks, one thread loads and
-            stores the cells of such a part at once.
-        packs: The packed operands, all of which are in one place.
-        stages: The forms of operands whose copies run ahead, by their position in the term.
-        initial_stores: Stores of initial values, if cells hold partial results.
-        sum_loop: The outermost loop inside of the accumulators; "" if they are inside of all loops.
-    """
+    """A nest, and the decisions of a schedule about it."""
 
     nest: KernelNest
     tree: AxisTree
     order: tuple[str, ...]
+    """The leaves, outermost first; those of grid and block are around all others."""
     kinds: Mapping[str, AxisKind]
+    """The kind of each leaf. Leaves to which transforms have given one come last."""
     vectors: tuple[str, ...] = ()
+    """The parts of axes that are vectorized; on thread blocks, one thread loads and stores the
+    cells of such a part at once.
+    """
     tile: transforms.TileMatrix | None = None
     packs: tuple[transforms.Pack, ...] = ()
+    """The packed operands, all of which are in one place."""
     stages: Mapping[int, transforms.Stage] = field(default_factory=dict)
+    """The forms of operands whose copies run ahead, by their position in the term."""
     pipeline: transforms.Pipeline | None = None
     ring: str = ""
     lanes: int = 1
     initial_stores: tuple[ir.Stmt, ...] = ()
+    """Stores of initial values, if cells hold partial results."""
     sum_loop: str = ""
+    """The outermost loop inside of the accumulators; "" if they are inside of all loops."""
     is_fused: bool = False
     prefetches: bool = False
 

@@ -57,32 +57,26 @@ def packing_order(tree: AxisTree, pack: Pack) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Loops that run along the memory of an operand, as one.
-
-    Attributes:
-        leaves: The loops, outermost first; the inner ones run over whole axes.
-        first: The first of the operand's indices that depends on them.
-    """
+    """Loops that run along the memory of an operand, as one."""
 
     leaves: tuple[str, ...]
+    """The loops, outermost first; the inner ones run over whole axes."""
     first: int
+    """The first of the operand's indices that depends on them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """A builder of the loops that fill a buffer.
-
-    Attributes:
-        dims: The extents of the buffer.
-        nodes: The extents of operands; None if unknown.
-    """
+    """A builder of the loops that fill a buffer."""
 
     tree: AxisTree
     kinds: Mapping[str, AxisKind]
     loops: LoopBuilder
     pack: Pack
     dims: Sequence[int]
+    """The extents of the buffer."""
     nodes: NodeInfos | None
+    """The extents of operands; None if unknown."""
 
     def fill(self, factor: Expr, region: Region, copy: Body) -> tuple[Stmt, ...]:
         """Return the loops that fill a buffer, in squares if its lanes are strided in memory.

@@ -33,14 +33,11 @@ _MOST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class PartialResults:
-    """The partial results of the threads that share a result.
-
-    Attributes:
-        accumulators: The results of one thread.
-    """
+    """The partial results of the threads that share a result."""
 
     emission: Emission
     accumulators: Accumulators
+    """The results of one thread."""
 
     @property
     def region(self) -> Region:

@@ -27,16 +27,13 @@ BANKS = 32
 
 @dataclass(frozen=True, slots=True)
 class ThreadCells:
-    """The cells of an operand that a thread copies.
-
-    Attributes:
-        guards: Bounds of these positions, and of threads that copy nothing.
-        loops: The loops over cells or vectors of one thread, innermost first.
-    """
+    """The cells of an operand that a thread copies."""
 
     positions: dict[str, AxisIndex]
     guards: tuple[LoopBound, ...]
+    """Bounds of these positions, and of threads that copy nothing."""
     loops: tuple[For, ...]
+    """The loops over cells or vectors of one thread, innermost first."""
     lane: LoopVar
 
     def around(self, stmts: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

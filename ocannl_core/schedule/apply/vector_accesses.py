@@ -39,14 +39,11 @@ NewArray = Callable[[str, DType, int], TensorNode]
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The accesses of a nest that are vectors along an axis.
-
-    Attributes:
-        is_complete: True if no other access depends on the axis.
-    """
+    """The accesses of a nest that are vectors along an axis."""
 
     places: tuple[Place, ...]
     is_complete: bool
+    """True if no other access depends on the axis."""
 
     def at(self, values: Mapping[indexing.IndexVar, indexing.AxisIndex]) -> tuple[Place, ...]:
         """Return the cells at values of the variables of the nest."""

@@ -24,18 +24,15 @@ from ocannl_core.schedule.apply.vector_accesses import (
 
 @dataclass(frozen=True, slots=True)
 class VectorLeaf:
-    """A part of an axis whose iterations are vector accesses of a thread.
-
-    Attributes:
-        name: A leaf, or a part with serial leaves only.
-        around: The values of the variables of loops around the nest.
-    """
+    """A part of an axis whose iterations are vector accesses of a thread."""
 
     name: str
+    """A leaf, or a part with serial leaves only."""
     vectors: Vectors
     nest: KernelNest
     nodes: NodeInfos
     around: Ranges
+    """The values of the variables of loops around the nest."""
 
     @classmethod
     def of(cls, state: NestState, nodes: NodeInfos | None, around: Ranges) -> VectorLeaf | None:

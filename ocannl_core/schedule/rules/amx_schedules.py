@@ -222,15 +222,12 @@ class _TileModel:
 
 
 class _Splitter:
-    """Splits of axes into blocks of whole tiles, where there are several blocks.
-
-    Attributes:
-        size: The iterations inside the last block that was split off, of whole tiles.
-    """
+    """Splits of axes into blocks of whole tiles, where there are several blocks."""
 
     def __init__(self) -> None:
         self.splits: list[transforms.Transform] = []
         self.size = 0
+        """The iterations inside the last block that was split off, of whole tiles."""
 
     def split(self, name: str, extent: int, size: int) -> tuple[list[str], str]:
         """Return the loop over an axis' blocks, if there are several, and the axis inside."""

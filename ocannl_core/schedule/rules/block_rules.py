@@ -67,17 +67,14 @@ from ocannl_core.schedule.rules.wgmma_schedules import find_wgmma_schedule
 
 @dataclass(frozen=True, slots=True)
 class BlockParameters:
-    """The decisions of the rules that a search may make instead; 0 where a rule decides.
-
-    Attributes:
-        side: The rows and columns of the register tile of a thread.
-        depth: The terms of a product that are in shared memory at a time.
-        sharing: The threads that share a result, where there are no tiles.
-    """
+    """The decisions of the rules that a search may make instead; 0 where a rule decides."""
 
     side: int = 0
+    """The rows and columns of the register tile of a thread."""
     depth: int = 0
+    """The terms of a product that are in shared memory at a time."""
     sharing: int = 0
+    """The threads that share a result, where there are no tiles."""
 
 
 CHOSEN_BY_RULE = BlockParameters()

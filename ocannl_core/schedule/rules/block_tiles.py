@@ -41,20 +41,17 @@ from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 
 @dataclass(frozen=True, slots=True)
 class ProductAxes:
-    """The axes along which a product of two factors is cut into tiles.
-
-    Attributes:
-        row: The longest axis of cells on which the second of the operands does not depend.
-        column: The longest one on which the first of them does not depend.
-        row_operand: The position of the operand with the rows among the factors.
-        batch: The iterations of all other axes of cells.
-    """
+    """The axes along which a product of two factors is cut into tiles."""
 
     row: LoopAxis
+    """The longest axis of cells on which the second of the operands does not depend."""
     column: LoopAxis
+    """The longest one on which the first of them does not depend."""
     term: LoopAxis
     row_operand: int
+    """The position of the operand with the rows among the factors."""
     batch: int
+    """The iterations of all other axes of cells."""
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -115,28 +112,25 @@ def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxe
 
 @dataclass(frozen=True, slots=True)
 class BlockTile:
-    """The tile of a product that a thread block computes.
-
-    Attributes:
-        rows: The axis of cells on which the second factor does not depend.
-        columns: The axis of cells on which the first one does not depend.
-        cells: The cells of a thread along rows and columns.
-        depth: The terms that are in shared memory at a time.
-        forms: The forms of operands that are copied ahead; () if none are.
-        stages: The number of steps whose operands are in shared memory.
-        supertile: The rows of tiles of which blocks that run together compute a column.
-    """
+    """The tile of a product that a thread block computes."""
 
     rows: str
+    """The axis of cells on which the second factor does not depend."""
     columns: str
+    """The axis of cells on which the first one does not depend."""
     terms: str
     row_operand: int
     threads: tuple[int, int]
     cells: tuple[int, int]
+    """The cells of a thread along rows and columns."""
     depth: int
+    """The terms that are in shared memory at a time."""
     forms: tuple[transforms.Stage, ...] = ()
+    """The forms of operands that are copied ahead; () if none are."""
     stages: int = 1
+    """The number of steps whose operands are in shared memory."""
     supertile: int = 1
+    """The rows of tiles of which blocks that run together compute a column."""
 
     @property
     def extents(self) -> tuple[int, int]:

@@ -28,18 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDecision:
-    """The decision on the schedule of a nest.
-
-    Attributes:
-        schedule: The schedule; None for plain loops.
-        refusals: The units that the product of the nest could have used, in the order in which they
-            were tried, each with the reason why it does not.
-        measured: The result of tuning the nest; None if there is none.
-    """
+    """The decision on the schedule of a nest."""
 
     schedule: Schedule | None
+    """The schedule; None for plain loops."""
     refusals: tuple[Refusal, ...] = ()
+    """The units that the product of the nest could have used, in the order in which they were
+    tried, each with the reason why it does not.
+    """
     measured: TuningResult | None = None
+    """The result of tuning the nest; None if there is none."""
 
     def products(self, nest: KernelNest) -> tuple[ProductStatus, ...]:
         """Return the status of the product that a nest computes; () if it computes none."""

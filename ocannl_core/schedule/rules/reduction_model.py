@@ -26,19 +26,16 @@ from ocannl_core.schedule.rules.vectorizable import has_vectorizable_epilogue, w
 
 @dataclass(frozen=True, slots=True)
 class ReductionOperand:
-    """One factor of the reduced term.
-
-    Attributes:
-        strides: Per axis, the largest distance in memory that one step along it makes, in elements.
-        is_load: True if it is loaded from memory, maybe converted, and not computed.
-        is_converted: True if it is loaded from memory in another format.
-    """
+    """One factor of the reduced term."""
 
     position: int
     axes: frozenset[str]
     strides: Mapping[str, int]
+    """Per axis, the largest distance in memory that one step along it makes, in elements."""
     is_load: bool
+    """True if it is loaded from memory, maybe converted, and not computed."""
     is_converted: bool
+    """True if it is loaded from memory in another format."""
     nbytes: int
 
     def stride(self, axis: str) -> int:
@@ -61,17 +58,14 @@ class ReductionOperand:
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
-    """The accumulators of one innermost kernel, a block of vector registers.
-
-    Attributes:
-        vectors: Registers along the vector axis.
-        rows: Registers along the row axes.
-        cycles: Estimated cycles of the whole nest.
-    """
+    """The accumulators of one innermost kernel, a block of vector registers."""
 
     vectors: int
+    """Registers along the vector axis."""
     rows: int
+    """Registers along the row axes."""
     cycles: float
+    """Estimated cycles of the whole nest."""
 
 
 class ReductionModel:

@@ -60,45 +60,40 @@ ROW_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class StagedOperand:
-    """A factor in shared memory.
-
-    Attributes:
-        axes: The axes of the nest that are its rows and columns in shared memory.
-        width: The neighboring cells that one instruction copies; 0 if a thread computes them.
-    """
+    """A factor in shared memory."""
 
     position: int
     fragment: Fragment
     axes: tuple[str, str]
+    """The axes of the nest that are its rows and columns in shared memory."""
     width: int
+    """The neighboring cells that one instruction copies; 0 if a thread computes them."""
     dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
 class TensorCoreTile:
-    """The tile of a product that a thread block computes by matrix instructions.
-
-    Attributes:
-        rows: The axis of cells of the first of the operands.
-        columns: The axis of cells of the other one.
-        operands: The operand with the rows and the one with the columns.
-        tiles: The instructions of a warp along rows and columns.
-        supertile: The rows of tiles of which blocks that run together compute a column.
-        joined: The instructions along the columns whose cells are neighbors: a thread has those of
-            all of them beside each other.
-    """
+    """The tile of a product that a thread block computes by matrix instructions."""
 
     instruction: MatrixInstruction
     rows: str
+    """The axis of cells of the first of the operands."""
     columns: str
+    """The axis of cells of the other one."""
     terms: str
     operands: tuple[StagedOperand, StagedOperand]
+    """The operand with the rows and the one with the columns."""
     warps: tuple[int, int]
     tiles: tuple[int, int]
+    """The instructions of a warp along rows and columns."""
     depth: int
     stages: int
     supertile: int = 1
+    """The rows of tiles of which blocks that run together compute a column."""
     joined: int = 1
+    """The instructions along the columns whose cells are neighbors: a thread has those of all of
+    them beside each other.
+    """
 
     @property
     def cells(self) -> tuple[int, int]:

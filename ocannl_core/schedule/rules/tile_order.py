@@ -24,17 +24,14 @@ _MOST_WAVES = 64
 
 @dataclass(frozen=True, slots=True)
 class TileGrid:
-    """The tiles of a product.
-
-    Attributes:
-        row_bytes: The memory of an operand that the tiles of a row share.
-        column_bytes: The memory of the other operand that the tiles of a column share.
-    """
+    """The tiles of a product."""
 
     rows: int
     columns: int
     row_bytes: int
+    """The memory of an operand that the tiles of a row share."""
     column_bytes: int
+    """The memory of the other operand that the tiles of a column share."""
 
     @classmethod
     def of(cls, extents: tuple[int, int], tile: tuple[int, int], line_bytes: int) -> TileGrid:

@@ -16,42 +16,33 @@ _MAX_IDLE = 16
 
 @dataclass(frozen=True, slots=True)
 class BlockedAxis:
-    """An axis split into blocks.
-
-    Attributes:
-        outer: The loop over blocks; None if there is one block.
-    """
+    """An axis split into blocks."""
 
     axis: str
     outer: str | None
+    """The loop over blocks; None if there is one block."""
     inner: str
 
 
 @dataclass(frozen=True, slots=True)
 class VectorAxis:
-    """The vector axis, split into blocks, and these maybe into groups.
-
-    Attributes:
-        outer: The loop over blocks or groups of them, outside of blocks of rows, or None.
-        middle: The loop over the blocks of a group, inside of a block of rows, or None.
-    """
+    """The vector axis, split into blocks, and these maybe into groups."""
 
     axis: str
     outer: str | None
+    """The loop over blocks or groups of them, outside of blocks of rows, or None."""
     middle: str | None
+    """The loop over the blocks of a group, inside of a block of rows, or None."""
     inner: str
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadedAxis:
-    """An output axis split into equal shares for threads.
-
-    Attributes:
-        size: The most iterations of a share.
-    """
+    """An output axis split into equal shares for threads."""
 
     axis: str
     size: int
+    """The most iterations of a share."""
 
     @property
     def outer(self) -> str:

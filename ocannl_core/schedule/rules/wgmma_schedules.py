@@ -48,26 +48,24 @@ RING_SLACK = 2048
 
 @dataclass(frozen=True, slots=True)
 class WgmmaTile:
-    """The tile of a product that a thread block computes by WGMMA.
-
-    Attributes:
-        rows: The axis of cells of the first of the operands.
-        columns: The axis of cells of the other one.
-        operands: The position of the operand with the rows and of the other one in the term, and
-            the axis of each along which it is contiguous.
-        groups: The groups of threads, one beneath the other.
-        supertile: The rows of tiles of which blocks that run together compute a column.
-    """
+    """The tile of a product that a thread block computes by WGMMA."""
 
     product: AsynchronousProduct
     rows: str
+    """The axis of cells of the first of the operands."""
     columns: str
+    """The axis of cells of the other one."""
     terms: str
     operands: tuple[tuple[int, str], tuple[int, str]]
+    """The position of the operand with the rows and of the other one in the term, and the axis of
+    each along which it is contiguous.
+    """
     groups: int
+    """The groups of threads, one beneath the other."""
     width: int
     stages: int
     supertile: int = 1
+    """The rows of tiles of which blocks that run together compute a column."""
 
     @property
     def height(self) -> int:

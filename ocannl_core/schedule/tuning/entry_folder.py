@@ -19,18 +19,15 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[Result]):
-    """One file of a folder.
-
-    Attributes:
-        measured: Its content; None if it cannot be read as an entry.
-        key: The canonical text of the code that was measured.
-        title: The name of the code, for readers.
-    """
+    """One file of a folder."""
 
     path: Path
     measured: Result | None
+    """Its content; None if it cannot be read as an entry."""
     key: str = ""
+    """The canonical text of the code that was measured."""
     title: str = ""
+    """The name of the code, for readers."""
 
 
 class EntryFolder(ABC, Generic[Result]):

@@ -43,14 +43,11 @@ _CHAINS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCandidate:
-    """A schedule to time.
-
-    Attributes:
-        parameters: The parameters of the schedule; None for plain loops and for tiles.
-    """
+    """A schedule to time."""
 
     schedule: Schedule
     parameters: TilingParameters | None
+    """The parameters of the schedule; None for plain loops and for tiles."""
 
 
 def first_candidates(

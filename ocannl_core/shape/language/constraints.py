@@ -19,17 +19,15 @@ from ocannl_core.shape.language.subscripts import Keys, StaticSlice
 
 @dataclass(frozen=True, slots=True)
 class DimEqual:
-    """Equality of two sizes.
-
-    Attributes:
-        axis: The position in the origin's row, counted from the right: -1 is the last axis; None if
-            there is no row.
-    """
+    """Equality of two sizes."""
 
     left: Dim
     right: Dim
     origin: Origin = field(compare=False)
     axis: int | None = field(default=None, compare=False)
+    """The position in the origin's row, counted from the right: -1 is the last axis; None if there
+    is no row.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +42,27 @@ class DimBelow:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A lower bound `n` of a size, because position `n - 1` is accessed.
-
-    Attributes:
-        lengthens: True if an open axis takes this size: the position is written, or is one of an
-            index with a range. Other reads do not lengthen an axis.
-    """
+    """A lower bound `n` of a size, because position `n - 1` is accessed."""
 
     dim: Dim
     n: int
     origin: Origin = field(compare=False)
     axis: int | None = field(default=None, compare=False)
     lengthens: bool = False
+    """True if an open axis takes this size: the position is written, or is one of an index with a
+    range. Other reads do not lengthen an axis.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RowEqual:
-    """Equality of two rows.
-
-    Attributes:
-        skipped: The number of axes to the right of these rows that are compared already.
-    """
+    """Equality of two rows."""
 
     left: Row
     right: Row
     origin: Origin = field(compare=False)
     skipped: int = field(default=0, compare=False)
+    """The number of axes to the right of these rows that are compared already."""
 
 
 class NamedAxis(NamedTuple):
@@ -118,17 +111,14 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class TotalElements:
-    """The total number of cells of rows.
-
-    Attributes:
-        rows: The rows; the one that takes the remaining factor comes last.
-        divided_by: Divisors of the count.
-    """
+    """The total number of cells of rows."""
 
     rows: tuple[Row, ...]
+    """The rows; the one that takes the remaining factor comes last."""
     count: int | Strided
     origin: Origin = field(compare=False)
     divided_by: tuple[Dim, ...] = ()
+    """Divisors of the count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,18 +194,16 @@ class SliceLength:
 class Subscript:
     """The axes that keys take from a tensor. It waits for the numbers of axes that decide the rows
     of the keys.
-
-    Attributes:
-        result: The shape of `x[keys]`.
-        operand: The shape of `x`.
-        is_written: True if the positions are written, which lengthens axes of open size.
     """
 
     result: Shape
+    """The shape of `x[keys]`."""
     operand: Shape
+    """The shape of `x`."""
     keys: Keys
     origin: Origin = field(compare=False)
     is_written: bool = False
+    """True if the positions are written, which lengthens axes of open size."""
 
 
 DimConstraint = DimEqual | DimBelow | AtLeast | SliceLength

@@ -52,16 +52,13 @@ Coefficient = int | str
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """The window part of an affine axis.
-
-    Attributes:
-        kernel: The name of the window's axis.
-        padded: True for `=`, False for `<`, None if the spec leaves it open.
-    """
+    """The window part of an affine axis."""
 
     kernel: str
+    """The name of the window's axis."""
     dilation: Coefficient = 1
     padded: bool | None = None
+    """True for `=`, False for `<`, None if the spec leaves it open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +117,16 @@ def axis_names(axis: AxisSpec) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RowSpec:
-    """One row of a shape.
-
-    Attributes:
-        leading: The axes to the left of the row variable.
-        variable: The name of the row variable, of `...` the row's kind; None without one.
-        trailing: The other axes.
-        ellipsis: True if the variable is written `...`.
-    """
+    """One row of a shape."""
 
     leading: tuple[AxisSpec, ...] = ()
+    """The axes to the left of the row variable."""
     variable: str | None = None
+    """The name of the row variable, of `...` the row's kind; None without one."""
     trailing: tuple[AxisSpec, ...] = ()
+    """The other axes."""
     ellipsis: bool = field(default=False, compare=False)
+    """True if the variable is written `...`."""
 
     @cached_property
     def axes(self) -> tuple[AxisSpec, ...]:

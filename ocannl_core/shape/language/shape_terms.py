@@ -66,34 +66,28 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A sliding window over an axis.
-
-    Attributes:
-        kernel: The window's size.
-        dilation: Distance between the window's positions.
-        padded: True if the window may reach into margins, so that only the stride counts.
-    """
+    """A sliding window over an axis."""
 
     kernel: Dim
+    """The window's size."""
     dilation: int = 1
+    """Distance between the window's positions."""
     padded: bool = False
+    """True if the window may reach into margins, so that only the stride counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AffineDim:
-    """The size of an axis indexed at `stride * position + dilation * window position + offset`.
-
-    Attributes:
-        stride: Positive distance between consecutive positions.
-        over: The size of the axis of positions.
-        window: The sliding window, if any.
-        offset: `0 <= offset < stride`, or up to `stride` for a padded window; irrelevant for sizes.
-    """
+    """The size of an axis indexed at `stride * position + dilation * window position + offset`."""
 
     stride: int
+    """Positive distance between consecutive positions."""
     over: Dim
+    """The size of the axis of positions."""
     window: Window | None = None
+    """The sliding window, if any."""
     offset: int = 0
+    """`0 <= offset < stride`, or up to `stride` for a padded window; irrelevant for sizes."""
 
     def __str__(self) -> str:
         text = (
@@ -189,19 +183,16 @@ class FreshVariables:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of axes.
-
-    Attributes:
-        leading: Axes at the left end.
-        tail: The variable of the axes between; None for a row of known length.
-        trailing: Axes at the right end. A row without a variable has all its axes here.
-        known: The number of known axes.
-    """
+    """A row of axes."""
 
     leading: tuple[Dim, ...]
+    """Axes at the left end."""
     tail: RowVar | None
+    """The variable of the axes between; None for a row of known length."""
     trailing: tuple[Dim, ...]
+    """Axes at the right end. A row without a variable has all its axes here."""
     known: int = field(init=False, compare=False, repr=False)
+    """The number of known axes."""
 
     # written out, as rows are made all the time: `__post_init__` would be another call
     def __init__(

@@ -78,17 +78,14 @@ Keys = tuple[Key, ...]
 
 
 class AxisCount(NamedTuple):
-    """The known numbers of axes of a row.
-
-    Attributes:
-        leading: Axes at the left end.
-        trailing: Axes at the right end; the axes of a closed row are counted here alone.
-        is_open: True if there may be axes between them.
-    """
+    """The known numbers of axes of a row."""
 
     leading: int
+    """Axes at the left end."""
     trailing: int
+    """Axes at the right end; the axes of a closed row are counted here alone."""
     is_open: bool
+    """True if there may be axes between them."""
 
 
 @dataclass(slots=True)
@@ -116,13 +113,10 @@ class Blocked(NamedTuple):
 
 
 class TooMany(NamedTuple):
-    """Numbers of keys and axes that do not fit.
-
-    Attributes:
-        keys: The number of keys that address an axis.
-    """
+    """Numbers of keys and axes that do not fit."""
 
     keys: int
+    """The number of keys that address an axis."""
     axes: int
 
 

@@ -74,18 +74,15 @@ def project(
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """An operation on closed shapes, which determines its projections but for their variables.
-
-    Attributes:
-        key: The sizes and bases of the shapes, which are part of equality in their place.
-        origin: The operation, for messages; not part of equality.
-    """
+    """An operation on closed shapes, which determines its projections but for their variables."""
 
     logic: Logic
     key: tuple[object, ...] | None
+    """The sizes and bases of the shapes, which are part of equality in their place."""
     result: Shape = field(compare=False)
     operands: tuple[Shape, ...] = field(compare=False)
     origin: Origin = field(compare=False)
+    """The operation, for messages; not part of equality."""
 
     def solve(self) -> indexing.Projections:
         ids = count()

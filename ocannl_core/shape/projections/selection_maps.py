@@ -40,18 +40,15 @@ def project_selection(
 
 
 class _SelectedCell(NamedTuple):
-    """The loops of a selection and the index maps over them.
-
-    Attributes:
-        domain: The loops over the axes of the result.
-        rows: The index map of each row of the result.
-    """
+    """The loops of a selection and the index maps over them."""
 
     domain: tuple[tuple[indexing.LoopVar, int], ...]
+    """The loops over the axes of the result."""
     source: indexing.IndexMap
     positions: indexing.IndexMap
     result: indexing.IndexMap
     rows: Sequence[Sequence[indexing.AxisIndex]]
+    """The index map of each row of the result."""
 
 
 def _selected_cell(source: Shape, positions: Shape, result: Shape, axis: int) -> _SelectedCell:

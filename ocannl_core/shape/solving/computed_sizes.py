@@ -42,17 +42,14 @@ class Linear(NamedTuple):
 
 
 class SolutionOutcome(NamedTuple):
-    """The consequences of an equation in the present state.
-
-    Attributes:
-        solved: The one unknown, and its size.
-        same: Two unknowns that are equal.
-        waits: True if more sizes are needed.
-    """
+    """The consequences of an equation in the present state."""
 
     solved: tuple[shape_terms.DimVar, shape_terms.Size] | None = None
+    """The one unknown, and its size."""
     same: tuple[shape_terms.DimVar, shape_terms.DimVar] | None = None
+    """Two unknowns that are equal."""
     waits: bool = False
+    """True if more sizes are needed."""
 
 
 def linear(state: SolverState, dim: shape_terms.Dim, *, is_symbolic: bool = False) -> Linear:

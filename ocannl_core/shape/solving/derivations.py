@@ -50,14 +50,11 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bound of an open size or row.
-
-    Attributes:
-        origin: The operation that imposes it; None for a rule of inference itself.
-    """
+    """A bound of an open size or row."""
 
     text: str
     origin: Origin | None = None
+    """The operation that imposes it; None for a rule of inference itself."""
 
     def __str__(self) -> str:
         return f"{self.text} [{self.origin}]" if self.origin else self.text
@@ -65,38 +62,33 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class AxisReport:
-    """One axis of a row.
-
-    Attributes:
-        axis: The position: from the right, -1 is the last axis; from the left, 0 is the first one,
-            for axes to the left of a part that is still open.
-        dim: The size, or its variable.
-        certainty: Stated, inferred, guessed or open.
-        because: The constraints that decided it: the direct ones first, then their causes.
-        guesses: The guesses that it depends on.
-        bounds: The bounds of an open size.
-    """
+    """One axis of a row."""
 
     axis: int
+    """The position: from the right, -1 is the last axis; from the left, 0 is the first one, for
+    axes to the left of a part that is still open.
+    """
     dim: Dim
+    """The size, or its variable."""
     certainty: Certainty
+    """Stated, inferred, guessed or open."""
     because: tuple[Origin, ...] = ()
+    """The constraints that decided it: the direct ones first, then their causes."""
     guesses: tuple[Guess, ...] = ()
+    """The guesses that it depends on."""
     bounds: tuple[Bound, ...] = ()
+    """The bounds of an open size."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowReport:
-    """One row of a shape. The other attributes are as in `AxisReport`, for its number of axes.
-
-    Attributes:
-        row: The row as far as it is known.
-        axes: Its axes, left to right.
-    """
+    """One row of a shape. The other attributes are as in `AxisReport`, for its number of axes."""
 
     kind: RowKind
     row: Row
+    """The row as far as it is known."""
     axes: tuple[AxisReport, ...]
+    """Its axes, left to right."""
     certainty: Certainty
     because: tuple[Origin, ...] = ()
     guesses: tuple[Guess, ...] = ()

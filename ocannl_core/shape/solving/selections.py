@@ -35,13 +35,10 @@ _OUTPUT = 1
 
 
 class _Place(NamedTuple):
-    """The place of the selected axis.
-
-    Attributes:
-        row: The number of its row in buffer order.
-    """
+    """The place of the selected axis."""
 
     row: int
+    """The number of its row in buffer order."""
     before: Row
     dim: Dim
     after: Row
@@ -53,23 +50,22 @@ def solve_selection(state: SolverState, constraint: Selection) -> None:
     Raises:
         ShapeError: if there is no such axis, or it cannot be located once all axes are known.
     """
-    source, positions, result = (
-        _flat(state, rows) for rows in (constraint.source, constraint.positions, constraint.result)
+    flat = replace(
+        constraint,
+        source=_flat(state, constraint.source),
+        positions=_flat(state, constraint.positions),
+        result=_flat(state, constraint.result),
     )
-    if constraint.is_inserted:
-        found = _split_inserted(source, positions, result, constraint)
+    if flat.is_inserted:
+        found = _split_inserted(flat)
+    elif (place := _locate(flat)) is None:
+        found = None
     else:
-        place = _locate(source, constraint)
-        if place is None:
-            found = None
-        elif constraint.is_along:
-            found = _aligned(state, place, source, positions, result, constraint)
-        else:
-            found = _joined(place, source, positions, result, constraint)
-    if found is not None:
+        found = _aligned(state, place, flat) if flat.is_along else _joined(place, flat)
+    if found is None:
+        state.suspend(flat)
+    else:
         state.agenda.extend(found)
-        return
-    state.suspend(replace(constraint, source=source, positions=positions, result=result))
 
 
 def _flat(state: SolverState, rows: Rows) -> Rows:
@@ -78,8 +74,9 @@ def _flat(state: SolverState, rows: Rows) -> Rows:
     return batch, output, input
 
 
-def _locate(source: Rows, constraint: Selection) -> _Place | None:
+def _locate(constraint: Selection) -> _Place | None:
     """Return the place of the axis of a number; None as long as it is unknown."""
+    source = constraint.source
     backwards = constraint.axis < 0
     left = -constraint.axis - 1 if backwards else constraint.axis
     numbers = range(len(source))[:: -1 if backwards else 1]
@@ -98,33 +95,31 @@ def _locate(source: Rows, constraint: Selection) -> _Place | None:
         if tail is not None:
             return None
         left -= len(near)
-    raise _no_axis(constraint, source)
+    raise ShapeError(
+        "The axis that is selected from is one of the tensor's, counted in buffer order: batch, "
+        "output, input axes.",
+        found=f"axis {constraint.axis} of a tensor of {sum(row.known for row in source)} axes, "
+        f"{_shape_text(source)}",
+        where=str(constraint.origin),
+        fix="state the shape of the tensor, or another axis",
+    )
 
 
-def _joined(
-    place: _Place, source: Rows, positions: Rows, result: Rows, constraint: Selection
-) -> list[Constraint]:
+def _joined(place: _Place, constraint: Selection) -> list[Constraint]:
     """Return the constraints by which the axes of the positions replace the selected one."""
     found: list[Constraint] = [DimEqual(place.dim, constraint.extent, constraint.origin)]
     for number, kind in enumerate(BUFFER_ORDER):
-        own, given = source[number], positions[number]
+        own, given = constraint.source[number], constraint.positions[number]
         if number == place.row:
             parts: tuple[Row, ...] = (place.before, given, place.after)
         else:
             parts = (own, given) if number < place.row else (given, own)
         origin = constraint.origin.at(f"{kind.value} row of the result")
-        found.append(RowJoin(result[number], parts, origin))
+        found.append(RowJoin(constraint.result[number], parts, origin))
     return found
 
 
-def _aligned(
-    state: SolverState,
-    place: _Place,
-    source: Rows,
-    positions: Rows,
-    result: Rows,
-    constraint: Selection,
-) -> list[Constraint] | None:
+def _aligned(state: SolverState, place: _Place, constraint: Selection) -> list[Constraint] | None:
     """Return the constraints by which source and positions line up, but for the selected axis."""
     if place.before.tail is not None or place.after.tail is not None:
         return None
@@ -134,10 +129,10 @@ def _aligned(
     found: list[Constraint] = []
     for number, kind in enumerate(BUFFER_ORDER):
         origin = constraint.origin
-        rows = positions[number], result[number]
+        rows = constraint.positions[number], constraint.result[number]
         if number != place.row:
             where = origin.at(f"{kind.value} row of the first operand")
-            found.append(RowBelow(rows[1], source[number], where))
+            found.append(RowBelow(rows[1], constraint.source[number], where))
             where = origin.at(f"{kind.value} row of the positions")
             found.append(RowBelow(rows[1], rows[0], where))
             continue
@@ -153,14 +148,13 @@ def _aligned(
     return found
 
 
-def _split_inserted(
-    source: Rows, positions: Rows, result: Rows, constraint: Selection
-) -> list[Constraint] | None:
+def _split_inserted(constraint: Selection) -> list[Constraint] | None:
     """Return the constraints by which one axis replaces the axes of the positions; None as long as
     their place is unknown.
 
     Here `result` has the axes of the positions, and `source` the one in their place.
     """
+    source, positions, result = constraint.source, constraint.positions, constraint.result
     filled = [number for number, row in enumerate(positions) if row.known]
     if len(filled) > 1:
         raise ShapeError(
@@ -251,14 +245,3 @@ def selected_rows(state: SolverState, among: Iterable[RowVar]) -> list[RowVar]:
 def _shape_text(rows: Rows) -> str:
     batch, output, input = rows
     return str(Shape(batch, input, output))
-
-
-def _no_axis(constraint: Selection, source: Rows) -> ShapeError:
-    count = sum(row.known for row in source)
-    return ShapeError(
-        "The axis that is selected from is one of the tensor's, counted in buffer order: batch, "
-        "output, input axes.",
-        found=f"axis {constraint.axis} of a tensor of {count} axes, {_shape_text(source)}",
-        where=str(constraint.origin),
-        fix="state the shape of the tensor, or another axis",
-    )

@@ -61,19 +61,16 @@ class Guessed:
 
 @dataclass(frozen=True, slots=True)
 class LeafTensor:
-    """A row of a tensor that no operation computes.
-
-    Attributes:
-        order: The ordinal of the leaf in order of declaration.
-        shape: The shape as declared.
-        parameter: True if its shape must follow from its uses; guesses are refused.
-    """
+    """A row of a tensor that no operation computes."""
 
     order: int
+    """The ordinal of the leaf in order of declaration."""
     kind: RowKind
     shape: Shape
+    """The shape as declared."""
     origin: Origin
     parameter: bool
+    """True if its shape must follow from its uses; guesses are refused."""
 
     @property
     def row(self) -> Row:

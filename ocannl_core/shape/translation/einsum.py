@@ -47,40 +47,34 @@ from ocannl_core.shape.solving.state import SolverState
 
 @dataclass(frozen=True, slots=True)
 class Einsum:
-    """The logic of a spec.
-
-    Attributes:
-        padded: The default of windows without `<` or `=`: True if they may reach into margins.
-        values: Numbers by name: the value of a coefficient, or the size of a labelled axis.
-        rows: The sizes of the axes of row variables, by name.
-    """
+    """The logic of a spec."""
 
     spec: Spec
     padded: bool | None = None
+    """The default of windows without `<` or `=`: True if they may reach into margins."""
     values: tuple[tuple[str, int], ...] = ()
+    """Numbers by name: the value of a coefficient, or the size of a labelled axis."""
     rows: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """The sizes of the axes of row variables, by name."""
 
 
 @dataclass(slots=True)
 class Relation:
-    """The constraints of an operation on shapes and positions.
-
-    Attributes:
-        pins: Sizes whose axes are accessed at one given position.
-        labels: The variables of the names of a spec.
-        row_axes: The axes of row variables of given sizes.
-        optional: Parts of concatenated axes that may be empty.
-        addressed: Axes of operands of which a position other than 0 is read.
-        spanned: Computed axes along which operands are broadcast.
-    """
+    """The constraints of an operation on shapes and positions."""
 
     constraints: list[Constraint] = field(default_factory=list)
     pins: dict[shape_terms.DimVar, AxisIndex] = field(default_factory=dict)
+    """Sizes whose axes are accessed at one given position."""
     labels: dict[str, shape_terms.DimVar | shape_terms.RowVar] = field(default_factory=dict)
+    """The variables of the names of a spec."""
     row_axes: list[shape_terms.DimVar] = field(default_factory=list)
+    """The axes of row variables of given sizes."""
     optional: list[shape_terms.DimVar] = field(default_factory=list)
+    """Parts of concatenated axes that may be empty."""
     addressed: list[shape_terms.DimVar] = field(default_factory=list)
+    """Axes of operands of which a position other than 0 is read."""
     spanned: list[shape_terms.DimVar] = field(default_factory=list)
+    """Computed axes along which operands are broadcast."""
 
     def enter(self, state: SolverState) -> None:
         """Mark the sizes concerned, and add the constraints to the agenda."""
@@ -118,17 +112,14 @@ def operand_rows(position: int) -> tuple[str, ...]:
 
 
 class _Side(NamedTuple):
-    """The translation of the axes of a row to sizes.
-
-    Attributes:
-        is_result: True for the result, whose positions are written.
-        is_free: True for a result whose axes are not stated.
-        keeps_formulas: True to keep formulas in the row, in place of sizes that equal them.
-    """
+    """The translation of the axes of a row to sizes."""
 
     is_result: bool = False
+    """True for the result, whose positions are written."""
     is_free: bool = False
+    """True for a result whose axes are not stated."""
     keeps_formulas: bool = False
+    """True to keep formulas in the row, in place of sizes that equal them."""
 
 
 class Instance:

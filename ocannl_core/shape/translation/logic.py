@@ -86,13 +86,10 @@ class NumbersOfWords:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Selection of positions along one axis of the first operand, by the second one.
-
-    Attributes:
-        axis: The axis, counted in buffer order, from the end if negative.
-    """
+    """Selection of positions along one axis of the first operand, by the second one."""
 
     axis: int
+    """The axis, counted in buffer order, from the end if negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,40 +103,31 @@ class TakeAlong:
 
 @dataclass(frozen=True, slots=True)
 class ScatterRows:
-    """Addition of the first operand to a new result, at the positions in the second one.
-
-    Attributes:
-        axis: The axis of the result that has the positions, as in `Take`.
-    """
+    """Addition of the first operand to a new result, at the positions in the second one."""
 
     axis: int
+    """The axis of the result that has the positions, as in `Take`."""
     extent: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceRows:
-    """Assignment of the first operand, which may be broadcast, at positions in the second one.
-
-    Attributes:
-        axis: The axis of the target that has the positions, as in `Take`.
-    """
+    """Assignment of the first operand, which may be broadcast, at positions in the second one."""
 
     axis: int
+    """The axis of the target that has the positions, as in `Take`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConcatPart:
-    """The alignment of the tensors of one assignment of a concatenation.
-
-    Attributes:
-        target: The tensor that it writes: 0 for the result, 1 for the first operand.
-        sources: The tensors that it reads, numbered like `target`.
-        logic: The correspondence of their axes.
-    """
+    """The alignment of the tensors of one assignment of a concatenation."""
 
     target: int
+    """The tensor that it writes: 0 for the result, 1 for the first operand."""
     sources: tuple[int, ...]
+    """The tensors that it reads, numbered like `target`."""
     logic: Logic
+    """The correspondence of their axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,17 +144,15 @@ class Adjoint:
     The gradient of `result[i, j] += a[i, k] * b[k, j]` with respect to `a` is such an operation:
     `a'[i, k] += result'[i, j] * b[k, j]`, over the same domain. Shapes are not related: the other
     operation has done that.
-
-    Attributes:
-        shapes: The shapes of its result and operands, as stated.
-        target: The tensor whose axes the result has: 0 for the result, 1 for the first operand.
-        sources: The tensors whose axes the operands have, numbered like `target`.
     """
 
     logic: Logic
     shapes: tuple[Shape, ...]
+    """The shapes of its result and operands, as stated."""
     target: int
+    """The tensor whose axes the result has: 0 for the result, 1 for the first operand."""
     sources: tuple[int, ...]
+    """The tensors whose axes the operands have, numbered like `target`."""
 
 
 Logic = (

@@ -23,27 +23,21 @@ from ocannl_core.shape.translation.einsum import operand_name
 
 @dataclass(frozen=True, slots=True)
 class EinsumApplication:
-    """An application of a spec to operands.
-
-    Attributes:
-        unsized: The axes and row variables that only the result names, and that have no value.
-    """
+    """An application of a spec to operands."""
 
     spec: Spec
     operands: tuple[Shape, ...]
     unsized: tuple[tuple[str, DimVar | RowVar], ...]
+    """The axes and row variables that only the result names, and that have no value."""
     origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulBroadcast:
-    """A warning about a doubtful broadcast.
-
-    Attributes:
-        rule: What must hold in strict programs.
-    """
+    """A warning about a doubtful broadcast."""
 
     rule: str
+    """The rule of strict programs."""
     found: str
     fix: str
     origin: Origin

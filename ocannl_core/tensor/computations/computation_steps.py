@@ -41,28 +41,24 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """The forward code of tensors, oldest first.
-
-    Attributes:
-        is_written_here: True for expressions of recorded code, which are computed at this place;
-            other tensors are computed unless they are up to date.
-    """
+    """The forward code of tensors, oldest first."""
 
     tensors: tuple[Tensor, ...]
     is_written_here: bool = False
+    """True for expressions of recorded code, which are computed at this place; other tensors are
+    computed unless they are up to date.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZeroGradients:
-    """Set the gradients of tensors and of all their dependencies to zero.
-
-    Attributes:
-        keeps_sums: True to keep gradients of parameters and data with contributions of earlier
-            losses, as long as no gradient has been read, and no parameter assigned, since.
-    """
+    """Set the gradients of tensors and of all their dependencies to zero."""
 
     roots: tuple[Tensor, ...]
     keeps_sums: bool = False
+    """True to keep gradients of parameters and data with contributions of earlier losses, as long
+    as no gradient has been read, and no parameter assigned, since.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)

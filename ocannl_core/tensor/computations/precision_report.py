@@ -17,19 +17,16 @@ from ocannl_core.tensor.graph.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class PrecisionRow:
-    """One tensor of a report.
-
-    Attributes:
-        name: The tensor's label.
-        dtype: Its number format.
-        why: The source of the format.
-        reason: The source as text: with the operands, or the operation and its line.
-    """
+    """One tensor of a report."""
 
     name: str
+    """The tensor's label."""
     dtype: DType
+    """Its number format."""
     why: Why
+    """The source of the format."""
     reason: str
+    """The source as text: with the operands, or the operation and its line."""
 
 
 @dataclass(frozen=True, slots=True)

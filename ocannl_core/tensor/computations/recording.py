@@ -77,17 +77,14 @@ class _Section:
 
 @dataclass(frozen=True, slots=True)
 class InPlaceUpdate:
-    """An in-place operation on a part of a tensor, before Python assigns its result.
-
-    Attributes:
-        part: The slice, or the rows selected by positions.
-        writes: The number of assignments and splices recorded before it.
-    """
+    """An in-place operation on a part of a tensor, before Python assigns its result."""
 
     part: Tensor
+    """The slice, or the rows selected by positions."""
     combine: BinaryOp
     value: object
     writes: int
+    """The number of assignments and splices recorded before it."""
 
 
 _Entry = Tensor | _Section | code.Step

@@ -65,17 +65,14 @@ from ocannl_core.tensor.primitives.dimension import Dimension
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResolvedComputation:
-    """A computation with closed shapes.
-
-    Attributes:
-        kept_bytes: The bytes that loops keep of steps for gradients, beside the carries.
-        step_tensors: The tensors behind nodes of the steps of loops.
-    """
+    """A computation with closed shapes."""
 
     program: AssignProgram
     tensors: Mapping[TensorNode, Tensor]
     kept_bytes: int = 0
+    """The bytes that loops keep of steps for gradients, beside the carries."""
     step_tensors: Mapping[TensorNode, Tensor] = field(default_factory=dict)
+    """The tensors behind nodes of the steps of loops."""
 
 
 def resolve(

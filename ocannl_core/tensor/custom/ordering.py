@@ -228,20 +228,17 @@ class PutAlong(AlongAxis):
 
 
 class SearchSorted(Op):
-    """The positions at which cells keep an axis in ascending order; NaN is the greatest.
-
-    Attributes:
-        kind: The kind of the axis: 0 for batch, 1 for output, 2 for input.
-        ranks: The numbers of batch, output and input axes of the cells.
-        side: "left" for the position before equal cells, "right" for the position after them.
-    """
+    """The positions at which cells keep an axis in ascending order; NaN is the greatest."""
 
     __props__ = ("kind", "ranks", "side")
 
     def __init__(self, kind: int, ranks: tuple[int, int, int], side: str) -> None:
         self.kind = kind
+        """The kind of the axis: 0 for batch, 1 for output, 2 for input."""
         self.ranks = ranks
+        """The numbers of batch, output and input axes of the cells."""
         self.side = side
+        """The side: "left" for the position before equal cells, "right" for that after them."""
         axis = write_shape(["n"], [int(k == kind) for k in range(3)])
         cells = write_shape([f"a{k}" for k in range(sum(ranks))], ranks)
         self.spec = f"{axis}; {cells} => {cells}"

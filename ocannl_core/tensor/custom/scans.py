@@ -48,11 +48,7 @@ class _Directed(AlongAxis):
 
 
 class _OfKind(_Directed):
-    """The base of running sums, products and extremes, and of the gradients of extremes.
-
-    Attributes:
-        kind: "sum", "prod", "max" or "min".
-    """
+    """The base of running sums, products and extremes, and of the gradients of extremes."""
 
     __props__ = ("kind", "axis", "ranks", "is_reversed")
 
@@ -61,6 +57,7 @@ class _OfKind(_Directed):
     ) -> None:
         super().__init__(axis, ranks, is_reversed)
         self.kind = kind
+        """One of "sum", "prod", "max" and "min"."""
 
 
 class Scan(_OfKind):
@@ -205,11 +202,7 @@ class RunningProductGradient(_Directed):
 
 
 class LinearRecurrence(_Directed):
-    """The linear recurrence `s[i] = b[i] + a[i] * s[i-1]`, with 0 before the first cell.
-
-    Attributes:
-        lags: True for `a[i-1]` in place of `a[i]`.
-    """
+    """The linear recurrence `s[i] = b[i] + a[i] * s[i-1]`, with 0 before the first cell."""
 
     __props__ = ("axis", "ranks", "is_reversed", "lags")
     sizes = "n; n => n"
@@ -219,6 +212,7 @@ class LinearRecurrence(_Directed):
     ) -> None:
         super().__init__(axis, ranks, is_reversed)
         self.lags = lags
+        """True for `a[i-1]` in place of `a[i]`."""
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         wide_inputs = list(map(widened, inputs))
@@ -250,11 +244,7 @@ class LinearRecurrence(_Directed):
 
 
 class Shifted(_Directed):
-    """The cells moved by one position: `y[i] = x[i-1]`.
-
-    Attributes:
-        first: The number in the first cell.
-    """
+    """The cells moved by one position: `y[i] = x[i-1]`."""
 
     __props__ = ("axis", "ranks", "is_reversed", "first")
 
@@ -263,6 +253,7 @@ class Shifted(_Directed):
     ) -> None:
         super().__init__(axis, ranks, is_reversed)
         self.first = first
+        """The number in the first cell."""
 
     def perform(self, node: Apply, inputs: Sequence[Array], output_storage: list[Storage]) -> None:
         found = np.full_like(inputs[0], self.first)

@@ -35,16 +35,14 @@ _NO_POSITION = -1.0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DerivedOperation(Operation):
-    """An operation derived from the code of another one.
-
-    Attributes:
-        slots: The slots of the other operation's code that the operands stand for.
-        padding: The accumulation of the other operation, whose neutral element windows over its
-            operands read beyond an axis; None for 0.
-    """
+    """An operation derived from the code of another one."""
 
     slots: tuple[Variable, ...]
+    """The slots of the other operation's code that the operands stand for."""
     padding: BinaryOp | None
+    """The accumulation of the other operation, whose neutral element windows over its operands read
+    beyond an axis; None for 0.
+    """
 
     @property
     def selection(self) -> int | None:

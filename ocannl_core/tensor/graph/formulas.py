@@ -36,16 +36,14 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A primitive applied to formulas.
-
-    Attributes:
-        like: The variable in whose number format the value is stored; None where the format follows
-            from the operands.
-    """
+    """A primitive applied to formulas."""
 
     op: Op
     args: tuple[Formula, ...]
     like: Variable | None = None
+    """The variable in whose number format the value is stored; None where the format follows from
+    the operands.
+    """
 
 
 Formula = Variable | Application | float

@@ -86,17 +86,14 @@ def slot_texts(slots: Sequence[formulas.Variable]) -> Mapping[formulas.Variable,
 
 @dataclass(frozen=True, slots=True)
 class SlotAssignment:
-    """`target = target combine value`, after a reset of the target if `reset`.
-
-    Attributes:
-        logic: The logic that is stated for the assignment, or None.
-    """
+    """`target = target combine value`, after a reset of the target if `reset`."""
 
     target: formulas.Variable
     combine: BinaryOp
     reset: bool
     value: formulas.Formula
     logic: Logic | None = None
+    """The logic that is stated for the assignment, or None."""
 
     @property
     def part(self) -> ConcatPart:
@@ -106,11 +103,7 @@ class SlotAssignment:
 
 
 class Code:
-    """The code of an operation: assignments to slots.
-
-    Attributes:
-        slots: The slots that the code may access, with the names of parameters.
-    """
+    """The code of an operation: assignments to slots."""
 
     __slots__ = ("_assignments", "_trace", "_violations", "slots")
 
@@ -118,6 +111,7 @@ class Code:
         self, slots: Mapping[formulas.Variable, str], trace: Callable[[], Iterable[SlotAssignment]]
     ) -> None:
         self.slots = slots
+        """The slots that the code may access, with the names of parameters."""
         self._trace = trace
         self._assignments: tuple[SlotAssignment, ...] | None = None
         self._violations: tuple[str | None, ...] | None = None

@@ -25,20 +25,18 @@ class Scheme:
 
     Open rows and sizes of the arguments are generalized: each application has its own. Parameters
     are shared by the applications of a block, so a size that one of them has decided is stated.
-
-    Attributes:
-        name: The title of the block.
-        arguments: The most general shape of each argument.
-        results: The shapes of the results, in terms of the variables of the arguments.
-        parameters: The shapes of the parameters of the block and its sub-blocks.
-        conditions: Relations between variables that no equation states.
     """
 
     name: str
+    """The title of the block."""
     arguments: dict[str, Shape]
+    """The most general shape of each argument."""
     results: tuple[Shape, ...]
+    """The shapes of the results, in terms of the variables of the arguments."""
     parameters: dict[str, Shape]
+    """The shapes of the parameters of the block and its sub-blocks."""
     conditions: tuple[str, ...]
+    """Relations between variables that no equation states."""
     _environment: Environment
     _terms: tuple[tuple[Shape, ...], tuple[Shape, ...]]
 

@@ -33,15 +33,12 @@ AxisArgument = int | Sequence[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """The axes of a tensor.
-
-    Attributes:
-        ranks: The numbers of batch, output and input axes.
-        sizes: The sizes in buffer order, as far as they are known.
-    """
+    """The axes of a tensor."""
 
     ranks: tuple[int, int, int]
+    """The numbers of batch, output and input axes."""
     sizes: tuple[Dim, ...]
+    """The sizes in buffer order, as far as they are known."""
     operation: str
     tensor: Tensor = field(compare=False)
 

@@ -52,17 +52,14 @@ _NUMBER = re.compile(r"-?(inf|nan|0x[0-9a-f]+|\d+(\.\d+)?(e[+-]?\d+)?)")
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """An expression whose number format follows from its context.
-
-    Attributes:
-        op: The primitive; None for a number.
-        dtype: The format that the operands state, for lack of a context.
-    """
+    """An expression whose number format follows from its context."""
 
     text: str
     op: primitives.Op | None = None
+    """The primitive; None for a number."""
     operands: tuple[_Term, ...] = ()
     dtype: DType | None = None
+    """The format that the operands state, for lack of a context."""
 
 
 _Term = ir.Expr | _Open

@@ -32,16 +32,13 @@ def python_name(name: str) -> str:
 
 
 class Symbols:
-    """The arrays, scalar variables and index variables that a text has defined so far.
-
-    Attributes:
-        line: The line that is read now.
-        infos: The formats and extents of the arrays.
-    """
+    """The arrays, scalar variables and index variables that a text has defined so far."""
 
     def __init__(self) -> None:
         self.line = SourceLine(1, "")
+        """The line that is read now."""
         self.infos: dict[TensorNode, NodeInfo] = {}
+        """The formats and extents of the arrays."""
         self._symbols: dict[str, Symbol] = {}
         self._ids = count()
 

@@ -107,22 +107,19 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True)
 class AttentionThread:
-    """The cells of one thread.
-
-    Attributes:
-        row: The first row of the thread in a tile.
-        column: The number of the thread along the columns.
-        around: The values of the variables of the other axes of rows.
-    """
+    """The cells of one thread."""
 
     attention: FusedAttention
     tile: AttentionTile
     arrays: Arrays
     digits: tuple[tuple[LoopVar, int], ...]
     row: AxisIndex
+    """The first row of the thread in a tile."""
     column: AxisIndex
+    """The number of the thread along the columns."""
     rows: Side
     around: dict[IndexVar, AxisIndex]
+    """The values of the variables of the other axes of rows."""
 
     def own_row(self, x: AxisIndex) -> AxisIndex:
         """Return the row of the tile that is the thread's x-th one."""

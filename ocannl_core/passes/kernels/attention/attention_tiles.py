@@ -38,29 +38,27 @@ class AttentionTile:
     """The tile of scores that a thread block has at a time.
 
     The threads with the same rows are neighbors; neighboring threads have neighboring columns.
-
-    Attributes:
-        threads: The threads along rows and columns, powers of two.
-        row_step: The rows from one row of a thread to the next.
-        column_lanes: The neighboring columns of a thread.
-        cells: Its cells of each row of the second product.
-        vector_bytes: The bytes that a thread loads at once, at most.
-        is_fused: True if products are added without rounding them first.
-        instruction: The instruction that multiplies; None if each thread multiplies numbers.
-        obstacle: The reason why no instruction multiplies; None if one does.
     """
 
     threads: tuple[int, int]
+    """The threads along rows and columns, powers of two."""
     rows: int
     row_step: int
+    """The rows from one row of a thread to the next."""
     columns: int
     column_lanes: int
+    """The neighboring columns of a thread."""
     cells: int
+    """Its cells of each row of the second product."""
     lanes: int
     vector_bytes: int
+    """The bytes that a thread loads at once, at most."""
     is_fused: bool
+    """True if products are added without rounding them first."""
     instruction: MatrixInstruction | None = None
+    """The instruction that multiplies; None if each thread multiplies numbers."""
     obstacle: Obstacle | None = None
+    """The reason why no instruction multiplies; None if one does."""
 
     @property
     def block_rows(self) -> int:

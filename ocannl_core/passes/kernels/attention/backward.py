@@ -53,17 +53,14 @@ class FactoredSum:
 
 @dataclass(slots=True)
 class BackwardSteps:
-    """The steps of flash-attention backward, which recompute matrices.
-
-    Attributes:
-        matrices: The nodes that no kernel stores.
-        removed: The positions of steps that computed them for others.
-    """
+    """The steps of flash-attention backward, which recompute matrices."""
 
     plan: NestPlan
     attention: tuple[int, ...]
     matrices: set[TensorNode]
+    """The nodes that no kernel stores."""
     removed: set[int] = field(default_factory=set)
+    """The positions of steps that computed them for others."""
     products: dict[int, TracedAttention] = field(default_factory=dict)
     sums: dict[int, FactoredSum] = field(default_factory=dict)
 

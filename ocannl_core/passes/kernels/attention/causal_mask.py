@@ -22,16 +22,13 @@ from ocannl_core.passes.kernels.rows.masks import hidden_value
 
 @dataclass(frozen=True, slots=True)
 class CausalMask:
-    """A mask by a comparison of a row's position and a column's.
-
-    Attributes:
-        difference: The position that is below 1 where a column is needed.
-        is_falling: True if rows need the last columns.
-    """
+    """A mask by a comparison of a row's position and a column's."""
 
     attention: FusedAttention
     difference: AxisIndex
+    """The position that is below 1 where a column is needed."""
     is_falling: bool
+    """True if rows need the last columns."""
 
     def last_tile(self, columns: Side, rows: Side) -> ir.LoopBound:
         """Return the end of the tiles of columns that a tile of rows needs."""

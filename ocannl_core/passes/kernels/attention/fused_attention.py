@@ -34,16 +34,13 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of rows and columns: scores.
-
-    Attributes:
-        left: The factor of rows and terms.
-        right: The factor of columns and terms.
-    """
+    """A product of rows and columns: scores."""
 
     result: Local
     left: Expr
+    """The factor of rows and terms."""
     right: Expr
+    """The factor of columns and terms."""
     terms: LoopAxis
 
 
@@ -90,31 +87,29 @@ class FusedAttention:
     """Products of rows and columns, an online softmax of their rows, and a product with it.
 
     All expressions have the variables of the axes below, and those that hold results.
-
-    Attributes:
-        batch: The axes of rows that each thread block has one position along.
-        rows: The axis of rows that tiles run along.
-        products: The products of rows and columns, the first of which has the statistics.
-        score: The value of a row and a column that is kept: the term of the maximum, if any.
-        row_sums: The other statistics, in the order of the program.
-        output: The sums of the last product, the accumulator.
-        operand: Its factor of columns and cells.
-        cells: The axis of cells of a row.
-        row_stores: The stores of a row: functions of its statistics.
     """
 
     batch: tuple[LoopAxis, ...]
+    """The axes of rows that each thread block has one position along."""
     rows: LoopAxis
+    """The axis of rows that tiles run along."""
     columns: LoopAxis
     products: tuple[Product, ...]
+    """The products of rows and columns, the first of which has the statistics."""
     score: Expr
+    """The value of a row and a column that is kept: the term of the maximum, if any."""
     maximum: RowMaximum | None
     row_sums: tuple[Sum, ...]
+    """The other statistics, in the order of the program."""
     output: Sum
+    """The sums of the last product, the accumulator."""
     operand: Expr
+    """Its factor of columns and cells."""
     cells: LoopAxis
+    """The axis of cells of a row."""
     epilogue: tuple[Store, ...]
     row_stores: tuple[Store, ...] = ()
+    """The stores of a row: functions of its statistics."""
     row_invariants: tuple[Invariant, ...] = ()
     column_invariants: tuple[Invariant, ...] = ()
 

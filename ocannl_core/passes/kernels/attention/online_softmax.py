@@ -83,21 +83,18 @@ LEAST = float("-inf")
 
 @dataclass(slots=True)
 class OnlineSoftmax:
-    """The running statistics of the rows of a thread.
-
-    Attributes:
-        results: Its sums of the second product.
-        shift: The array of the shift of each row, by which sums are corrected.
-    """
+    """The running statistics of the rows of a thread."""
 
     thread: AttentionThread
     kept: TensorNode
     results: TensorNode
+    """Its sums of the second product."""
     row_sums: dict[ir.Local, TensorNode]
     others: dict[ir.Local, TensorNode]
     invariants: Invariants
     maximum: TensorNode | None = None
     shift: TensorNode | None = None
+    """The array of the shift of each row, by which sums are corrected."""
     _numbering: int = 100
 
     @property

@@ -44,18 +44,15 @@ _MOST_INVARIANTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TracedAttention:
-    """An attention in a plan.
-
-    Attributes:
-        trace: The values that its last nest reads.
-        position: The position of that nest.
-        nests: The nests of its products; the last one comes last.
-    """
+    """An attention in a plan."""
 
     attention: FusedAttention
     trace: Trace
+    """The values that its last nest reads."""
     position: int
+    """The position of that nest."""
     nests: tuple[KernelNest, ...]
+    """The nests of its products; the last one comes last."""
 
     @property
     def plan(self) -> NestPlan:

@@ -25,19 +25,16 @@ from ocannl_core.schedule.apply.vector_accesses import NewArray, is_vector, vect
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One axis of a tile.
-
-    Attributes:
-        first: The position along it of the first cell of the tile.
-        may_exceed: True if some cells of a tile are beyond the axis.
-        needs_zeros: True if those are zeros.
-    """
+    """One axis of a tile."""
 
     axis: LoopAxis
     first: indexing.AxisIndex
+    """The position along it of the first cell of the tile."""
     extent: int
     may_exceed: bool
+    """True if some cells of a tile are beyond the axis."""
     needs_zeros: bool = True
+    """True if those are zeros."""
 
     def position(self, at: indexing.AxisIndex) -> indexing.AxisIndex:
         """Return the position along the axis of a cell of the tile."""
@@ -58,13 +55,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class TileCopies:
-    """The copies of one kernel.
-
-    Attributes:
-        digits: The digits of a thread's number, the outermost first, and their iterations.
-    """
+    """The copies of one kernel."""
 
     digits: tuple[tuple[indexing.AxisIndex, int], ...]
+    """The digits of a thread's number, the outermost first, and their iterations."""
     nodes: NodeInfos
     vector_bytes: int
     new_array: NewArray

@@ -47,26 +47,24 @@ class Trace:
     """The values of a row and a column.
 
     Products and statistics are variables numbered by the positions of their nests.
-
-    Attributes:
-        axes: The axes of rows and columns: what depends on others is loaded.
-        runs: True if the statistics of rows run along with the columns; False if they are loaded.
-        members: The values of the variables of the nests that computed values, by position.
-        cells: The stores whose values are known, with these values.
-        reads: The nodes that expressions load, with the positions of the nests that state them.
     """
 
     defined: DefiningStores
     axes: tuple[LoopAxis, ...]
+    """The axes of rows and columns: what depends on others is loaded."""
     rows: LoopVar
     columns: LoopVar
     runs: bool = False
+    """True if the statistics of rows run along with the columns; False if they are loaded."""
     products: dict[int, Product] = field(default_factory=dict)
     maximum: RowMaximum | None = None
     row_sums: dict[int, Sum] = field(default_factory=dict)
     members: dict[int, dict[IndexVar, AxisIndex]] = field(default_factory=dict)
+    """The values of the variables of the nests that computed values, by position."""
     cells: dict[TensorNode, Store] = field(default_factory=dict)
+    """The stores whose values are known, with these values."""
     reads: set[tuple[TensorNode, int]] = field(default_factory=set)
+    """The nodes that expressions load, with the positions of the nests that state them."""
 
     def value(self, expr: Expr, at: int) -> Expr:
         """Return an expression of a later nest as a function of products and statistics."""
@@ -264,22 +262,19 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The factors of a product, one of which is traced.
-
-    Attributes:
-        weights: The factor of rows and columns.
-        operand: The factor of columns and cells.
-        rows: The greatest axis of rows.
-        columns: The reduced axis.
-        batch: The other axes of rows.
-    """
+    """The factors of a product, one of which is traced."""
 
     weights: Expr
+    """The factor of rows and columns."""
     operand: Expr
+    """The factor of columns and cells."""
     rows: LoopAxis
+    """The greatest axis of rows."""
     columns: LoopAxis
+    """The reduced axis."""
     cells: LoopAxis
     batch: tuple[LoopAxis, ...]
+    """The other axes of rows."""
 
 
 def sides_of(nest: KernelNest) -> Iterator[Sides]:

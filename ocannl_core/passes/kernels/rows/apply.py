@@ -58,16 +58,13 @@ from ocannl_core.schedule.rules.decision import Rule, ScheduleDecision, products
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """A row group with schedules.
-
-    Attributes:
-        sums: Kernels that combine partial results of sums over rows, without schedules.
-        partial: The nodes of those results: memory of the routine.
-    """
+    """A row group with schedules."""
 
     kernel: Kernel
     sums: tuple[NestKernel, ...]
+    """Kernels that combine partial results of sums over rows, without schedules."""
     partial: tuple[TensorNode, ...]
+    """The nodes of those results: memory of the routine."""
     nodes: Mapping[TensorNode, NodeInfo]
 
 
@@ -93,22 +90,19 @@ def fuse_group(group: RowGroup, rule: Rule, nodes: Mapping[TensorNode, NodeInfo]
 
 @dataclass(slots=True)
 class FusedLoops:
-    """Nests inside of shared loops over rows, before each has its own schedule.
-
-    Attributes:
-        new_nodes: Extents and formats of the nodes that only the fused nests have.
-        loops: The variables and iterations of the shared loops, outermost first.
-        buffers: The rows of folded nodes.
-    """
+    """Nests inside of shared loops over rows, before each has its own schedule."""
 
     plan: RowFusion
     nodes: NodeInfos
     new_nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
+    """Extents and formats of the nodes that only the fused nests have."""
     _numbers: list[AxisIndex] = field(init=False)
     loops: list[tuple[LoopVar, int]] = field(init=False)
+    """The variables and iterations of the shared loops, outermost first."""
     _group: LoopVar = field(init=False)
     _row_dims: dict[TensorNode, tuple[int, ...]] = field(init=False)
     buffers: dict[TensorNode, TensorNode] = field(init=False)
+    """The rows of folded nodes."""
     _partial: dict[int, TensorNode] = field(init=False)
     _skipped: SkippedColumns = field(init=False)
 

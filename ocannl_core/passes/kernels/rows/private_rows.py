@@ -41,15 +41,12 @@ class _Digit:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The cells of a node that each thread accesses.
-
-    Attributes:
-        starts: The position of the first along each axis, without loops of the thread.
-        digits: Those loops, that with the largest steps first.
-    """
+    """The cells of a node that each thread accesses."""
 
     starts: tuple[indexing.AxisIndex, ...]
+    """The position of the first along each axis, without loops of the thread."""
     digits: tuple[_Digit, ...]
+    """The loops, that with the largest steps first."""
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -69,17 +66,14 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class PrivateRow:
-    """A node some cells of which each thread has for itself.
-
-    Attributes:
-        is_filled: True if the array is loaded first; False if nests store to it before they load.
-        is_vector: True if the loads may be vectors.
-    """
+    """A node some cells of which each thread has for itself."""
 
     form: _Form
     copy: TensorNode
     is_filled: bool
+    """True if the array is loaded first; False if nests store to it before they load."""
     is_vector: bool
+    """True if the loads may be vectors."""
 
 
 def find_private_rows(

@@ -99,15 +99,13 @@ def _is_plain(step: NestStep) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _StoredMatrices:
-    """Nodes that later steps compute again together.
-
-    Attributes:
-        end: The position behind the steps that compute them, and behind the row groups of those:
-            steps up to there read what their own group has folded.
-    """
+    """Nodes that later steps compute again together."""
 
     nodes: frozenset[TensorNode]
     end: int
+    """The position behind the steps that compute them, and behind the row groups of those: steps up
+    to there read what their own group has folded.
+    """
 
     def shifted(self, count: int) -> _StoredMatrices:
         """Return the nodes in a plan with more steps in front."""
@@ -174,20 +172,17 @@ def _expanded(
 
 @dataclass(frozen=True, slots=True)
 class _Recomputation:
-    """Nests to run again.
-
-    Attributes:
-        end: The first position at which they can.
-        reader: The position of the first step that reads a matrix.
-        nests: The nests, with nodes of their own.
-        copies: The nodes of those nests for the nodes of the plan.
-    """
+    """Nests to run again."""
 
     plan: NestPlan
     end: int
+    """The first position at which they can."""
     reader: int
+    """The position of the first step that reads a matrix."""
     nests: tuple[NestKernel, ...]
+    """The nests, with nodes of their own."""
     copies: dict[TensorNode, TensorNode]
+    """The nodes of those nests for the nodes of the plan."""
 
     def plan_at(self, position: int) -> NestPlan:
         """Return the plan that recomputes at a position, and reads the matrices next."""

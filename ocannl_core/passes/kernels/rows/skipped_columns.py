@@ -50,19 +50,16 @@ class _Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SkippedColumns:
-    """The nests of a fusion, some of which leave out columns.
-
-    Attributes:
-        members: The nests, with masks where they need them.
-        columns: The variable of the columns of which a nest leaves out some, by its position.
-        offset: The distance of the last column that a row needs behind the position of the row.
-        reach: The hidden columns that register tiles of sums over rows add, at most.
-    """
+    """The nests of a fusion, some of which leave out columns."""
 
     members: tuple[Member, ...]
+    """The nests, with masks where they need them."""
     columns: Mapping[int, LoopVar] = field(default_factory=dict)
+    """The variable of the columns of which a nest leaves out some, by its position."""
     offset: int = 0
+    """The distance of the last column that a row needs behind the position of the row."""
     reach: int = 0
+    """The hidden columns that register tiles of sums over rows add, at most."""
 
     @property
     def sums(self) -> frozenset[int]:
@@ -147,19 +144,16 @@ def _masks(member: Member) -> Iterator[_Mask]:
 
 @dataclass(slots=True)
 class _Analysis:
-    """The columns of nests, and what is known of those that a mask hides.
-
-    Attributes:
-        columns: The variable of the columns of each nest that has such an axis.
-        dims: The axis of the columns in each folded node that has one.
-        hidden: The number in all hidden cells of each node, None where it is unknown.
-    """
+    """The columns of nests, and what is known of those that a mask hides."""
 
     plan: RowFusion
     mask: _Mask
     columns: dict[int, LoopVar] = field(default_factory=dict)
+    """The variable of the columns of each nest that has such an axis."""
     dims: dict[TensorNode, int] = field(default_factory=dict)
+    """The axis of the columns in each folded node that has one."""
     hidden: dict[TensorNode, float | None] = field(default_factory=dict)
+    """The number in all hidden cells of each node, None where it is unknown."""
 
     def result(self) -> SkippedColumns:
         """Return the nests without hidden columns."""

@@ -85,22 +85,19 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class InliningResult:
-    """A routine after inlining, and the decisions.
-
-    Attributes:
-        virtual: The nodes that need no memory, and why.
-        refused: Why each of the others was not inlined.
-        definitions: The definitions of the virtual nodes that are read.
-        independent: Nodes whose cells are all written before they are read.
-        positive: Nodes that never hold `-0.0` when they are read.
-    """
+    """A routine after inlining, and the decisions."""
 
     program: ir.LoopProgram
     virtual: Mapping[TensorNode, Placement]
+    """The nodes that need no memory, and why."""
     refused: Mapping[TensorNode, Reason]
+    """Why each of the others was not inlined."""
     definitions: Mapping[TensorNode, ir.Definition]
+    """The definitions of the virtual nodes that are read."""
     independent: frozenset[TensorNode]
+    """Nodes whose cells are all written before they are read."""
     positive: frozenset[TensorNode]
+    """Nodes that never hold `-0.0` when they are read."""
 
 
 def inline(
@@ -163,37 +160,34 @@ def _find_refused(
 
 @dataclass(slots=True)
 class _InliningPass:
-    """One run over the top-level statements.
-
-    Attributes:
-        live: Positions of the statements that stored nodes depend on.
-        needed: Nodes that stored nodes depend on.
-        requested: Nodes exempt from those limits.
-        refused: Nodes that need memory, and why.
-        definitions: The definitions of every other node up to the current statement.
-        settled: Nodes that are virtual, with the number of their definitions at that decision.
-        inlined: Nodes that some rewritten expression already contains.
-        revoked: Inlined nodes that turned out to need memory.
-        next_local: An unused number for a scalar.
-        writes: The positions of the statements that write each node.
-        positive: Nodes that never hold `-0.0`.
-    """
+    """One run over the top-level statements."""
 
     program: ir.LoopProgram
     accesses: Accesses
     live: frozenset[int]
+    """Positions of the statements that stored nodes depend on."""
     needed: frozenset[TensorNode]
+    """Nodes that stored nodes depend on."""
     policy: Policy
     requested: Collection[TensorNode]
+    """Nodes exempt from those limits."""
     refused: dict[TensorNode, Reason]
+    """Nodes that need memory, and why."""
     definitions: dict[TensorNode, list[InlinableDefinition]] = field(default_factory=dict)
+    """The definitions of every other node up to the current statement."""
     settled: dict[TensorNode, int] = field(default_factory=dict)
+    """Nodes that are virtual, with the number of their definitions at that decision."""
     inlined: set[TensorNode] = field(default_factory=set)
+    """Nodes that some rewritten expression already contains."""
     revoked: dict[TensorNode, Reason] = field(default_factory=dict)
+    """Inlined nodes that turned out to need memory."""
     rewritten: list[ir.Stmt] = field(default_factory=list)
     next_local: int = 0
+    """An unused number for a scalar."""
     writes: NodePositions = field(default_factory=lambda: NodePositions(()))
+    """The positions of the statements that write each node."""
     positive: frozenset[TensorNode] = frozenset()
+    """Nodes that never hold `-0.0`."""
 
     def run(self) -> None:
         self.next_local = max(

@@ -48,17 +48,14 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The iterations of a definition that write one cell.
-
-    Attributes:
-        values: The definition's loop variables in terms of the reader's, and of fresh variables.
-        kept: The loop variables that keep a loop, with their fresh variables.
-        conditions: Bounds of the definition's loops that the values may violate.
-    """
+    """The iterations of a definition that write one cell."""
 
     values: Mapping[IndexVar, AxisIndex]
+    """The definition's loop variables in terms of the reader's, and of fresh variables."""
     kept: Mapping[LoopVar, LoopVar]
+    """The loop variables that keep a loop, with their fresh variables."""
     conditions: tuple[Condition, ...] = ()
+    """Bounds of the definition's loops that the values may violate."""
 
 
 class NoSolution(Exception):
@@ -111,14 +108,11 @@ def solve(
 
 @dataclass(slots=True)
 class _System:
-    """The system of equations, with the values found so far.
-
-    Attributes:
-        ranges: The ranges of the reader's variables and of the kept loops.
-    """
+    """The system of equations, with the values found so far."""
 
     loops: Mapping[IndexVar, Range]
     ranges: dict[IndexVar, Range]
+    """The ranges of the reader's variables and of the kept loops."""
     values: dict[IndexVar, AxisIndex] = field(default_factory=dict)
     kept: dict[LoopVar, LoopVar] = field(default_factory=dict)
     conditions: list[Condition] = field(default_factory=list)
