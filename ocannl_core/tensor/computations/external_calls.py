@@ -61,7 +61,9 @@ def with_steps(tensors: Iterable[Tensor]) -> set[Tensor]:
 def backpropagation_tensors(root: Tensor) -> set[Tensor]:
     """Return every tensor whose shape backpropagation from a tensor needs."""
     found = with_steps(ancestors([root]))
-    for tensor in list(found):
+    results = (each for each in found if isinstance(each.definition, ResultOf))
+    # in a fixed order: gradient code creates tensors, whose numbers are part of printed programs
+    for tensor in sorted(results, key=lambda each: each.id):
         if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
             found.update(with_siblings(_gradient_code(tensor.definition.application)))
     return found

@@ -9,6 +9,7 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
+from ocannl_core.tensor.computations.external_calls import backpropagation_tensors
 from ocannl_core.tensor.custom import Apply, ObjectType, Op, TensorType, as_variable
 from tests.support.sample_ops import Scale, Split
 
@@ -41,7 +42,7 @@ def test_backpropagation_through_an_op_without_grad_is_an_attribute_error() -> N
     assert message(error) == snapshot("""\
 Gradients flow through an op that defines `grad`.
   found  Scale(factor=2.0) defines none
-  where  Scale(factor=2.0), at test_gradients_and_code.py:36: loss = loss_of(Scale(2.0)(w))
+  where  Scale(factor=2.0), at test_gradients_and_code.py:37: loss = loss_of(Scale(2.0)(w))
   try    def grad(self, inputs, output_gradients), which returns one entry for each input,
          or stop the gradient: oc.stop_gradient(x)\
 """)
@@ -206,3 +207,13 @@ def test_equal_code_under_two_names_is_one_kernel() -> None:
     routine = oc.Context("cpu_c").compile(oc.train.forward(Coded(2.0)(x) + Another(2.0)(x)))
     assert routine.source.count("y[i] = 2.0 *") == 1
     assert "Another[:] = Another(" in routine.source  # in the list of steps
+
+
+def test_gradient_code_is_created_in_the_order_of_the_applications() -> None:
+    sums = [oc.cumsum(oc.param(f"x{k}", output=[6], input=[])) for k in range(12)]
+    loss = oc.sum(sum(sums[1:], sums[0]))
+    found = backpropagation_tensors(loss)
+    made = sorted((each for each in found if each.id > loss.id), key=lambda each: each.id)
+    read = [each.operands[0] for each in made if each.operands]
+    assert len(read) >= len(sums)
+    assert read == sorted(read, key=lambda each: each.id)
