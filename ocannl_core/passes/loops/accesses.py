@@ -67,7 +67,7 @@ class NodeAccesses:
         return not self.writes
 
     @property
-    def is_independent(self) -> bool:
+    def is_definitely_assigned(self) -> bool:
         """Return True if every cell is written in this routine before it is read."""
         return not self.is_read_only and not self.is_read_before_write
 

@@ -51,7 +51,7 @@ class Decisions:
     """Why inlining left each of the others in memory."""
     definitions: Mapping[TensorNode, Definition] = field(default_factory=dict)
     """The definitions of virtual nodes, for use in other routines."""
-    independent: frozenset[TensorNode] = frozenset()
+    definitely_assigned: frozenset[TensorNode] = frozenset()
     """Nodes whose cells are all written before they are read."""
     positive: frozenset[TensorNode] = frozenset()
     """Nodes that never hold `-0.0` when they are read."""
@@ -87,7 +87,7 @@ class Decisions:
                 decided = Placement(MemoryMode.NEVER_VIRTUAL, found.refused[node])
                 self.stored.get(node, decided).refine(wish, node)
         self.virtual, self.refused = found.virtual, found.refused
-        self.definitions, self.independent = found.definitions, found.independent
+        self.definitions, self.definitely_assigned = found.definitions, found.definitely_assigned
         self.positive = found.positive
         return found.program
 
@@ -141,7 +141,7 @@ class Decisions:
         """Return the modes that a node may have, the core's own choice first."""
         if node in self.stored or node in self.requested:
             return ()
-        may_be_local = node in found.independent and settings.current().enable_device_only
+        may_be_local = node in found.definitely_assigned and settings.current().enable_device_only
         local = (MemoryMode.LOCAL,) if may_be_local else ()
         device = (MemoryMode.ON_DEVICE,) if self.outlives else ()
         virtual = found.virtual.get(node)
@@ -150,7 +150,7 @@ class Decisions:
             return (MemoryMode.VIRTUAL, *(() if is_unused else local), *device)
         if found.refused.get(node) in _UNPROFITABLE:
             return (*local, *device, MemoryMode.VIRTUAL)
-        return (*local, *device) if node in found.independent else ()
+        return (*local, *device) if node in found.definitely_assigned else ()
 
     def is_positive(self, node: TensorNode) -> bool:
         """Return True if a node never holds `-0.0` when it is read."""
@@ -169,12 +169,12 @@ class Decisions:
         """Allocate memory in the routine for the nodes that are local to it."""
         enabled = settings.current().enable_device_only
         for node in program.params:
-            if node not in self.independent or node in self.stored or node in self.kept:
+            if node not in self.definitely_assigned or node in self.stored or node in self.kept:
                 continue
             if not enabled:
                 reason = Reason.LOCAL_MEMORY_DISABLED
                 self.kept[node] = Placement(MemoryMode.ON_DEVICE, reason)
-        return allocate_scratch(program, {**self.stored, **self.kept}, self.independent)
+        return allocate_scratch(program, {**self.stored, **self.kept}, self.definitely_assigned)
 
     def placements(
         self, nodes: Iterable[TensorNode], program: LoopProgram
@@ -185,7 +185,7 @@ class Decisions:
             known = self.stored.get(node) or self.kept.get(node) or self.virtual.get(node)
             if known is None and node not in program.nodes:
                 known = Placement(MemoryMode.VIRTUAL, Reason.NEVER_READ)
-            known = known or decide_placement(node, self.refused, self.independent)
+            known = known or decide_placement(node, self.refused, self.definitely_assigned)
             found[node] = self._in_own_words(node, known)
         return found
 

@@ -17,15 +17,17 @@ from ocannl_core.passes.loops.accesses import analyze_accesses
 def allocate_scratch(
     program: LoopProgram,
     stored: Collection[TensorNode],
-    independent: Collection[TensorNode] | None = None,
+    definitely_assigned: Collection[TensorNode] | None = None,
 ) -> LoopProgram:
     """Allocate the local nodes of a program at the start of its body.
 
     Args:
         stored: Nodes that the context keeps; they stay parameters.
-        independent: Nodes written before they are read, if already computed.
+        definitely_assigned: Nodes written before they are read, if already computed.
     """
-    known = independent_nodes(program) if independent is None else independent
+    known = (
+        definitely_assigned_nodes(program) if definitely_assigned is None else definitely_assigned
+    )
     scratch = dict.fromkeys(n for n in program.params if n in known and n not in stored)
     if not scratch:
         return program
@@ -37,15 +39,19 @@ def allocate_scratch(
     )
 
 
-def independent_nodes(program: LoopProgram) -> frozenset[TensorNode]:
+def definitely_assigned_nodes(program: LoopProgram) -> frozenset[TensorNode]:
     """Return the written nodes that are definitely assigned before each read."""
     return frozenset(
-        node for node, facts in analyze_accesses(program).nodes.items() if facts.is_independent
+        node
+        for node, facts in analyze_accesses(program).nodes.items()
+        if facts.is_definitely_assigned
     )
 
 
 def decide_placement(
-    node: TensorNode, refused: Mapping[TensorNode, Reason], independent: Collection[TensorNode]
+    node: TensorNode,
+    refused: Mapping[TensorNode, Reason],
+    definitely_assigned: Collection[TensorNode],
 ) -> Placement:
     """Return the placement of a node that is neither virtual nor kept by the context.
 
@@ -55,6 +61,6 @@ def decide_placement(
     reason = refused[node]
     if reason is Reason.NO_SETTER:
         reason = Reason.READ_ONLY
-    needed = MemoryMode.DEVICE_ONLY if node in independent else MemoryMode.MATERIALIZED
+    needed = MemoryMode.DEVICE_ONLY if node in definitely_assigned else MemoryMode.MATERIALIZED
     decided = Placement(MemoryMode.NEVER_VIRTUAL, reason)
     return decided.refine(Placement(needed, reason), node).settled()

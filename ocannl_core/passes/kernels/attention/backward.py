@@ -151,7 +151,7 @@ def _recomputed_product(
     defined: DefiningStores, at: int, matrices: Collection[TensorNode]
 ) -> TracedAttention | None:
     """Return the attention of a product with a factor that recomputes one of some matrices."""
-    for found in attentions_at(defined, at, runs=False):
+    for found in attentions_at(defined, at, is_online=False):
         if not found.trace.cells.keys().isdisjoint(matrices):
             return found
     return None

@@ -36,7 +36,7 @@ def fuse_flash_attention(plan: nest_plan.NestPlan, target: Target) -> nest_plan.
         defined, at = DefiningStores(plan, may_end=True), 0
         while at < len(plan.steps):
             fused = None
-            for traced in attentions_at(defined, at, runs=True):
+            for traced in attentions_at(defined, at, is_online=True):
                 found = _running_last(traced)
                 if found is not None:
                     is_next = (found[1] is not None) == has_backward

@@ -64,20 +64,22 @@ class TracedAttention:
         return (*sorted(self.trace.members), self.position)
 
 
-def attentions_at(defined: DefiningStores, at: int, *, runs: bool) -> Iterator[TracedAttention]:
+def attentions_at(
+    defined: DefiningStores, at: int, *, is_online: bool
+) -> Iterator[TracedAttention]:
     """Yield the attentions that end with a step.
 
     Args:
-        runs: True if statistics of rows run along with the columns; False if they are loaded.
+        is_online: True if statistics of rows run along with the columns; False if they are loaded.
     """
     nest = nest_of(defined.plan.steps[at])
-    if nest is None or not is_sum(nest, starts_neutral=runs) or not is_plain(nest):
+    if nest is None or not is_sum(nest, starts_neutral=is_online) or not is_plain(nest):
         return
-    if not runs and any(axis.bound for axis in nest.axes):
+    if not is_online and any(axis.bound for axis in nest.axes):
         return
     for sides in sides_of(nest):
         axes = tuple(axis for axis in nest.axes if axis != sides.cells)
-        trace = Trace(defined, axes, sides.rows.var, sides.columns.var, runs)
+        trace = Trace(defined, axes, sides.rows.var, sides.columns.var, is_online)
         try:
             attention = _attention(trace, nest, at, sides)
         except NoAttentionError:
@@ -102,7 +104,7 @@ def _attention(trace: Trace, nest: KernelNest, at: int, sides: Sides) -> FusedAt
     epilogue = tuple(replace(each, value=trace.value(each.value, at)) for each in stores)
     trace.check(at)
     of_rows, of_columns = list[Invariant](), list[Invariant]()
-    if trace.runs:
+    if trace.is_online:
         output = trace.online_sum(result, term)
         if output is None or not trace.varies(output.term):
             return None
@@ -136,7 +138,7 @@ def _attention(trace: Trace, nest: KernelNest, at: int, sides: Sides) -> FusedAt
         row_invariants=tuple(of_rows),
         column_invariants=tuple(of_columns),
     )
-    return attention if not trace.runs or _is_complete(attention) else None
+    return attention if not trace.is_online or _is_complete(attention) else None
 
 
 def _is_complete(attention: FusedAttention) -> bool:

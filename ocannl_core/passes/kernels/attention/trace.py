@@ -54,7 +54,7 @@ class Trace:
     """The axes of rows and columns: what depends on others is loaded."""
     rows: LoopVar
     columns: LoopVar
-    runs: bool = False
+    is_online: bool = False
     """True if the statistics of rows run along with the columns; False if they are loaded."""
     products: dict[int, Product] = field(default_factory=dict)
     maximum: RowMaximum | None = None
@@ -108,7 +108,7 @@ class Trace:
         """Return the value of a cell; None if it is to be loaded."""
         definition = self.defined.of(node)
         used = {index.var for index in indices if isinstance(index, VarIndex)}
-        needed = {self.rows} if self.runs else {self.rows, self.columns}
+        needed = {self.rows} if self.is_online else {self.rows, self.columns}
         if definition is None or definition.position >= at or not needed <= used:
             return None
         if not all(isinstance(index, VarIndex | FixedIndex) for index in indices):
@@ -146,7 +146,7 @@ class Trace:
                 return False
             results = {LocalRead(nest.reduction.result): LocalRead(result)}
         found: dict[TensorNode, Store] = {}
-        for store in last_stores(nest.epilogue if self.runs else (own,), results):
+        for store in last_stores(nest.epilogue if self.is_online else (own,), results):
             moved = substitute_in_store(store, values)
             found[store.node] = replace(moved, value=self.value(moved.value, at))
         if not all(map(self.defined.of, found)):
@@ -171,7 +171,7 @@ class Trace:
             return result
         if not is_sum(nest) or len(reduction.factors) != 2 or len(nest.reduced) != 1:
             return None
-        if nest.reduced[0].bound or (self.runs and self.products):
+        if nest.reduced[0].bound or (self.is_online and self.products):
             return None
         terms = replace(nest.reduced[0], var=fresh_var(nest.reduced[0].var.hint))
         moved = {**values, nest.reduced[0].var: VarIndex(terms.var)}
@@ -181,7 +181,7 @@ class Trace:
             of_rows, of_columns = (set(traverse.free_variables(each)) for each in (own, other))
             if self.columns in of_rows or self.rows in of_columns:
                 continue
-            if self.runs and (of_columns - of_rows) & batch:
+            if self.is_online and (of_columns - of_rows) & batch:
                 continue  # columns of several axes, as heads and their cells
             if self.rows in of_rows and self.columns in of_columns:
                 self.products[at] = Product(result, own, other, terms)

@@ -94,7 +94,7 @@ class InliningResult:
     """Why each of the others was not inlined."""
     definitions: Mapping[TensorNode, ir.Definition]
     """The definitions of the virtual nodes that are read."""
-    independent: frozenset[TensorNode]
+    definitely_assigned: frozenset[TensorNode]
     """Nodes whose cells are all written before they are read."""
     positive: frozenset[TensorNode]
     """Nodes that never hold `-0.0` when they are read."""
@@ -501,7 +501,9 @@ class _InliningPass:
             virtual,
             self.refused,
             {node: self.definition(node) for node in self.definitions if node in self.inlined},
-            frozenset(node for node, facts in self.accesses.nodes.items() if facts.is_independent),
+            frozenset(
+                node for node, facts in self.accesses.nodes.items() if facts.is_definitely_assigned
+            ),
             self.positive,
         )
 

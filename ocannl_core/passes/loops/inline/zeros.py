@@ -28,7 +28,7 @@ def nodes_without_negative_zero(accesses: Accesses) -> frozenset[TensorNode]:
 def _holds_no_negative_zero(facts: NodeAccesses) -> bool:
     if not facts.info.dtype.is_float:
         return True
-    return facts.is_independent and all(_writes_none(site) for _, site in facts.writes)
+    return facts.is_definitely_assigned and all(_writes_none(site) for _, site in facts.writes)
 
 
 def _writes_none(site: AccessSite) -> bool:
