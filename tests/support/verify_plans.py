@@ -244,4 +244,4 @@ def _loops(nest: KernelNest) -> Block:
         start, accumulate = nest.reduction.statements
         terms = around((axis for axis in nest.reduced if not axis.is_shifting), (accumulate,))
         inside = (DeclareLocal(start.local), start, *terms.stmts, *inside)
-    return around((*(a for a in nest.reduced if a.is_shifting), *nest.cells), inside)
+    return around((*(a for a in nest.reduced if a.is_shifting), *nest.output_axes), inside)

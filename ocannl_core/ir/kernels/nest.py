@@ -178,8 +178,8 @@ class KernelNest:
         return self.reduction
 
     @cached_property
-    def cells(self) -> tuple[LoopAxis, ...]:
-        """The axes that are not reduced."""
+    def output_axes(self) -> tuple[LoopAxis, ...]:
+        """The axes that are not reduced: those of the cells."""
         return tuple(axis for axis in self.axes if not axis.is_reduced)
 
     @cached_property
@@ -265,7 +265,7 @@ class KernelNest:
 
 def writes_cells_once(nest: KernelNest, store: ir.Store) -> bool:
     """Return True if no two cells of a nest are one position of a store, shifting axes aside."""
-    domain = tuple([(axis.var, axis.extent) for axis in nest.cells])
+    domain = tuple([(axis.var, axis.extent) for axis in nest.output_axes])
     shifts = {axis.var for axis in nest.axes if axis.is_shifting}
     if not shifts:
         return is_injective(Projections(domain, store.indices, (), (), ()))

@@ -95,9 +95,10 @@ def _with_shifts(nest: KernelNest) -> KernelNest:
         windows = [set(variables(index)) for index in store.indices]
         overlapping = [
             axis
-            for axis in nest.cells
+            for axis in nest.output_axes
             if any(
-                axis.var in window and any(other.var in window - {axis.var} for other in nest.cells)
+                axis.var in window
+                and any(other.var in window - {axis.var} for other in nest.output_axes)
                 for window in windows
             )
         ]

@@ -59,7 +59,7 @@ def _with_one_fewer(nest: KernelNest, nodes: NodeInfos) -> Iterator[KernelNest]:
 
 def _pairs(nest: KernelNest) -> Iterator[_Pair]:
     """Yield pairs of axes of one kind, the outer one first; reduced ones must be neighbors."""
-    cells = [axis for axis in nest.cells if _is_plain(axis)]
+    cells = [axis for axis in nest.output_axes if _is_plain(axis)]
     for outer in cells:
         for inner in cells:
             if outer is not inner:

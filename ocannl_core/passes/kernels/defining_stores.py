@@ -29,7 +29,7 @@ class DefiningStore:
     def iteration(self, indices: Sequence[AxisIndex]) -> dict[IndexVar, AxisIndex]:
         """Return the values of the variables of the cells where it stores a cell."""
         values: dict[IndexVar, AxisIndex] = {
-            axis.var: FixedIndex(0) for axis in self.nest.cells if axis.extent == 1
+            axis.var: FixedIndex(0) for axis in self.nest.output_axes if axis.extent == 1
         }
         for own, index in zip(self.store.indices, indices, strict=True):
             if isinstance(own, VarIndex):
@@ -72,7 +72,7 @@ class DefiningStores:
             return None
         stores = [store for store in nest.epilogue if store.node is node]
         used = complete_axes(nest, stores[0], plan.nodes[node]) if len(stores) == 1 else None
-        if used is None or any(a.extent > 1 for a in nest.cells if a.var not in used):
+        if used is None or any(a.extent > 1 for a in nest.output_axes if a.var not in used):
             return None
         return DefiningStore(at, nest, stores[0])
 
@@ -90,7 +90,7 @@ def is_plain(nest: KernelNest) -> bool:
 
 def complete_axes(nest: KernelNest, store: Store, info: NodeInfo) -> frozenset[LoopVar] | None:
     """Return the axes by which a store fills every cell of a node; None if it does not."""
-    extents = {axis.var: axis.extent for axis in nest.cells}
+    extents = {axis.var: axis.extent for axis in nest.output_axes}
     used: list[LoopVar] = []
     for index, extent in zip(store.indices, info.buffer_dims, strict=True):
         match index:

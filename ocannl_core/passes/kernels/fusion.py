@@ -137,12 +137,12 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
         return None
     if len(first.epilogue) + len(second.epilogue) > MEMORY_STREAMS:
         return None
-    domains = [[axis.domain for axis in nest.cells] for nest in (first, second)]
+    domains = [[axis.domain for axis in nest.output_axes] for nest in (first, second)]
     if domains[0] != domains[1]:
         return None
     names: dict[IndexVar, AxisIndex] = {
         theirs.var: VarIndex(ours.var)
-        for ours, theirs in zip(first.cells, second.cells, strict=True)
+        for ours, theirs in zip(first.output_axes, second.output_axes, strict=True)
     }
     moved = tuple(substitute_in_store(store, names) for store in second.epilogue)
     if first.reduction is None and _cross(first.epilogue, moved):

@@ -141,7 +141,7 @@ def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> Kerne
     term = _guarded(reduction, condition, substitute_in_expr(reduction.term, values))
     initial = Load(store.node, indices, reduction.dtype)
     axes = (
-        *(moved.get(axis.var, axis) for axis in nest.cells),
+        *(moved.get(axis.var, axis) for axis in nest.output_axes),
         *(replace(axis, is_shifting=False) for axis in shifting),
         *(axis for axis in nest.reduced if not axis.is_shifting),
     )
@@ -172,7 +172,7 @@ def _is_fast(nest: KernelNest, moved: frozenset[indexing.LoopVar]) -> bool:
     return all(
         any(
             axis.var in used - moved and axis.extent >= machine_model.MIN_BLOCK_TILE
-            for axis in nest.cells
+            for axis in nest.output_axes
             if sum(axis.var in each for each in nest.factor_variables) == 1
         )
         for used in nest.factor_variables
@@ -190,7 +190,7 @@ def _window(nest: KernelNest, shift: LoopAxis, zeros: NodeInfos) -> _Window | No
     terms, offset = indexing.as_affine(store.indices[places[0]])
     steps = {var: step for step, var in terms}
     step = steps.pop(shift.var)
-    moved = next((axis for axis in nest.cells if steps == {axis.var: 1}), None)
+    moved = next((axis for axis in nest.output_axes if steps == {axis.var: 1}), None)
     if moved is None or moved.bound is not None or moved.extent < 1 or step < 1:
         return None
     if sum(moved.var in indexing.variables(index) for index in store.indices) > 1:

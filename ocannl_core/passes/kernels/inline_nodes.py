@@ -266,7 +266,7 @@ class _Inliner:
             self._filled = None
             is_complete = self._is_complete(store.indices, nest)
             self.overwrites &= is_complete
-            cells: dict[IndexVar, Range] = {axis.var: ranges[axis.var] for axis in nest.cells}
+            cells: dict[IndexVar, Range] = {axis.var: ranges[axis.var] for axis in nest.output_axes}
             self._definition = _ReachingDefinition(
                 new.value, store.indices, cells, True, is_complete
             )
@@ -290,11 +290,11 @@ class _Inliner:
 
     def _is_complete(self, indices: tuple[AxisIndex, ...], nest: KernelNest) -> bool:
         """Return True if a store assigns every cell of the node, in the rows of the nests."""
-        if any(axis.start for axis in nest.cells):
+        if any(axis.start for axis in nest.output_axes):
             return False
         dims = self._info.buffer_dims
         inside = [at for at in range(len(dims)) if at not in self._rows]
-        domain = tuple((axis.var, axis.extent) for axis in nest.cells)
+        domain = tuple((axis.var, axis.extent) for axis in nest.output_axes)
         cell, extents = tuple(indices[at] for at in inside), tuple(dims[at] for at in inside)
         return is_surjective(Projections(domain, cell, (), extents, ()))
 

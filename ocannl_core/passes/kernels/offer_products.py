@@ -80,8 +80,8 @@ def _product_of(step: NestKernel, nodes: NodeInfos) -> LibraryProduct | None:
     plain = _plain_result(nest, reduction, nodes, letters, starts)
     if plain is not None:
         return LibraryProduct(*shared, plain, reduction.dtype, title=step.title)
-    dims = tuple(axis.extent for axis in nest.cells)
-    at = tuple(ProductPosition(((letters[axis.var], 1),), 0) for axis in nest.cells)
+    dims = tuple(axis.extent for axis in nest.output_axes)
+    at = tuple(ProductPosition(((letters[axis.var], 1),), 0) for axis in nest.output_axes)
     sums = TensorNode(nest.epilogue[0].node.id, (*nest.epilogue[0].node.label, "sums"))
     result = ProductOperand(sums, NodeInfo(reduction.dtype, dims), at)
     epilogue = _with_start(nest.epilogue, reduction)
@@ -108,9 +108,9 @@ def _plain_result(
         return None
     cell = ir.Load(store.node, store.indices, reduction.dtype)
     found = _operand(cell, nodes, letters, starts)
-    if found is None or not found.axes or len(set(found.axes)) != len(nest.cells):
+    if found is None or not found.axes or len(set(found.axes)) != len(nest.output_axes):
         return None
-    extents = {letters[axis.var]: axis.extent for axis in nest.cells}
+    extents = {letters[axis.var]: axis.extent for axis in nest.output_axes}
     covers = all(
         extents[name] == extent for name, extent in zip(found.axes, found.info.dims, strict=True)
     )
@@ -162,8 +162,8 @@ def _with_start(epilogue: Iterable[ir.Store], reduction: Reduction) -> tuple[ir.
 def _epilogue(nest: KernelNest, sums: TensorNode) -> KernelNest:
     """Return the nest of an epilogue that reads sums from memory."""
     reduction = nest.required_reduction
-    at = tuple(VarIndex(axis.var) for axis in nest.cells)
+    at = tuple(VarIndex(axis.var) for axis in nest.output_axes)
     read = ir.LocalRead(reduction.result)
     load = ir.Load(sums, at, reduction.dtype)
     stores = tuple(with_value(store, read, load) for store in _with_start(nest.epilogue, reduction))
-    return replace(nest, axes=nest.cells, reduction=None, epilogue=stores)
+    return replace(nest, axes=nest.output_axes, reduction=None, epilogue=stores)

@@ -63,7 +63,7 @@ def split_nest(
     if reduction is None:
         return None
     terms = prod(axis.extent for axis in nest.reduced)
-    cells = prod(axis.extent for axis in nest.cells)
+    cells = prod(axis.extent for axis in nest.output_axes)
     parts = next((parts for parts in _PARTS if terms >= least_terms * parts), 0)
     if terms > machine.MAX_PART_TERMS * _PARTS[0]:  # fewer would lose the last digits of a long sum
         parts = -(-terms // machine.MAX_PART_TERMS)
@@ -79,7 +79,7 @@ def split_nest_on_blocks(nest: KernelNest) -> NestReplacement | None:
     if reduction is None:
         return None
     terms = prod(axis.extent for axis in nest.reduced)
-    cells = prod(axis.extent for axis in nest.cells)
+    cells = prod(axis.extent for axis in nest.output_axes)
     longest = max((axis.extent for axis in nest.reduced), default=0)
     # a block with several cells has enough work with fewer terms of each
     least = machine.MIN_GRID_TERMS // max(1, min(cells, machine.MIN_GRID_CELLS))
@@ -114,7 +114,7 @@ def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:
     axes = product_axes(nest)
     if axes is None or min(axes.row.extent, axes.column.extent) < machine.MIN_BLOCK_TILE:
         return 0
-    others = prod(axis.extent for axis in nest.cells if axis not in (axes.row, axes.column))
+    others = prod(axis.extent for axis in nest.output_axes if axis not in (axes.row, axes.column))
     return (
         -(-axes.row.extent // machine.GRID_TILE)
         * -(-axes.column.extent // machine.GRID_TILE)
@@ -123,7 +123,7 @@ def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:
 
 
 def _block(nest: KernelNest, reduction: Reduction) -> int:
-    rows = {axis.var for axis in nest.cells if axis.extent > 1}
+    rows = {axis.var for axis in nest.output_axes if axis.extent > 1}
     is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
     if is_shared or _is_across(nest, reduction):
         return machine.PRODUCT_TILE_CELLS
@@ -143,7 +143,7 @@ def _is_along(nest: KernelNest, reduction: Reduction) -> bool:
 
 def _is_across(nest: KernelNest, reduction: Reduction) -> bool:
     """Return True if sums across the rows of memory share a factor: parts read it in its order."""
-    rows = {axis.var for axis in nest.cells if axis.extent > 1}
+    rows = {axis.var for axis in nest.output_axes if axis.extent > 1}
     summed = {axis.var for axis in nest.reduced}
     return any(not rows.issubset(free_variables(factor)) for factor in reduction.factors) and any(
         isinstance(factor, Load)
@@ -184,7 +184,7 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
         nests.append(_partial(nest, reduction, last, indexing.VarIndex(axis.var), node, at, ()))
     number = indexing.fresh_var("part")
     term = Load(node, (indexing.VarIndex(number), *cells), reduction.dtype)
-    axes = (*nest.cells, LoopAxis("", number, 0, count, is_reduced=True))
+    axes = (*nest.output_axes, LoopAxis("", number, 0, count, is_reduced=True))
     nests.append(KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue))
     return NestReplacement(tuple(nests), {node: info})
 
@@ -197,7 +197,7 @@ def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:
         found = [at for at, index in enumerate(places) if axis.var in indexing.variables(index)]
         return max(found, default=-1)
 
-    return sorted(nest.cells, key=position)
+    return sorted(nest.output_axes, key=position)
 
 
 def _partial(

@@ -156,7 +156,7 @@ def _in_memory(
         indices: tuple[AxisIndex, ...] = tuple(VarIndex(axis.var) for axis in axes)
     else:
         indices = store.indices
-        axes = with_letters(nest.cells)
+        axes = with_letters(nest.output_axes)
     dtype = nodes[store.node].dtype
     cell, wide_cell = ir.Load(store.node, indices, dtype), ir.Load(node, indices, float32)
     first = ir.Store(node, indices, ir.Unary(UnaryOp.IDENTITY, cell, float32))

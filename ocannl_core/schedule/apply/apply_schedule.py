@@ -179,7 +179,7 @@ class _NestEmitter:
     @property
     def outer_cells(self) -> list[str]:
         """The axes of cells that grid and block determine."""
-        return [axis.name for axis in self.nest.cells if axis.name in self.state.device_axes]
+        return [axis.name for axis in self.nest.output_axes if axis.name in self.state.device_axes]
 
     def thread(self, region: Region) -> tuple[ir.Stmt, ...]:
         """Return the statements of a thread; all threads of a block come to their barriers."""

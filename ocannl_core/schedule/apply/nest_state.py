@@ -397,7 +397,7 @@ def _initialize_cells(state: NestState) -> NestState:
     nest, reduction = state.nest, state.nest.required_reduction
     (store,) = nest.epilogue
     stmts: tuple[ir.Stmt, ...] = (replace(store, value=reduction.initial),)
-    for axis in reversed(nest.cells):
+    for axis in reversed(nest.output_axes):
         var = fresh_var(axis.var.hint)
         body = substitute_in_stmt(ir.Block(stmts), {axis.var: affine([(1, var)], axis.start)})
         bound = axis.bound_at(VarIndex(var))

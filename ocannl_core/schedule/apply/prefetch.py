@@ -36,7 +36,7 @@ def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
         for store in nest.epilogue
         if not store.is_streamed
     ]
-    own = {axis.var for axis in nest.cells if axis.extent > 1}
+    own = {axis.var for axis in nest.output_axes if axis.extent > 1}
     found: dict[tuple[TensorNode, tuple[indexing.AxisIndex, ...]], Load] = {}
     for load in loads:
         is_affine = not any(

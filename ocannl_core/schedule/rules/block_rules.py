@@ -323,7 +323,7 @@ def _schedule_reduction(
     assert blocks is not None
     accesses = _largest(_accesses((reduction.term,)), nest)
     reduced = _coalesced_order(nest.reduced, accesses, nodes)
-    cells = _coalesced_order(nest.cells, [*accesses, *_accesses(nest.epilogue)], nodes)
+    cells = _coalesced_order(nest.output_axes, [*accesses, *_accesses(nest.epilogue)], nodes)
     terms = prod(axis.extent for axis in reduced)
     distribution = _CyclicDistribution(blocks.threads)
     # the threads that share a result read neighboring cells

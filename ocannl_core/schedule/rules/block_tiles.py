@@ -92,15 +92,15 @@ def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxe
             is; None where rows and columns are alike.
     """
     first, second = nest.factor_variables
-    rows = [axis for axis in nest.cells if axis.var in first and axis.var not in second]
-    columns = [axis for axis in nest.cells if axis.var in second and axis.var not in first]
+    rows = [axis for axis in nest.output_axes if axis.var in first and axis.var not in second]
+    columns = [axis for axis in nest.output_axes if axis.var in second and axis.var not in first]
     terms = [axis for axis in nest.reduced if axis.var in first and axis.var in second]
     if not rows or not columns or not terms:
         return None
     row, column, term = (
         max(axes, key=lambda axis: (axis.extent, axis.name)) for axes in (rows, columns, terms)
     )
-    batch = prod(axis.extent for axis in nest.cells if axis not in (row, column))
+    batch = prod(axis.extent for axis in nest.output_axes if axis not in (row, column))
     steps: Mapping[str, int] = {}
     if nodes is not None:
         steps = strides(nest.axes, nest.epilogue, nodes)
@@ -298,7 +298,7 @@ def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transfo
     digits, inside = _split_threads(splits, f"{j}11", columns, machine.COLUMN_DIGITS, lanes)
     cells = [f"{j}10", inside] if lanes > 1 else [f"{j}10"]
     splits.append(transforms.Split(k, tile.depth))
-    others = [axis.name for axis in nest.cells if axis.name not in (tile.rows, j)]
+    others = [axis.name for axis in nest.output_axes if axis.name not in (tile.rows, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
     inner = (f"{k}0", f"{k}1", own_rows, *cells)
     # the last digits of both axes are the threads of a subgroup

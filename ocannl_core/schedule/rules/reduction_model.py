@@ -90,7 +90,7 @@ class ReductionModel:
         widest = widest_lane_bytes(nest, nodes, has_epilogue=self.has_vector_epilogue)
         self.lanes = self.machine.lanes(widest)
         self.extents = {axis.name: axis.extent for axis in nest.axes}
-        self.output_axes = [axis.name for axis in nest.cells]
+        self.output_axes = [axis.name for axis in nest.output_axes]
         self.reduced_axes = [axis.name for axis in nest.reduced if not axis.is_shifting]
         self.shifting_axes = [axis.name for axis in nest.axes if axis.is_shifting]
         self.operands = tuple(

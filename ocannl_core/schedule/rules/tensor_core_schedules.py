@@ -369,7 +369,7 @@ def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> transfo
             name = f"{name}1"
         leaves[last] = name
     splits += [transforms.Split(k, tile.depth), transforms.Split(f"{k}1", tile.instruction.terms)]
-    batches = [axis.name for axis in nest.cells if axis.name not in (tile.rows, j)]
+    batches = [axis.name for axis in nest.output_axes if axis.name not in (tile.rows, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
     grid = (*batches, *outer, f"{j}0", *inner)
     block_axes = (f"{i}10", f"{j}10", *(leaves[digit] for digit in sums.threads))

@@ -155,7 +155,7 @@ def _contiguous_axis(
 def _schedule_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
     """Return the schedule of a product with a ring of stages."""
     sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
-    batches = [axis.name for axis in nest.cells if axis.name not in (i, j)]
+    batches = [axis.name for axis in nest.output_axes if axis.name not in (i, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
     splits: list[transforms.Transform] = []
     outer, tiles, own = split_tiles(splits, i, tile.height, tile.supertile)

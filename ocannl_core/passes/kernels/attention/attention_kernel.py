@@ -161,7 +161,11 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
     columns = Side(attention.columns, first, tile.block_columns, exceeds)
     width = tile.block_cells
     cells = Side(
-        attention.cells, FixedIndex(0), width, width > attention.cells.extent, needs_zeros=False
+        attention.head_axis,
+        FixedIndex(0),
+        width,
+        width > attention.head_axis.extent,
+        needs_zeros=False,
     )
 
     def fill(node: TensorNode, factor: ir.Expr, along: Side, across: Side) -> tuple[ir.Stmt, ...]:
@@ -228,13 +232,13 @@ def _stores(
 ) -> tuple[ir.Stmt, ...]:
     attention, tile, arrays = thread.attention, thread.tile, thread.arrays
     lanes = tile.lanes
-    full = attention.cells.extent
+    full = attention.head_axis.extent
 
     def cells(x: AxisIndex, z: AxisIndex, empty: ir.Expr | None) -> tuple[ir.Stmt, ...]:
         lane = fresh_var("lane")
         inner: AxisIndex = VarIndex(lane) if lanes > 1 else FixedIndex(0)
         position = thread.own_cell(z, inner)
-        values = {**thread.of_row(x), attention.cells.var: position}
+        values = {**thread.of_row(x), attention.head_axis.var: position}
         own = thread.result(results, x, z, inner)
         stmts: list[ir.Stmt] = [
             ir.Store(own.node, own.indices, statistics.finished(attention.output, own, empty, x))
@@ -243,12 +247,12 @@ def _stores(
             value = statistics.resolved(store.value, x)
             value = replaced(value, ir.LocalRead(attention.output.result), own)
             stmts.append(substitute_in_store(ir.Store(store.node, store.indices, value), values))
-        bound = attention.cells.bound_at(position)
+        bound = attention.head_axis.bound_at(position)
         if bound is None and tile.block_cells > full:
             bound = ir.LoopBound(position, full)
         if lanes == 1:
             return guarded(bound, tuple(stmts))
-        whole = full % lanes == 0 and attention.cells.bound is None
+        whole = full % lanes == 0 and attention.head_axis.bound is None
         if not whole:
             inside = guarded(bound, tuple(stmts))
             return (ir.For(lane, 0, lanes, ir.Block(inside), ir.AxisKind.UNROLLED),)

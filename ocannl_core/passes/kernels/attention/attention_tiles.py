@@ -138,10 +138,10 @@ def shared_arrays(attention: FusedAttention, tile: AttentionTile) -> SharedArray
 
 def _reused_factor(attention: FusedAttention) -> int | None:
     """Return the product that shares its factor of columns with the last product."""
-    cells = VarIndex(attention.cells.var)
+    cells = VarIndex(attention.head_axis.var)
     for at, product in enumerate(attention.products):
         renamed = substitute_in_expr(product.right, {product.terms.var: cells})
-        if product.terms.domain == attention.cells.domain and renamed == attention.operand:
+        if product.terms.domain == attention.head_axis.domain and renamed == attention.operand:
             return at
     return None
 
@@ -198,7 +198,7 @@ def choose_tile(
 
 def _operations(attention: FusedAttention, tile: AttentionTile) -> float:
     """Return the instructions of a thread for each of its scores, loads of operands included."""
-    terms, cells = sum(each.terms.extent for each in attention.products), attention.cells.extent
+    terms, cells = sum(each.terms.extent for each in attention.products), attention.head_axis.extent
     statistics = machine.SCORE_OPERATIONS + (tile.cells + machine.ROW_OPERATIONS) / tile.columns
     if tile.instruction is not None:
         products = (terms + cells) / (tile.instruction.terms * machine.WALK_TERMS)
@@ -221,7 +221,7 @@ def _number_tiles(
     down = max(1, power_below(min(blocks.threads, machine.ATTENTION_THREADS)) // across)
     while down > 1 and down >= 2 * attention.rows.extent:
         down //= 2
-    cells = -(-attention.cells.extent // across)
+    cells = -(-attention.head_axis.extent // across)
     lanes = _lanes(attention, nodes, blocks, cells)
     cells = -(-cells // lanes) * lanes
     size = max(1, attention.products[0].result.dtype.nbytes // 4)
@@ -268,7 +268,7 @@ def _lanes(attention: FusedAttention, nodes: NodeInfos, blocks: ThreadBlocks, ce
         if isinstance(each, Load)
     ]
     lanes = max(1, blocks.vector_bytes // max(sizes))
-    if attention.cells.bound is not None or attention.cells.extent % lanes:
+    if attention.head_axis.bound is not None or attention.head_axis.extent % lanes:
         return 1
     return lanes if cells >= lanes else 1
 
@@ -301,7 +301,7 @@ def _instruction_tiles(
     """Yield the tiles of an instruction, as far as the registers of a thread suffice."""
     high = prod(each.count for each in instruction.sums.places if each.rows)
     step, across, lanes = 8, 4, 2
-    cells = -(-attention.cells.extent // (across * lanes)) * lanes
+    cells = -(-attention.head_axis.extent // (across * lanes)) * lanes
     for tiles in _TILE_ROWS:
         for columns in _TILE_COLUMNS:
             warps = max(1, min(blocks.threads, machine.ATTENTION_THREADS) // (step * across))

@@ -173,7 +173,7 @@ def _factored_sum(defined: DefiningStores, at: int, product: int) -> FactoredSum
         return None
     if len(own.reduced) != 1 or any(axis.bound for axis in (*own.axes, *other.axes)):
         return None
-    for rows in own.cells:
+    for rows in own.output_axes:
         trace = Trace(defined, own.axes, rows.var, own.reduced[0].var)
         for sides in sides_of(other):
             try:
@@ -197,8 +197,11 @@ def _factored(
     if len(further) != 1 or values is None:
         return None
     (scores,) = further
-    values[sides.cells.var] = VarIndex(scores.terms.var)
-    if sides.cells.domain != scores.terms.domain or sides.columns.domain != own.reduced[0].domain:
+    values[sides.head_axis.var] = VarIndex(scores.terms.var)
+    if (
+        sides.head_axis.domain != scores.terms.domain
+        or sides.columns.domain != own.reduced[0].domain
+    ):
         return None
     if substitute_in_expr(sides.operand, values) != scores.right:
         return None
@@ -224,7 +227,7 @@ def _factored(
     epilogue = tuple(
         with_value(store, LocalRead(reduction.result), total) for store in own.epilogue
     )
-    return KernelNest(with_letters((*own.cells, scores.terms)), reduction, epilogue)
+    return KernelNest(with_letters((*own.output_axes, scores.terms)), reduction, epilogue)
 
 
 def _correspondence(theirs: Trace, ours: Trace) -> dict[IndexVar, AxisIndex] | None:

@@ -105,8 +105,8 @@ class FusedAttention:
     """The sums of the last product, the accumulator."""
     operand: Expr
     """Its factor of columns and cells."""
-    cells: LoopAxis
-    """The axis of cells of a row."""
+    head_axis: LoopAxis
+    """The axis of the cells of a row: the width of a head."""
     epilogue: tuple[Store, ...]
     row_stores: tuple[Store, ...] = ()
     """The stores of a row: functions of its statistics."""

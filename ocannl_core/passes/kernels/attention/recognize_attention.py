@@ -78,7 +78,7 @@ def attentions_at(
     if not is_online and any(axis.bound for axis in nest.axes):
         return
     for sides in sides_of(nest):
-        axes = tuple(axis for axis in nest.axes if axis != sides.cells)
+        axes = tuple(axis for axis in nest.axes if axis != sides.head_axis)
         trace = Trace(defined, axes, sides.rows.var, sides.columns.var, is_online)
         try:
             attention = _attention(trace, nest, at, sides)
@@ -133,7 +133,7 @@ def _attention(trace: Trace, nest: KernelNest, at: int, sides: Sides) -> FusedAt
         tuple(each for _, each in sorted(trace.row_sums.items())),
         output,
         sides.operand,
-        sides.cells,
+        sides.head_axis,
         epilogue,
         row_invariants=tuple(of_rows),
         column_invariants=tuple(of_columns),

@@ -128,7 +128,7 @@ class Trace:
         domains: dict[IndexVar, object] = {axis.var: axis.domain for axis in self.axes}
         return all(
             domains.get(index.var) == axis.domain
-            for axis in nest.cells
+            for axis in nest.output_axes
             if isinstance(index := values[axis.var], VarIndex)
         )
 
@@ -272,7 +272,7 @@ class Sides:
     """The greatest axis of rows."""
     columns: LoopAxis
     """The reduced axis."""
-    cells: LoopAxis
+    head_axis: LoopAxis
     batch: tuple[LoopAxis, ...]
     """The other axes of rows."""
 
@@ -288,11 +288,15 @@ def sides_of(nest: KernelNest) -> Iterator[Sides]:
         operand = factors[at]
         weights = joined([*factors[:at], *factors[at + 1 :]], [], reduction.dtype)
         ours, theirs = traverse.free_variables(weights), traverse.free_variables(operand)
-        rows = [a for a in nest.cells if a.var in ours and a.var not in theirs and a.extent > 1]
-        cells = [a for a in nest.cells if a.var in theirs and a.var not in ours and a.extent > 1]
+        rows = [
+            a for a in nest.output_axes if a.var in ours and a.var not in theirs and a.extent > 1
+        ]
+        cells = [
+            a for a in nest.output_axes if a.var in theirs and a.var not in ours and a.extent > 1
+        ]
         if rows and len(cells) == 1 and columns.var in ours and columns.var in theirs:
             row = max(rows, key=lambda axis: axis.extent)
-            batch = tuple(axis for axis in nest.cells if axis not in (row, cells[0]))
+            batch = tuple(axis for axis in nest.output_axes if axis not in (row, cells[0]))
             yield Sides(weights, operand, row, columns, cells[0], batch)
 
 

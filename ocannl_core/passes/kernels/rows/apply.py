@@ -207,7 +207,7 @@ class FusedLoops:
 
     def _partial_axes(self, member: Member) -> tuple[LoopAxis, ...]:
         """Return the axes of partial results, without the axis of groups."""
-        return tuple(axis for axis in member.nest.cells if axis.name not in member.rows)
+        return tuple(axis for axis in member.nest.output_axes if axis.name not in member.rows)
 
     @property
     def partial(self) -> tuple[TensorNode, ...]:
@@ -435,7 +435,7 @@ class FusedLoops:
         nest, reduction = member.nest, member.nest.required_reduction
         var = fresh_var(self._group.hint)
         cell = self._partial_cell(position, member, VarIndex(var))
-        axes = (*nest.cells, LoopAxis("", var, 0, self.plan.groups, is_reduced=True))
+        axes = (*nest.output_axes, LoopAxis("", var, 0, self.plan.groups, is_reduced=True))
         combined: Reduction = replace(reduction, term=cell)
         return KernelNest(with_letters(axes), combined, nest.epilogue)
 

@@ -186,7 +186,7 @@ class _Chooser:
         least = self._machine.l2_negligible if least_bytes is None else least_bytes
         if all(self._nbytes[node] < least for node in nest.mentioned):
             return None
-        for axes in (nest.cells, nest.reduced):
+        for axes in (nest.output_axes, nest.reduced):
             for depth in range(len(axes), 0, -1):
                 candidate = self._candidate(start, [_names(axes[:depth])])
                 has_rows = find_row_dims(candidate.members) is not None
@@ -227,9 +227,9 @@ class _Chooser:
             return None
         if self._max_saved_bytes(start) <= self._machine.l2_bytes:
             return None
-        if not nest.cells:
+        if not nest.output_axes:
             return None
-        candidate: _RowCandidate | None = self._candidate(start, [_names(nest.cells)])
+        candidate: _RowCandidate | None = self._candidate(start, [_names(nest.output_axes)])
         best: nest_plan.RowGroup | None = None
         while candidate is not None:
             best = self._block_contraction(candidate) or best
@@ -302,7 +302,7 @@ class _Chooser:
             counts = [axis.extent for axis in axes]
             counts[-1] //= size
             sums = [member for member in members if member.reduces_rows]
-            cells = [prod(axis.extent for axis in member.nest.cells) for member in sums]
+            cells = [prod(axis.extent for axis in member.nest.output_axes) for member in sums]
             if any(count * 8 > machine.l1_working_set for count in cells):
                 return None
             groups = _largest_divisor(counts[0], machine_model.PARTIAL_SUMS) if sums else 1
@@ -409,7 +409,7 @@ def _is_contraction(nest: KernelNest) -> bool:
     """Return True if every factor is reused: such a nest needs register tiles of its own."""
     if nest.reduction is None:
         return False
-    cells = {axis.var for axis in nest.cells if axis.extent > 1}
+    cells = {axis.var for axis in nest.output_axes if axis.extent > 1}
     return all(cells - each for each in nest.factor_variables)
 
 

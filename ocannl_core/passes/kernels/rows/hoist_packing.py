@@ -66,6 +66,8 @@ def _has_strided_vectors(
     steps = strides(nest.axes, (factor,), nodes)
     extents = {axis.name: axis.extent for axis in nest.axes}
     reduced = [axis.name for axis in nest.reduced if extents[axis.name] > 1]
-    is_used_again = any(extents[axis.name] > 1 and not steps[axis.name] for axis in nest.cells)
+    is_used_again = any(
+        extents[axis.name] > 1 and not steps[axis.name] for axis in nest.output_axes
+    )
     distance = max((steps[name] for name in reduced), default=0)
     return is_used_again and steps[vector_axis] == 1 and distance > extents[vector_axis]

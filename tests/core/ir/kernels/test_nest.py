@@ -97,7 +97,7 @@ def test_an_inlined_reduction_without_outer_loops_is_a_nest_of_one_cell() -> Non
     half = Const(0.5, float32)
     store = DRAFT.store(C, 0, 0, value=Binary(BinaryOp.MUL, Scoped(total, body), half, float32))
     nest = read(Block((Remark("why"), store)))
-    assert nest.cells == ()
+    assert nest.output_axes == ()
     assert [(axis.name, axis.extent) for axis in nest.reduced] == [("i", 6)]
     assert nest.reduction is not None
     assert nest.reduction.term == DRAFT.load(V, K)

@@ -43,7 +43,7 @@ def cells(nest: KernelNest, nodes: NodeInfos) -> Iterator[tuple[int, ...]]:
     places = [
         row_major(access.indices or (), nodes[access.node].buffer_dims) for access in nest.accesses
     ]
-    ordered = [*nest.cells, *nest.reduced]
+    ordered = [*nest.output_axes, *nest.reduced]
     for position in product(*(range(axis.start, axis.start + axis.extent) for axis in ordered)):
         env: dict[IndexVar, int] = dict(zip((axis.var for axis in ordered), position, strict=True))
         yield tuple(value_of(place, env) for place in places)

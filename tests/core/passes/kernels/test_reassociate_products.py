@@ -63,7 +63,7 @@ def stages(spec: str, **extents: int) -> list[tuple[str, str]] | None:
     def names(axes: Any) -> str:
         return "".join(sorted(axis.var.hint for axis in axes))
 
-    return [(names(each.cells), names(each.reduced)) for each in found.nests]
+    return [(names(each.output_axes), names(each.reduced)) for each in found.nests]
 
 
 def test_the_cheapest_order_of_a_chain_is_taken() -> None:

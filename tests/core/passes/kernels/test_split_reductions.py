@@ -38,7 +38,7 @@ def column_sums(rows: int, columns: int) -> KernelNest:
 def extents(divided: NestReplacement | None) -> list[list[int]]:
     """Return the extents of the axes of each nest: cells, then those that are reduced."""
     assert divided is not None
-    return [[axis.extent for axis in (*nest.cells, *nest.reduced)] for nest in divided.nests]
+    return [[axis.extent for axis in (*nest.output_axes, *nest.reduced)] for nest in divided.nests]
 
 
 def test_a_long_sum_has_equal_parts_that_are_combined() -> None:
