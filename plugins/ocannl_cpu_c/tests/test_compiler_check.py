@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import ocannl_core as oc
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CompileError
 from ocannl_core.codegen import c_family
@@ -18,6 +19,7 @@ from ocannl_core.codegen.text.kernel_text import CompilerVectorization, KernelTe
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import compiler_check, loader
+from ocannl_cpu_c.translation_units import file_of
 
 PROGRAM = """\
 import ocannl_core as oc
@@ -153,6 +155,23 @@ def test_flags_of_the_user_that_switch_something_off_win() -> None:
     command = compiler.start(Path("/nowhere.c"), Path("/nowhere.so"), CompilerVectorization.MIXED)
     command.stop()
     assert "-ftree-loop-vectorize" not in command.command
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_files_with_float64_alone_lose_the_vectorizer_of_straight_lines(dtype: str) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    x = oc.placeholder("x", output=[3], dtype=dtype)
+    routine = oc.Context("cpu_c").compile(oc.train.forward(x + 1.0))
+    unit = file_of(routine.linkable.built.source.kernels)
+    assert unit.has_doubles == (dtype == "float64")
+    with settings.overrides(cpu_c__cc="gcc"):
+        compiler = loader.find()
+    command = compiler.start(
+        Path("/nowhere.c"), Path("/nowhere.so"), unit.loops, has_doubles=unit.has_doubles
+    )
+    command.stop()
+    assert ("-fno-tree-slp-vectorize" in command.command) == unit.has_doubles
 
 
 def test_reports_state_the_check() -> None:

@@ -33,12 +33,14 @@ class TranslationUnit:
         text: The file.
         loops: The loops that the compiler is to vectorize.
         libraries: The libraries to link it with.
+        has_doubles: True if it may convert numbers to float64 and back.
     """
 
     keys: tuple[str, ...]
     text: str
     loops: CompilerVectorization = CompilerVectorization.PLAIN
     libraries: Libraries = Libraries.C
+    has_doubles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class DiskCache:
                 Path(f"{name}.so"),
                 unit.loops,
                 libraries=unit.libraries,
+                has_doubles=unit.has_doubles,
                 directory=directory,
             )
         except BaseException:

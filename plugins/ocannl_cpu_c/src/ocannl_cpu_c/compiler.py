@@ -104,6 +104,7 @@ class Compiler:
         tiles: A remark about tile registers for reports; empty if the processor has none.
         identity: A hash of everything that its output depends on: the flags, the version, and the
             macros that they predefine on this machine.
+        for_doubles: The flags beside `flags` for files that may convert numbers to float64.
     """
 
     command: tuple[str, ...]
@@ -118,6 +119,7 @@ class Compiler:
     matrix_units: tuple[MatrixUnit, ...]
     tiles: str
     identity: str
+    for_doubles: tuple[str, ...] = ()
 
     def start(
         self,
@@ -126,6 +128,7 @@ class Compiler:
         loops: CompilerVectorization = CompilerVectorization.PLAIN,
         *,
         libraries: Libraries = Libraries.DEFAULT,
+        has_doubles: bool = False,
         directory: PrivateDirectory | None = None,
     ) -> Compilation:
         """Start to compile a C file into a shared object.
@@ -135,6 +138,7 @@ class Compiler:
             target: The path of the object.
             loops: The loops to vectorize; fewer compile faster.
             libraries: The libraries to link it with.
+            has_doubles: True for a file that may convert numbers to float64 and back.
             directory: The directory of both and of the compiler's temporary files, which it reaches
                 by its descriptor, so that no other path can be substituted; None for files
                 anywhere.
@@ -152,7 +156,8 @@ class Compiler:
             is_default = self.linking[libraries] == self.linking[Libraries.DEFAULT]
             variables = _variables(self.command, directory, keep_libraries=is_default)
         files = ("-o", str(target), str(source))
-        command = (*self.command, *level, *self.flags, *files, *self.linking[libraries])
+        flags = (*self.flags, *self.for_doubles) if has_doubles else self.flags
+        command = (*self.command, *level, *flags, *files, *self.linking[libraries])
         return Compilation(command, source, target, Process(command, variables, descriptors))
 
 
@@ -290,8 +295,6 @@ def _probe(chosen: CompilerCommand, arch: str) -> Compiler:
         # it forwards a store to the load of a later iteration at the same address, although vector
         # stores in between overlap it, as in a[i : i + 2] += b[i] for i = 0, 1, ...
         flags += ("-fno-predictive-commoning",)
-        # of pairs of numbers it drops a conversion to float32 and back: superword-level parallelism
-        flags += ("-fno-tree-slp-vectorize",)
         # it moves loads behind a condition that another one decides, and of the masked loads that
         # it makes of these, copies of one unrolled loop get the masks of others
         flags += ("-fno-thread-jumps",)
@@ -305,7 +308,9 @@ def _probe(chosen: CompilerCommand, arch: str) -> Compiler:
     if chosen.is_zig:
         flags += _OF_ZIG
     linked = linking(chosen, macros, is_gcc=is_gcc)
-    arguments = [*(flag for level in levels for flag in level), *flags]
+    # the vectorizer of GCC 12.2 drops conversions of two float64 at a time to float32 and back
+    for_doubles = ("-fno-tree-slp-vectorize",) if is_gcc else ()
+    arguments = [*(flag for level in levels for flag in level), *flags, *for_doubles]
     arguments += [flag for each in linked for flag in each]
     content = [*chosen.identity, *arguments, tiles, meaning]
     identity = hashlib.sha256("\n".join(content).encode()).hexdigest()
@@ -322,6 +327,7 @@ def _probe(chosen: CompilerCommand, arch: str) -> Compiler:
         matrix_units=(*dot_products, *tile_products),
         tiles=tiles,
         identity=identity,
+        for_doubles=for_doubles,
     )
 
 

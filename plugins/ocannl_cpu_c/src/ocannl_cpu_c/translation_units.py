@@ -96,7 +96,8 @@ def file_of(kernels: Sequence[KernelText]) -> TranslationUnit:
     most = max((kernel.vectorization for kernel in kernels), key=list(CompilerVectorization).index)
     helpers = {helper for kernel in kernels for helper in kernel.helpers}
     calls_libraries = MATH in headers_of(helpers, DIALECT.words.files)
-    return TranslationUnit(keys, text, most, Libraries.C if calls_libraries else Libraries.NONE)
+    libraries = Libraries.C if calls_libraries else Libraries.NONE
+    return TranslationUnit(keys, text, most, libraries, has_doubles="double" in text)
 
 
 def keys_text(keys: Sequence[str]) -> str:
