@@ -129,7 +129,7 @@ lint: $(VENV)/.for-lint
 	$(BIN)/python tools/prose_lint.py
 	$(BIN)/python tools/portability_lint.py
 
-types: $(VENV)/.for-lint
+types: $(VENV)/.for-test $(VENV)/.for-lint
 	$(BIN)/mypy
 
 docs: $(VENV)/.for-docs
