@@ -168,9 +168,7 @@ class RoutineExplanation:
             if kernel.schedule:
                 lines.append(f"     schedule: {kernel.schedule}")
             if kernel.has_plain_tiles:
-                lines.append(
-                    "     plain loops in the code: it has no form for these vectors or tiles"
-                )
+                lines.append("     plain loops: the renderer has no form for the vectors or tiles")
             lines += [f"     product: {each}" for each in kernel.products]
             lines += [f"     apart from the launch before: {each}" for each in kernel.apart]
             if kernel.measured is not None:

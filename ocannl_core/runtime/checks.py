@@ -78,9 +78,9 @@ def check_values(needed: Sequence[NodeMemory], routine: str, store: BufferStore)
     raise LinkError(
         "A routine runs when every node that it reads has a value.",
         found="\n".join(
-            f"{description(stored.node, stored.tensor)} has none"
-            + (", in this context: another one has" * store.has_value_anywhere(stored.node))
-            for stored in missing
+            f"{description(each.node, each.tensor)} has none"
+            + (", but a value in another context" if store.has_value_anywhere(each.node) else "")
+            for each in missing
         ),
         where=f"running {routine}",
         fix="\n".join(fixes),

@@ -403,7 +403,7 @@ class Optimizer(ABC):
         if self.skip_nonfinite or self.loss_scale is not None:
             bad = sum(
                 pointwise.cast(einsum(SUM, where(pointwise.equal(g - g, 0.0), 0.0, 1.0)), float32)
-                for g in raw.values()  # those that are clipped would be stored for it
+                for g in raw.values()  # clipped gradients would be stored for this test
             )
             is_finite = state.diagnostic("is_finite", float32)
             is_finite[:] = pointwise.equal(bad, 0.0)

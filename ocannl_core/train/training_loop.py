@@ -516,7 +516,7 @@ def evaluate(
 def _resumed(resume: Loaded, loader: object, first_step: int) -> dict[str, list[Any]]:
     """Return the history of a training loop that a checkpoint states."""
     rule = "resume= is the result of oc.load, of the checkpoint of a training loop and its loader."
-    fix = "first_step=found.step, and epochs= less those that are complete, for other files"
+    fix = "first_step=found.step, and epochs= without the completed epochs, for other files"
     texts = resume.metadata if isinstance(resume, Loaded) else {}
     found = json_object(texts.get(_HISTORY, "")) or {}
     are_numbers = all(

@@ -220,7 +220,7 @@ def test_a_mistake_is_answered_with_its_line_and_advice(case: str) -> None:
 def test_a_value_in_another_context_is_named() -> None:
     with oc.Session(), pytest.raises(oc.LinkError) as caught:
         _beside_a_run_elsewhere()
-    assert "has none, in this context: another one has" in caught.value.found
+    assert "has none, but a value in another context" in caught.value.found
 
 
 def test_a_shape_is_an_argument_of_shapes() -> None:
