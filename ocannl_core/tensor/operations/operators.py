@@ -7,32 +7,12 @@ from types import ModuleType
 
 from ocannl_core.tensor.computations import computation
 from ocannl_core.tensor.graph.expression import functions
-from ocannl_core.tensor.operations import (
-    activations,
-    conditions,
-    contractions,
-    joining,
-    numpy_functions,
-    position_writes,
-    positions,
-    powers,
-    rearrangement,
-    reductions,
-    repetition,
-)
+from ocannl_core.tensor.messages.names_on_demand import places_of
+from ocannl_core.tensor.operations import activations, contractions, powers, reductions
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.operation import Operation
 
-_MODULES: tuple[ModuleType, ...] = (
-    pointwise_operations,
-    contractions,
-    activations,
-    reductions,
-    rearrangement,
-    repetition,
-    joining,
-    conditions,
-)
+_MODULES: tuple[ModuleType, ...] = (pointwise_operations, contractions, activations, reductions)
 
 
 def _defined_in(module: ModuleType) -> dict[str, Callable[..., object]]:
@@ -48,8 +28,6 @@ def _defined_in(module: ModuleType) -> dict[str, Callable[..., object]]:
 
 for _module in _MODULES:
     functions.update(_defined_in(_module))
-functions["slices_of"] = rearrangement.slices_of
-functions["length_of"] = rearrangement.length_of
 functions["divmod"] = lambda a, b: (
     pointwise_operations.floor_divide(a, b),
     pointwise_operations.mod(a, b),
@@ -61,13 +39,22 @@ for _function in (
     computation.consume_forward,
     computation.consume_backprop,
     powers.power,
-    positions.take,
-    positions.take_along,
-    position_writes.put,
-    position_writes.put_along,
-    numpy_functions.diff,
-    numpy_functions.trace,
-    numpy_functions.diagonal,
-    numpy_functions.split,
 ):
     functions[_function.__name__] = _function
+functions.places = places_of(
+    "ocannl_core.tensor",
+    {
+        "custom.ordering": "argsort median searchsorted sort topk",
+        "custom.scans": "cummax cummin cumprod cumsum products_of_others",
+        "operations.conditions": "both either inverted one_of store_at take_at",
+        "operations.joining": "concat stack",
+        "operations.numpy_functions": "diagonal diff numpy_counterpart split trace",
+        "operations.position_writes": "put put_along",
+        "operations.positions": "take take_along",
+        "operations.rearrangement": (
+            "broadcast_to broadcast_to_ranks expand_dims flatten length_of moveaxis permute "
+            "reshape slices_of squeeze swapaxes transpose"
+        ),
+        "operations.repetition": "flip one_hot pad repeat roll tile tril triu",
+    },
+)
