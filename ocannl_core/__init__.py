@@ -104,6 +104,8 @@ from ocannl_core.tensor.operations.activations import (
     softsign,
     square,
 )
+from ocannl_core.tensor.operations.activations import power as pow
+from ocannl_core.tensor.operations.axes import require_shape, require_shapes
 from ocannl_core.tensor.operations.contractions import einmax, einsum, fma, matmul, where
 from ocannl_core.tensor.operations.filled import (
     eye,
@@ -115,20 +117,19 @@ from ocannl_core.tensor.operations.filled import (
     zeros,
     zeros_like,
 )
-from ocannl_core.tensor.operations.joining import concat, stack
 from ocannl_core.tensor.operations.literals import arange, batch, from_function, number, tensor
-from ocannl_core.tensor.operations.position_writes import put, put_along
-from ocannl_core.tensor.operations.positions import scatter, take, take_along
-from ocannl_core.tensor.operations.powers import power as pow
+from ocannl_core.tensor.operations.positions import put, put_along, scatter, take, take_along
 from ocannl_core.tensor.operations.random import categorical, kaiming, normal, uniform, xavier
 from ocannl_core.tensor.operations.rearrangement import (
     broadcast_to,
+    concat,
     expand_dims,
     flatten,
     moveaxis,
     permute,
     reshape,
     squeeze,
+    stack,
     swapaxes,
     transpose,
 )
@@ -159,7 +160,6 @@ from ocannl_core.tensor.operations.repetition import (
     tril,
     triu,
 )
-from ocannl_core.tensor.operations.required_shapes import require_shape, require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.dimension import Dimension, dim
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
@@ -192,8 +192,7 @@ if TYPE_CHECKING:
     from ocannl_core.tensor import custom
     from ocannl_core.tensor.computations.precision_report import precision_report
     from ocannl_core.tensor.operations.gradients import gradients
-    from ocannl_core.tensor.operations.scan import scan
-    from ocannl_core.tensor.operations.scan_while import scan_while
+    from ocannl_core.tensor.operations.scan import scan, scan_while
 
 _LOADED_ON_DEMAND = {
     "Context": "ocannl_core.runtime.context",
@@ -212,7 +211,7 @@ _LOADED_ON_DEMAND = {
     "precision_report": "ocannl_core.tensor.computations.precision_report",
     "save": "ocannl_core.data.checkpoints.save",
     "scan": "ocannl_core.tensor.operations.scan",
-    "scan_while": "ocannl_core.tensor.operations.scan_while",
+    "scan_while": "ocannl_core.tensor.operations.scan",
     "show": "ocannl_core.display.views",
     "summary": "ocannl_core.display.summary",
     "table": "ocannl_core.display.tables",

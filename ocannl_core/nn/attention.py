@@ -23,10 +23,10 @@ from ocannl_core.tensor.graph.definitions import Literal
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import Axes, declare, param
+from ocannl_core.tensor.operations.axes import require_shape
 from ocannl_core.tensor.operations.contractions import einsum
 from ocannl_core.tensor.operations.literals import number, offsets, tensor
 from ocannl_core.tensor.operations.positions import take
-from ocannl_core.tensor.operations.required_shapes import require_shape
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 SCORES = "... s | h d; ... t | h d => ... s | t -> h"

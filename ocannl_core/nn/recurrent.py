@@ -14,8 +14,8 @@ from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param
 from ocannl_core.tensor.operations.activations import sigmoid
 from ocannl_core.tensor.operations.contractions import einsum
-from ocannl_core.tensor.operations.joining import concat
 from ocannl_core.tensor.operations.literals import offsets
+from ocannl_core.tensor.operations.rearrangement import concat
 from ocannl_core.tensor.operations.scan import scan
 from ocannl_core.tensor.primitives.pointwise_operations import less, tanh, where
 
