@@ -68,8 +68,7 @@ from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.methods import numpy_functions
 from ocannl_core.tensor.graph.session import Session, atomic, make_atomic, reset
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand
 from ocannl_core.tensor.models.network_blocks import NetworkBlock, evaluation, op
 from ocannl_core.tensor.models.parameters import (
     declare,

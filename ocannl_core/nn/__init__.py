@@ -12,8 +12,7 @@ from ocannl_core.nn.attention import (
 from ocannl_core.nn.attention_weights import attention_weights
 from ocannl_core.nn.dropout import dropout
 from ocannl_core.tensor.graph.session import make_atomic
-from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand, places_of
+from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand, places_of
 
 if TYPE_CHECKING:
     from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names

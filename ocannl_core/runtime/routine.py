@@ -33,8 +33,7 @@ from ocannl_core.runtime.store import (
     is_pending,
 )
 from ocannl_core.tensor.graph.expression import refusal
-from ocannl_core.tensor.messages.foreign_modules import missing_attribute
-from ocannl_core.tensor.messages.foreign_names import CONTEXT_ATTRIBUTES
+from ocannl_core.tensor.messages.foreign_names import CONTEXT_ATTRIBUTES, missing_attribute
 
 if TYPE_CHECKING:
     from ocannl_core.compile.placements.report import PlacementTuning
