@@ -13,8 +13,8 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers.dtypes import SHORT_RANGE, DType, constant_limit, int32, saturate
 from ocannl_core.nn.attention_weights import note_weights
-from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.nn.embeddings import Positions, positions_of, rotary
+from ocannl_core.nn.layers import dropout as drop
 from ocannl_core.nn.sizes import last_size, require_axes
 from ocannl_core.nn.statistics import softmax
 from ocannl_core.shape.language.shape_terms import Size

@@ -7,7 +7,7 @@ from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import int32
-from ocannl_core.nn.dropout import dropout as drop
+from ocannl_core.nn.layers import dropout as drop
 from ocannl_core.nn.sizes import require_axes
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
