@@ -65,8 +65,7 @@ from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.session import Session, atomic, make_atomic, reset
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand, places_of
+from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand, places_of
 from ocannl_core.tensor.models.network_blocks import NetworkBlock, evaluation, op
 from ocannl_core.tensor.models.parameters import (
     declare,
@@ -101,9 +100,10 @@ from ocannl_core.tensor.operations.activations import (
     softsign,
     square,
 )
+from ocannl_core.tensor.operations.activations import power as pow
+from ocannl_core.tensor.operations.axes import require_shape, require_shapes
 from ocannl_core.tensor.operations.contractions import einmax, einsum, fma, matmul, where
 from ocannl_core.tensor.operations.literals import arange, batch, from_function, number, tensor
-from ocannl_core.tensor.operations.powers import power as pow
 from ocannl_core.tensor.operations.random import categorical, kaiming, normal, uniform, xavier
 from ocannl_core.tensor.operations.reductions import (
     all,
@@ -122,7 +122,6 @@ from ocannl_core.tensor.operations.reductions import (
     sum,
     var,
 )
-from ocannl_core.tensor.operations.required_shapes import require_shape, require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.dimension import Dimension, dim
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
@@ -167,17 +166,17 @@ if TYPE_CHECKING:
         zeros_like,
     )
     from ocannl_core.tensor.operations.gradients import gradients
-    from ocannl_core.tensor.operations.joining import concat, stack
-    from ocannl_core.tensor.operations.position_writes import put, put_along
-    from ocannl_core.tensor.operations.positions import scatter, take, take_along
+    from ocannl_core.tensor.operations.positions import put, put_along, scatter, take, take_along
     from ocannl_core.tensor.operations.rearrangement import (
         broadcast_to,
+        concat,
         expand_dims,
         flatten,
         moveaxis,
         permute,
         reshape,
         squeeze,
+        stack,
         swapaxes,
         transpose,
     )
@@ -191,8 +190,7 @@ if TYPE_CHECKING:
         tril,
         triu,
     )
-    from ocannl_core.tensor.operations.scan import scan
-    from ocannl_core.tensor.operations.scan_while import scan_while
+    from ocannl_core.tensor.operations.scan import scan, scan_while
 
 _LOADED_ON_DEMAND = places_of(
     "ocannl_core",
@@ -217,15 +215,13 @@ _LOADED_ON_DEMAND = places_of(
         "tensor.custom.scans": "cummax cummin cumprod cumsum",
         "tensor.operations.filled": "eye full full_like linspace ones ones_like zeros zeros_like",
         "tensor.operations.gradients": "gradients",
-        "tensor.operations.joining": "concat stack",
-        "tensor.operations.position_writes": "put put_along",
-        "tensor.operations.positions": "scatter take take_along",
+        "tensor.operations.positions": "put put_along scatter take take_along",
         "tensor.operations.rearrangement": (
-            "broadcast_to expand_dims flatten moveaxis permute reshape squeeze swapaxes transpose"
+            "broadcast_to concat expand_dims flatten moveaxis permute reshape squeeze stack "
+            "swapaxes transpose"
         ),
         "tensor.operations.repetition": "flip one_hot pad repeat roll tile tril triu",
-        "tensor.operations.scan": "scan",
-        "tensor.operations.scan_while": "scan_while",
+        "tensor.operations.scan": "scan scan_while",
     },
 )
 _MODULES_ON_DEMAND = {

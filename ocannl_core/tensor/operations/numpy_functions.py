@@ -34,10 +34,10 @@ from ocannl_core.tensor.operations.axes import (
     sized_axes_of,
     write_shape,
 )
-from ocannl_core.tensor.operations.joining import concat
-from ocannl_core.tensor.operations.joining import stack as stack_along
 from ocannl_core.tensor.operations.positions import take as take_rows
 from ocannl_core.tensor.operations.positions import take_along
+from ocannl_core.tensor.operations.rearrangement import concat
+from ocannl_core.tensor.operations.rearrangement import stack as stack_along
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 _counterparts: dict[str, Callable[..., Any]] = {}

@@ -17,8 +17,7 @@ import ocannl_core as oc
 from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.methods import TensorMethods
-from ocannl_core.tensor.messages.foreign_modules import FOREIGN
-from ocannl_core.tensor.messages.foreign_names import ATTRIBUTES, FUNCTIONS, UFUNCS
+from ocannl_core.tensor.messages.foreign_names import ATTRIBUTES, FOREIGN, FUNCTIONS, UFUNCS
 from ocannl_core.tensor.operations import numpy_functions
 
 
