@@ -122,7 +122,6 @@ class Session:
         """Copies of blocks, in a session that applies them to learn their shapes, or None."""
         self._ids = self.undo_log.supply()
         self._ids_apart = self.undo_log.supply(1 << 40)
-        self._outer: list[Session] = []
 
     @property
     def seed(self) -> int:
@@ -169,8 +168,8 @@ class Session:
             self.recorder, self.loop = recorder, inner
 
     def __enter__(self) -> Session:
-        self._outer.append(current())
-        _current.set(self)
+        current()
+        _entered.set((*_entered.get(), self))
         return self
 
     def __exit__(
@@ -179,7 +178,7 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _current.set(self._outer.pop())
+        _entered.set(_entered.get()[:-1])
 
 
 class _Retracted:
@@ -243,8 +242,12 @@ _OF_OPERATIONS = ("ocannl_core.tensor.operations.", "ocannl_core.tensor.custom."
 def _atomically(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with session_of_first(args).atomic():
-            return function(*args, **kwargs)
+        session = session_of_first([*args, *kwargs.values()] if kwargs else args)
+        with session.atomic():
+            if session is current():
+                return function(*args, **kwargs)
+            with session:  # its helper tensors, such as positions, belong there, too
+                return function(*args, **kwargs)
 
     return call
 
@@ -271,16 +274,17 @@ def _float(keyword: str, value: DType | str) -> DType:
     return found
 
 
-_current: ContextVar[Session | None] = ContextVar("ocannl_session", default=None)
+_entered: ContextVar[tuple[Session, ...]] = ContextVar("ocannl_sessions", default=())
+"""The sessions that a thread or task is in, the current one last."""
 
 
 def current() -> Session:
     """Return the session of new tensors."""
-    session = _current.get()
-    if session is None:
-        session = Session()
-        _current.set(session)
-    return session
+    entered = _entered.get()
+    if not entered:
+        entered = (Session(),)
+        _entered.set(entered)
+    return entered[-1]
 
 
 def reset(seed: int | None = None) -> Session:
@@ -293,5 +297,5 @@ def reset(seed: int | None = None) -> Session:
         seed: As for `Session`.
     """
     session = Session(seed)
-    _current.set(session)
+    _entered.set((*_entered.get()[:-1], session))
     return session

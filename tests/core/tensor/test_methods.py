@@ -7,6 +7,7 @@ import copy
 import math
 import pickle
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -476,3 +477,45 @@ def test_calls_that_replace_layers_of_other_libraries_work() -> None:
             assert isinstance(eval(call[0], {"oc": oc, "x": x, "ids": ids}), oc.Tensor)
         tried.append(name)
     assert {"Linear", "Conv2d", "BatchNorm2d", "Embedding", "Dropout", "AvgPool2d"} <= {*tried}
+
+
+HELPED: dict[str, Callable[[oc.Tensor], Any]] = {
+    "tril": oc.tril,
+    "argmax": oc.argmax,
+    "argmin of an argument by name": lambda x: oc.argmin(x=x),
+    "a method": lambda x: x.argmax(0),
+    "one_hot": lambda x: oc.one_hot(oc.argmax(x, 1), 3),
+    "categorical": oc.categorical,
+    "NumPy": np.tril,
+}
+
+
+@pytest.mark.parametrize("name", HELPED)
+def test_helper_tensors_of_a_function_belong_to_the_session_of_its_operand(name: str) -> None:
+    with oc.Session() as theirs:
+        x = oc.tensor([[1.0, 2.0, 3.0]])
+    ours = oc.tensor([1.0]).session
+    assert HELPED[name](x).session is theirs
+    assert oc.tensor([1.0]).session is ours is not theirs
+
+
+def test_a_session_is_entered_in_several_threads_at_once() -> None:
+    shared, found = oc.Session(), []
+    entered, left = threading.Event(), threading.Event()
+
+    def other() -> None:
+        before = oc.tensor([1.0]).session
+        with shared:
+            entered.set()
+            left.wait()
+        found.append(oc.tensor([1.0]).session is before)
+
+    thread = threading.Thread(target=other)
+    ours = oc.tensor([1.0]).session
+    with shared:
+        thread.start()
+        entered.wait()
+    found.append(oc.tensor([1.0]).session is ours)
+    left.set()
+    thread.join()
+    assert found == [True, True]
