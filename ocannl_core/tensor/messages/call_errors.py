@@ -98,7 +98,8 @@ def guard(namespace: dict[str, Any], names: Iterable[str]) -> None:
         if not str(getattr(value, "__module__", "")).startswith("ocannl_core."):
             continue
         if isfunction(value):
-            namespace[name] = bounded(f"{module}.{name}", value)
+            made = namespace[name] = bounded(f"{module}.{name}", value)
+            made.__module__, made.__qualname__ = namespace["__name__"], name  # pickles name it
         elif isclass(value) and not issubclass(value, Exception):
             _guard_class(value)
 

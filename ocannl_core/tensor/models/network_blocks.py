@@ -23,6 +23,7 @@ from ocannl_core.base.origin import BlockUse, caller_depth, caller_location, ret
 from ocannl_core.base.renamed import with_new_keywords
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Applied, Filled, Parameter, check_label, has_name
+from ocannl_core.tensor.graph.expression import refusal
 from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.structures import leaves_of
@@ -200,6 +201,16 @@ class NetworkBlock(Generic[R]):
         bound.apply_defaults()
         return bound.args
 
+    def __copy__(self) -> NetworkBlock[R]:
+        return self
+
+    __deepcopy__ = __reduce_ex__ = refusal(
+        "A block is a function with parameters, which copies share: it is not copied or pickled.",
+        "a copy of {}",
+        'block(label="other") is a block of the same configuration with parameters of its own;\n'
+        'oc.save("model.safetensors", ctx, loss) writes the cells of parameters',
+    )
+
     def __getattr__(self, name: str) -> NoReturn:
         raise _missing_attribute(self, name)
 
@@ -286,6 +297,15 @@ class BlockFunction(Generic[P, R]):
         if instance is None:
             return self
         return BlockFunction(self._function.__get__(instance, owner))
+
+    def __copy__(self) -> BlockFunction[P, R]:
+        return self
+
+    def __deepcopy__(self, memo: object) -> BlockFunction[P, R]:
+        return self
+
+    def __reduce__(self) -> str:
+        return self._function.__qualname__
 
     def __getattr__(self, name: str) -> NoReturn:
         raise _missing_attribute(self, name)

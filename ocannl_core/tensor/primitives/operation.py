@@ -449,8 +449,29 @@ class Operation:
             )
         return self.forward.parts
 
+    def __copy__(self) -> Operation:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Operation:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
+        found: object = functions.get(self.name)
+        if found is not self:
+            raise UsageError.at_caller(
+                "An operation is pickled by its name in `oc`; others have no place to be found.",
+                found=f"pickle of {self!r}",
+                fix="pickle the name of the operation, and look it up where it is defined",
+            )
+        return _operation_of, (self.name,)
+
     def __repr__(self) -> str:
         return public_title(f"oc.{self.name}")
+
+
+def _operation_of(name: str) -> Any:
+    """Return the operation of a pickle."""
+    return functions[name]
 
 
 class _Docstring(str):

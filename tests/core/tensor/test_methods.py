@@ -9,6 +9,7 @@ import pickle
 import re
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -519,3 +520,38 @@ def test_a_session_is_entered_in_several_threads_at_once() -> None:
     left.set()
     thread.join()
     assert found == [True, True]
+
+
+@oc.op
+def halved(x: oc.Tensor, *, times: int = 1) -> oc.Tensor:
+    result: oc.Tensor = x * 0.5**times
+    return result
+
+
+def test_functions_are_pickled_and_copied_by_their_names() -> None:
+    """So a configuration that holds some is copied and sent to other processes."""
+    held: list[object] = [halved]
+    for module in (oc, oc.primitives, oc.nn, oc.train, oc.data, oc.custom):
+        values = [getattr(module, name) for name in module.__all__]
+        held += [x for x in values if isinstance(x, oc.Operation | type(halved) | FunctionType)]
+    assert len(held) > 250
+    for value in held:
+        for again in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+            assert again is value
+    assert oc.sort.__module__ == "ocannl_core"
+
+
+def test_blocks_and_operations_of_users_refuse_copies_of_parameters_and_pickles() -> None:
+    block = halved(times=2)
+    assert copy.copy(block) is block
+    for refused in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(oc.UsageError, match=r'block\(label="other"\)'):
+            refused(block)
+
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1 * v1 * v1
+
+    cube = oc.define_operation("cube", forward=forward)
+    assert copy.deepcopy([cube])[0] is cube
+    with pytest.raises(oc.UsageError, match="look it up where it is defined"):
+        pickle.dumps(cube)
