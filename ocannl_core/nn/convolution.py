@@ -12,7 +12,7 @@ import numpy as np
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.renamed import takes_old_keywords
-from ocannl_core.nn.sizes import count_of_axes
+from ocannl_core.nn.sizes import channel_count, count_of_axes, positive_integers
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param
@@ -106,6 +106,8 @@ class _Windows:
     dilation: Sizes = 1
     padded: bool = False
     floor: bool = False
+    noun: str = "kernel"
+    """The argument that states the number of cells."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -115,10 +117,9 @@ class _Windows:
     @property
     def sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """The numbers of cells, the distances of windows, and the distances of cells."""
-        kernels, strides, gaps = (
-            _each(n, self.axes) for n in (self.kernel, self.stride, self.dilation)
-        )
-        return kernels, strides, gaps
+        kernels = _each(self.kernel, self.axes, self.noun)
+        strides = _each(self.stride, self.axes, "stride")
+        return kernels, strides, _each(self.dilation, self.axes, "dilation")
 
 
 def _convolve(
@@ -193,12 +194,12 @@ def _group_sizes(
     """Return the numbers of input and of output channels of one group."""
     inputs = x.shape[-1]
     given = inputs if channels is None else channels
-    outputs = given if isinstance(given, int) else given[0]
-    if groups < 1 or inputs % groups or outputs % groups:
-        raise UsageError.at_caller(
-            "Groups divide the channels of the input and those of the output.",
-            found=f"{groups} groups of {inputs} input and {outputs} output channels",
-        )
+    outputs = channel_count(given)
+    rule = "Groups divide the channels of the input and those of the output."
+    found = f"{groups!r} groups of {inputs} input and {outputs} output channels"
+    (groups,) = positive_integers([groups], rule, found, "groups=1")
+    if inputs % groups or outputs % groups:
+        raise UsageError.at_caller(rule, found=found)
     return inputs // groups, outputs // groups
 
 
@@ -216,7 +217,8 @@ def avg_pool(
         stride: The distance of neighboring windows; the window's size when not given.
         floor: True to leave out cells behind the last window.
     """
-    cells, steps = _each(window, axes), _each(window if stride is None else stride, axes)
+    cells = _each(window, axes, "window")
+    steps = cells if stride is None else _each(stride, axes, "stride")
     if floor:
         x = fit_windows(x, cells, steps, (1,) * axes, padded=False)
     slid = "".join(f"{steps[k]}*o{k}<+k{k}, " for k in range(axes))
@@ -245,9 +247,8 @@ def max_pool(
         padded: True to let windows leave the input, as in `conv`; only cells inside count.
         floor: True to round the number of windows down, as in `conv`.
     """
-    return _greatest(
-        x, _Windows(axes, window, window if stride is None else stride, 1, padded, floor)
-    )
+    steps = window if stride is None else stride
+    return _greatest(x, _Windows(axes, window, steps, 1, padded, floor, "window"))
 
 
 def max_pool2d(
@@ -260,7 +261,7 @@ def max_pool2d(
 ) -> Tensor:
     """Return `max_pool(x, axes=2)`, the maximum of every window of images."""
     steps = window if stride is None else stride
-    return _greatest(x, _Windows(2, window, steps, padded=padded, floor=floor))
+    return _greatest(x, _Windows(2, window, steps, 1, padded, floor, "window"))
 
 
 def _greatest(x: Tensor, windows: _Windows) -> Tensor:
@@ -298,6 +299,8 @@ def resize(
             found=f"mode={mode!r}",
             fix='mode="nearest" or mode="bilinear"',
         )
+    rule, fix = "The new sizes of axes are positive integers.", "sizes=[32, 32]"
+    sizes = positive_integers(sizes, rule, f"sizes={sizes!r}", fix)
     if any(size >= MAX_RESIZED for size in sizes):
         raise UsageError.at_caller(
             f"The new size of an axis is below {MAX_RESIZED}.",
@@ -331,16 +334,16 @@ def resize(
     return x
 
 
-def _each(value: Sizes, axes: int) -> tuple[int, ...]:
-    """Return a number for each axis."""
-    if isinstance(value, int):
-        return (value,) * count_of_axes(axes)
-    if len(value) != axes:
+def _each(value: Sizes, axes: int, name: str) -> tuple[int, ...]:
+    """Return a positive number for each axis."""
+    given = [value] * count_of_axes(axes) if isinstance(value, int | np.integer) else value
+    if len(given) != axes:
         raise UsageError.at_caller(
             "Sizes of windows are one number, or one for each axis that windows slide over.",
-            found=f"{tuple(value)} for {axes} axes",
+            found=f"{tuple(given)} for {axes} axes",
         )
-    return tuple(value)
+    rule = "Sizes and distances of windows and of cells in them are positive integers."
+    return positive_integers(given, rule, f"{name}={value!r}", f"{name}=2, or one for each axis")
 
 
 def fit_windows(

@@ -11,7 +11,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.numbers.dtypes import float32, float64, int32
-from ocannl_core.nn.sizes import last_size, with_shape_of
+from ocannl_core.nn.sizes import last_size, positive_integers, with_shape_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param
@@ -41,12 +41,10 @@ def embedding(
             of variance 1: a row is the image of a one-hot vector, which has a fan-in of 1.
     """
     for name, size in (("entries", entries), ("width", width)):
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise UsageError.at_caller(
-                "The sizes of an embedding are positive integers.",
-                found=f"{name}={size!r}",
-                fix=f"{name}=64, or leave it out where the use of the embedding decides it",
-            )
+        if size is not None:
+            rule = "The sizes of an embedding are positive integers."
+            fix = f"{name}=64, or leave it out where the use of the embedding decides it"
+            positive_integers([size], rule, f"{name}={size!r}", fix)
     rows, cells = ("_" if size is None else str(size) for size in (entries, width))
     table = require_shape(param("table", init=init), f"{rows},{cells}")
     return take(table, ids, axis=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from ocannl_core.base.errors import UsageError
 from ocannl_core.nn.convolution import conv, max_pool, max_pool2d
 from ocannl_core.nn.layers import dense
 from ocannl_core.nn.normalization import batch_norm
@@ -206,6 +207,18 @@ def resnet(
         stem: "large" for a convolution of 7 by 7 cells and pooling, which divide height and width
             by 4, "small" for a convolution of 3 by 3 cells, as is usual for images of CIFAR.
     """
+    if stem not in ("large", "small"):
+        raise UsageError.at_caller(
+            "The first layers of a residual network are for large or for small images.",
+            found=f"stem={stem!r}",
+            fix='stem="large" or stem="small"',
+        )
+    if len(blocks) != len(channels):
+        raise UsageError.at_caller(
+            "A group of blocks has a number of channels.",
+            found=f"blocks={tuple(blocks)} and channels={tuple(channels)}",
+            fix=f"channels={tuple(64 * 2**group for group in range(len(blocks)))}",
+        )
     first = channels[0] if block is not bottleneck_block else channels[0] // 4
     if stem == "large":
         x = max_pool2d(relu(_normal(x, first, 7, 2, "1")), window=3, stride=2, padded=True)

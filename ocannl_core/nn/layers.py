@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import float32, int64
 from ocannl_core.nn.attention_weights import add_weights, weights_of_a_layer
+from ocannl_core.nn.sizes import positive_integers
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph import session as sessions
@@ -95,8 +96,9 @@ def repeat_layers(
         UsageError: if the layer returns another structure, or another number format.
         ShapeError: if it changes the shape.
     """
-    if not isinstance(layers, Integral) or isinstance(layers, bool) or layers < 1:
-        raise UsageError.at_caller("There are 1 or more layers.", found=f"layers={layers!r}")
+    (layers,) = positive_integers(
+        [layers], "There are 1 or more layers.", f"layers={layers!r}", "layers=12"
+    )
     collected: list[dict[str, Any]] = []
 
     def step(carry: Any, entry: Any) -> Any:

@@ -6,7 +6,7 @@ from numbers import Real
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import int32
-from ocannl_core.nn.sizes import count_of_axes
+from ocannl_core.nn.sizes import count_of_axes, positive_integers
 from ocannl_core.nn.statistics import OVER_OUTPUTS, mean_and_correction
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph.definitions import Effect
@@ -69,10 +69,10 @@ def group_norm(x: Tensor, *, groups: int, axes: int = 2, epsilon: float = 1e-5) 
     """
     own = sized_axes_of(x, "group_norm")
     channels = own.known_size(own.position(-1))
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or channels % groups:
-        raise UsageError.at_caller(
-            "Groups divide the channels.", found=f"groups={groups!r} of {channels} channels"
-        )
+    rule, found = "Groups divide the channels.", f"groups={groups!r} of {channels} channels"
+    (groups,) = positive_integers([groups], rule, found, "groups=1")
+    if channels % groups:
+        raise UsageError.at_caller(rule, found=found)
     places = "".join(f"l{k}, " for k in range(count_of_axes(axes)))
     width = channels // groups
     joined, split = f"...|{places}{width}*g<+c", f"...|{places}g, c"

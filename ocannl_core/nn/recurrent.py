@@ -8,7 +8,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.nn.layers import dropout as drop
-from ocannl_core.nn.sizes import require_axes
+from ocannl_core.nn.sizes import positive_integers, require_axes
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param
@@ -192,10 +192,12 @@ def _stack(
     bidirectional: bool,
     rate: float,
 ) -> tuple[Tensor, tuple[Any, ...]]:
+    rule, fix = "There are 1 or more layers.", "layers=2, each of which reads the one before"
+    (layers,) = positive_integers([layers], rule, f"layers={layers!r}", fix)
     directions = 2 if bidirectional else 1
     zero = (0.0, 0.0) if kind[0] == "lstm" else 0.0
     first = [zero] * (layers * directions) if states is None else list(states)
-    if len(first) != layers * directions or layers < 1:
+    if len(first) != layers * directions:
         raise UsageError.at_caller(
             "A recurrent network has a state for each layer and direction.",
             found=f"{len(first)} states for {layers} layers in {directions} directions",

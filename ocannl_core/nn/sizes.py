@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import caller_location
@@ -26,15 +27,20 @@ def last_size(x: Tensor, name: str) -> int:
 
 def channel_count(channels: int | Sequence[int]) -> int:
     """Return the number of channels, which is stated as a number or as the size of one axis."""
-    if isinstance(channels, Sequence) and len(channels) == 1:
-        return channels[0]
-    if not isinstance(channels, int) or isinstance(channels, bool):
-        raise UsageError.at_caller(
-            "Blocks of images have one axis of channels.",
-            found=f"channels={channels!r}",
-            fix="channels=8",
-        )
-    return channels
+    given = channels if isinstance(channels, Sequence) else [channels]
+    rule = "Blocks of images, and convolutions in groups, have one axis of channels."
+    if len(given) != 1:
+        raise UsageError.at_caller(rule, found=f"channels={channels!r}", fix="channels=8")
+    return positive_integers(given, rule, f"channels={channels!r}", "channels=8")[0]
+
+
+def positive_integers(values: Iterable[object], rule: str, found: str, fix: str) -> tuple[int, ...]:
+    """Return sizes and counts that are stated as positive integers of Python or NumPy."""
+    given = tuple(values)
+    numbers = tuple(int(n) for n in given if isinstance(n, Integral) and not isinstance(n, bool))
+    if len(numbers) < len(given) or min(numbers, default=1) < 1:
+        raise UsageError.at_caller(rule, found=found, fix=fix)
+    return numbers
 
 
 _MOST_AXES = 64

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -130,6 +132,53 @@ def test_groups_that_do_not_divide_and_unknown_modes_are_refused() -> None:
             oc.nn.resize(x, (3,), mode="cubic")
         with pytest.raises(oc.UsageError, match="for 1 axes"):
             oc.nn.conv(x, axes=1, kernel=(3, 3))
+
+
+REFUSED: dict[str, Callable[[oc.Tensor], object]] = {
+    "kernel=0": lambda x: oc.nn.conv2d(x, channels=3, kernel=0),
+    "kernel=(3, -1)": lambda x: oc.nn.conv(x, channels=3, kernel=(3, -1)),
+    "kernel='33'": lambda x: oc.nn.conv(x, channels=3, kernel="33"),
+    "stride=-1": lambda x: oc.nn.conv(x, channels=3, stride=-1),
+    "dilation=0": lambda x: oc.nn.conv(x, channels=3, dilation=0),
+    "window=-2": lambda x: oc.nn.avg_pool(x, window=-2),
+    "window=0": lambda x: oc.nn.max_pool2d(x, window=0),
+    "stride=0": lambda x: oc.nn.max_pool(x, stride=0, floor=True),
+    "2.0 groups": lambda x: oc.nn.conv(x, channels=8, groups=2.0),
+    "groups=-1": lambda x: oc.nn.group_norm(x, groups=-1),
+    r"channels=(2, 4)": lambda x: oc.nn.conv(x, channels=(2, 4), groups=2),
+    "sizes=[-1, 3]": lambda x: oc.nn.resize(x, [-1, 3]),
+    "sizes=[2.5, 3]": lambda x: oc.nn.resize(x, [2.5, 3]),  # type: ignore[list-item]
+    "sizes=[0, 3]": lambda x: oc.nn.resize(x, [0, 3], mode="bilinear"),
+    "layers=0": lambda x: oc.nn.lstm(x, width=3, layers=0),
+    "entries=0": lambda x: oc.nn.embedding(oc.cast(x, "int32"), entries=0, width=3),
+    "blocks=(1,) and channels=(4, 4)": lambda x: oc.nn.resnet(
+        x, classes=3, blocks=(1,), channels=(4, 4)
+    ),
+    "stem='Large'": lambda x: oc.nn.resnet(x, classes=3, stem="Large"),
+}
+
+
+@pytest.mark.parametrize("found", REFUSED)
+def test_sizes_are_positive_integers_and_errors_name_the_argument(found: str) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[2], output=[8, 8, 4])
+        with pytest.raises(oc.UsageError, match=re.escape(found)) as caught:
+            REFUSED[found](x)
+        assert caught.value.fix
+        assert "test_windows.py" in caught.value.where
+
+
+def test_sizes_are_integers_of_numpy_too() -> None:
+    two = np.int64(2)
+    with oc.Session():
+        x = oc.placeholder("x", batch=[2], output=[8, 8, 4])
+        y = oc.nn.conv2d(x, kernel=two, channels=np.int64(8), groups=two)
+        y = oc.nn.group_norm(oc.nn.max_pool2d(y, window=two), groups=two)
+        y = oc.nn.basic_block(y, channels=two)
+        y = oc.nn.resize(y, [two, np.int32(3)])
+        xs = oc.nn.embedding(oc.argmax(y, -1), entries=two, width=two)
+        oc.nn.gru(xs, width=two, layers=two)
+        assert tuple(xs.shape) == (2, 2, 3, 2)
 
 
 @pytest.mark.parametrize(
