@@ -153,3 +153,51 @@ def test_clip_without_bounds_and_gelu_of_another_kind_are_refused() -> None:
             oc.clip(x)
         with pytest.raises(oc.UsageError, match="approximate='erf'"):
             oc.gelu(x, approximate="erf")
+
+
+GATES: dict[str, tuple[Callable[..., Any], Callable[[Array], Array]]] = {
+    "sigmoid": (oc.sigmoid, logistic),
+    "silu": (oc.silu, lambda x: x * logistic(x)),
+    "gradient of softplus": (lambda x: gradient_of(oc.softplus, x), logistic),
+    "gradient of log_sigmoid": (lambda x: gradient_of(oc.log_sigmoid, x), lambda x: logistic(-x)),
+    "gradient of silu": (
+        lambda x: gradient_of(oc.silu, x),
+        lambda x: logistic(x) * (1 + x * logistic(-x)),
+    ),
+    "gradient of logaddexp": (lambda x: gradient_of(lambda y: oc.logaddexp(0.0, y), x), logistic),
+}
+
+
+def gradient_of(function: Callable[..., Any], x: oc.Tensor) -> Any:
+    return oc.gradients(function(x), [x])[0]
+
+
+@pytest.mark.parametrize("name", GATES)
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float16"])
+def test_gates_of_all_numbers_of_a_short_range_are_numbers(
+    target: str, name: str, dtype: str
+) -> None:
+    """The exponential of 7 is beyond the range of `float8_e4m3fn`, which has no infinity."""
+    function, formula = GATES[name]
+    kind = oc.tensor([0.0], dtype=dtype).dtype.numpy
+    words = np.arange(256, dtype=np.uint8) if kind.itemsize == 1 else np.arange(0, 2**16, 37)
+    x = words.astype(f"u{kind.itemsize}").view(kind)
+    x = x[np.isfinite(x.astype(float))]
+    with oc.Session():
+        given = oc.placeholder("x", output=[len(x)], dtype=dtype, requires_grad=True)
+        result = function(given)
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.forward(result))
+        ctx[given] = x
+        step()
+        found = ctx[result].astype(float)
+    with np.errstate(over="ignore"):
+        exact = formula(x.astype(float))
+    eps, least = {
+        "float8_e4m3fn": (2.0**-3, 2.0**-9),
+        "float8_e5m2": (2.0**-2, 2.0**-16),
+        "float16": (2.0**-10, 2.0**-24),
+    }[dtype]
+    # a rounded gate has the factor x, and the gradient of silu is a difference of such terms
+    slack = {"silu": 20 * least, "gradient of silu": 8 * eps}.get(name, least)
+    np.testing.assert_allclose(found, exact, rtol=3 * eps, atol=slack)

@@ -41,7 +41,6 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     neg,
     not_equal,
     power_primitive,
-    recip,
     recip_sqrt,
     sat01,
     tanh,
@@ -55,8 +54,14 @@ _SELU_ALPHA = 1.6732632423543772
 _SELU_SCALE = 1.0507009873554805
 
 
+def _logistic(v1: Any) -> Any:
+    """Return `1 / (1 + exp(-v1))`. No exponential is above 1, so that none leaves a short range."""
+    small = exp(neg(abs(v1)))
+    return where(less(v1, 0.0), small, 1.0) / (1.0 + small)
+
+
 def _sigmoid(v: Any, v1: Any) -> None:
-    v[:] = recip(1.0 + exp(neg(v1)))
+    v[:] = _logistic(v1)
 
 
 def _sigmoid_gradient(g: Any, g1: Any, v: Any) -> None:
@@ -68,7 +73,7 @@ def _softplus(v: Any, v1: Any) -> None:
 
 
 def _softplus_gradient(g: Any, g1: Any, v1: Any) -> None:
-    g1 += g * recip(1.0 + exp(neg(v1)))
+    g1 += g * _logistic(v1)
 
 
 def _log_sigmoid(v: Any, v1: Any) -> None:
@@ -76,15 +81,15 @@ def _log_sigmoid(v: Any, v1: Any) -> None:
 
 
 def _log_sigmoid_gradient(g: Any, g1: Any, v1: Any) -> None:
-    g1 += g * recip(1.0 + exp(v1))
+    g1 += g * _logistic(neg(v1))
 
 
 def _silu(v: Any, v1: Any) -> None:
-    v[:] = v1 * recip(1.0 + exp(neg(v1)))
+    v[:] = v1 * _logistic(v1)
 
 
 def _silu_gradient(g: Any, g1: Any, v1: Any, gate_rhs1: Any) -> None:
-    gate_rhs1[:] = recip(1.0 + exp(neg(v1)))
+    gate_rhs1[:] = _logistic(v1)
     g1 += g * (gate_rhs1 * (1.0 + v1 * (1.0 - gate_rhs1)))
 
 
@@ -114,8 +119,8 @@ def _logaddexp(v: Any, v1: Any, v2: Any) -> None:
 
 
 def _logaddexp_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
-    g1 += g * recip(1.0 + exp(where(equal(v1, v2), 0.0, v2 - v1)))
-    g2 += g * recip(1.0 + exp(where(equal(v1, v2), 0.0, v1 - v2)))
+    g1 += g * _logistic(where(equal(v1, v2), 0.0, v1 - v2))
+    g2 += g * _logistic(where(equal(v1, v2), 0.0, v2 - v1))
 
 
 sigmoid = define_operation("sigmoid", forward=_sigmoid, gradient=_sigmoid_gradient)

@@ -476,7 +476,9 @@ def test_help_shows_the_meaning_the_operands_and_the_gradient_of_an_operation() 
         "Return the greater of `a` and `b`, cell by cell; NaN if either is.\n\nOperands "
     )
     assert "No gradient flows." in documentation(oc.trunc)
-    assert documentation(oc.sigmoid).startswith("Return `recip(1.0 + exp(-a))`, cell by cell.")
+    assert documentation(oc.sigmoid).startswith(
+        "Return `where(a < 0.0, exp(-abs(a)), 1.0) / (1.0 + exp(-abs(a)))`, cell by cell."
+    )
     assert documentation(oc.matmul).startswith("Return the sums of products over the input axes")
     assert documentation(oc.Operation).startswith("An operation on tensors.")
     assert "name" in inspect.signature(oc.Operation).parameters
