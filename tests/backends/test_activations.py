@@ -201,3 +201,20 @@ def test_gates_of_all_numbers_of_a_short_range_are_numbers(
     # a rounded gate has the factor x, and the gradient of silu is a difference of such terms
     slack = {"silu": 20 * least, "gradient of silu": 8 * eps}.get(name, least)
     np.testing.assert_allclose(found, exact, rtol=3 * eps, atol=slack)
+
+
+def test_a_format_without_infinities_has_their_tests_and_sums_of_exponentials(target: str) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", output=[4], dtype="float8_e4m3fn")
+        infinite, total = oc.isinf(x), oc.logsumexp(x)
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.forward(infinite) + oc.train.forward(total))
+        for cells, wanted in (([448, 32, 2, 0], 448), ([-2, 0.5, 1, 1], 2), ([-448] * 4, -448)):
+            ctx[x] = np.array(cells, float).astype(x.dtype.numpy)
+            step()
+            assert not ctx[infinite].astype(float).any()
+            assert ctx.item(total) == wanted
+        with oc.settings.overrides(allow_nan=True):
+            ctx[x] = np.array([np.nan, 1, 2, 3]).astype(x.dtype.numpy)
+            step()
+        assert not ctx[infinite].astype(float).any()

@@ -249,7 +249,9 @@ def isfinite(x: Operand) -> Any:
 
 def isinf(x: Operand) -> Any:
     """Return 1 where a cell is infinite, and 0 elsewhere."""
-    return isnan(x) if _holds_integers(x) else equal(abs(x), math.inf)
+    if isinstance(x, Tensor) and not x.dtype.has_infinities:
+        return less(x, x)
+    return equal(abs(x), math.inf)
 
 
 def _holds_integers(x: object) -> TypeGuard[Tensor]:

@@ -397,9 +397,11 @@ def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> A
     shifted, subtracted = _shifted(reduction, as_float(reduction.x))
     total = reduction(_sum, in_wide_range(pointwise.exp(shifted)))
     logarithm = in_format_of(shifted, pointwise.log(pointwise.maximum(total, 0.5)))
-    # one cell of each sum is 1 unless all cells are minus infinity
-    sum_is_empty = in_format_of(shifted, pointwise.equal(total, 0.0))
-    return pointwise.where(sum_is_empty, -math.inf, logarithm) + reduction(_greatest, subtracted)
+    if shifted.dtype.has_infinities:
+        # one cell of each sum is 1 unless all cells are minus infinity
+        sum_is_empty = in_format_of(shifted, pointwise.equal(total, 0.0))
+        logarithm = pointwise.where(sum_is_empty, -math.inf, logarithm)
+    return logarithm + reduction(_greatest, subtracted)
 
 
 def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
