@@ -12,7 +12,9 @@ from ocannl_core.ir.kernels.row_fusion import Member, RowFusion, nodes_written_b
 from ocannl_core.ir.kernels.transforms import (
     FoldStorage,
     FuseRows,
+    GroupTransform,
     Inline,
+    KernelSchedule,
     Schedule,
     StreamStores,
     schedule_text,
@@ -32,7 +34,9 @@ class FusedNests:
     nodes: NodeInfos
 
 
-def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos) -> FusedNests:
+def fuse_rows(
+    nests: Sequence[KernelNest], schedule: KernelSchedule, nodes: NodeInfos
+) -> FusedNests:
     """Fuse nests that run one after the other into loops over rows.
 
     Args:
@@ -48,7 +52,7 @@ def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos)
 
 
 def row_fusion_of(
-    nests: Sequence[KernelNest], schedule: Schedule
+    nests: Sequence[KernelNest], schedule: KernelSchedule
 ) -> tuple[RowFusion, tuple[Schedule, ...]]:
     """Return the fusion that a schedule states, and the schedules inside of rows.
 
@@ -70,9 +74,7 @@ def row_fusion_of(
         assert isinstance(rows, FuseRows)
         members.append(Member(nest, rows.axes))
         tail = schedule[start + 1 : end]
-        inner = tuple(
-            each for each in tail if not isinstance(each, FoldStorage | Inline | StreamStores)
-        )
+        inner = tuple(each for each in tail if not isinstance(each, GroupTransform))
         if not rows.is_along:
             schedules.append(inner)
         elif at == 0 or inner:

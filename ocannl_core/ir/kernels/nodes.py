@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, assert_never
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.product_status import ProductStatus
-from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.kernels.transforms import KernelSchedule, Schedule
 from ocannl_core.ir.loops.nodes import AxisKind, Block, CallExternal, For
 from ocannl_core.ir.loops.traverse import allocated_nodes, nodes_of, static_indices, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -49,7 +49,7 @@ class LaunchPart:
     """The thread blocks that run it; the blocks of one kernel follow each other."""
     threads: int
     """The threads of a block that run it."""
-    schedule: Schedule
+    schedule: KernelSchedule
     """Its schedule; empty for plain loops."""
 
 
@@ -120,7 +120,7 @@ class Kernel:
     arguments: tuple[TensorNode, ...]
     indices: tuple[StaticIndex, ...]
     title: str = ""
-    schedule: Schedule = ()
+    schedule: KernelSchedule = ()
     is_parallel: bool = False
     measured: TuningResult | None = None
     products: tuple[ProductStatus, ...] = field(default=(), compare=False)

@@ -116,10 +116,10 @@ class RowFusion:
         threads = self.threads if at == 0 else 0
         return transforms.FuseRows(self.members[at].rows, *options, at in self.along, threads)
 
-    def schedule(self, schedules: Sequence[transforms.Schedule]) -> transforms.Schedule:
+    def schedule(self, schedules: Sequence[transforms.Schedule]) -> transforms.KernelSchedule:
         """Return the fusion as a schedule, from the schedules of nests that run along no other."""
         pending = list(schedules)
-        schedule: list[transforms.Transform] = []
+        schedule: list[transforms.Transform | transforms.GroupTransform] = []
         for at in range(len(self.members)):
             schedule.append(self.rows_of(at))
             schedule += () if at in self.along else pending.pop(0)

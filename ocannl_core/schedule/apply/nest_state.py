@@ -14,11 +14,11 @@ need of each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 from functools import cached_property, reduce
-from typing import Any
+from typing import assert_never, get_args
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -187,8 +187,9 @@ def _order(state: NestState, order: transforms.Order) -> NestState:
 def _set_kind(state: NestState, given: SetKind) -> NestState:
     kind, axes = given.kind, given.axes
     if not (kind.on_blocks if state.is_on_blocks else kind.on_processors):
+        machine = "thread blocks" if state.is_on_blocks else "a processor"
         raise UsageError(
-            f"On {_machine(state)}, a schedule does not {kind.verb}.", found=schedule_text((given,))
+            f"On {machine}, a schedule does not {kind.verb}.", found=schedule_text((given,))
         )
     if state.is_on_blocks and kind is AxisKind.VECTOR:  # also a part of several leaves
         return replace(state, vectors=(*state.vectors, *axes))
@@ -284,26 +285,38 @@ def _accumulate(state: NestState, place: transforms.AccumulateAt) -> NestState:
     return replace(state, sum_loop=place.over, is_fused=place.fused, prefetches=place.prefetch)
 
 
-_TRANSFORMS: Mapping[type, Callable[[NestState, Any], NestState]] = {
-    transforms.Split: _split,
-    transforms.Order: _order,
-    SetKind: _set_kind,
-    transforms.TileMatrix: _tile,
-    transforms.Pack: _pack,
-    transforms.Pipeline: _pipeline,
-    transforms.Stage: _stage,
-    transforms.Ring: _ring,
-    transforms.Shuffle: _shuffle,
-    transforms.AccumulateAt: _accumulate,
-}
-"""The transforms, in the order in which they are applied."""
+def _apply(state: NestState, transform: transforms.Transform) -> NestState:
+    if isinstance(transform, _ON_BLOCKS) and not state.is_on_blocks:
+        raise UsageError(
+            "A schedule for a processor has no such transform.", found=schedule_text((transform,))
+        )
+    match transform:
+        case transforms.Split():
+            return _split(state, transform)
+        case transforms.Order():
+            return _order(state, transform)
+        case SetKind():
+            return _set_kind(state, transform)
+        case transforms.TileMatrix():
+            return _tile(state, transform)
+        case transforms.Shuffle():
+            return _shuffle(state, transform)
+        case transforms.Pack():
+            return _pack(state, transform)
+        case transforms.Pipeline():
+            return _pipeline(state, transform)
+        case transforms.Stage():
+            return _stage(state, transform)
+        case transforms.Ring():
+            return _ring(state, transform)
+        case transforms.AccumulateAt():
+            return _accumulate(state, transform)
+        case _:
+            assert_never(transform)
+
 
 _ON_BLOCKS = (transforms.Pipeline, transforms.Stage, transforms.Ring, transforms.Shuffle)
 """Transforms of schedules for thread blocks."""
-
-
-def _machine(state: NestState) -> str:
-    return "thread blocks" if state.is_on_blocks else "a processor"
 
 
 def apply_transforms(
@@ -322,19 +335,9 @@ def apply_transforms(
     tree = AxisTree({axis.name: axis for axis in nest.axes}, is_rounded=is_rounded)
     order = tree.natural_order
     first = NestState(nest, tree, order, dict.fromkeys(order, AxisKind.SERIAL))
-    positions = {kind: at for at, kind in enumerate(_TRANSFORMS)}
-
-    def apply(state: NestState, transform: transforms.Transform) -> NestState:
-        function = _TRANSFORMS.get(type(transform))
-        if function is None or (isinstance(transform, _ON_BLOCKS) and not state.is_on_blocks):
-            raise UsageError(
-                f"A schedule of one nest for {_machine(state)} has no such transform.",
-                found=schedule_text((transform,)),
-            )
-        return function(state, transform)
-
-    ordered = sorted(schedule, key=lambda each: positions.get(type(each), 0))
-    return _finish(reduce(apply, ordered, first))
+    kinds = get_args(transforms.Transform)
+    ordered = sorted(schedule, key=lambda each: kinds.index(type(each)))
+    return _finish(reduce(_apply, ordered, first))
 
 
 def _finish(state: NestState) -> NestState:

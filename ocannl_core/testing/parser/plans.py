@@ -18,7 +18,7 @@ from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestStep, RowGroup
 from ocannl_core.ir.kernels.nodes import HostCall, Plan, RepeatedSteps, kernel_of
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
-from ocannl_core.ir.kernels.transforms import FuseRows, parse_schedule
+from ocannl_core.ir.kernels.transforms import FuseRows, parse_kernel_schedule
 from ocannl_core.ir.loops.nodes import Binary, Block, CallExternal, LocalRead, SetLocal, Store
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.testing.parser.lines import SourceLine, leading
@@ -67,7 +67,7 @@ class _PlanParser(ProgramParser):
             case "kernel" | "parallel kernel":
                 stated, rest = leading(line.inside, "schedule ")
                 kernel = kernel_of(self.block(rest), title)
-                schedule = parse_schedule(stated[0].text) if stated else ()
+                schedule = parse_kernel_schedule(stated[0].text) if stated else ()
                 return replace(kernel, schedule=schedule, is_parallel=kind != "kernel")
             case "host":
                 match self.block(line.inside):
@@ -142,7 +142,7 @@ class _PlanParser(ProgramParser):
         for each in rest:
             kind, title = self.step_head(each)
             stated, lines = leading(each.inside, "rows ")
-            match parse_schedule(f"rows {stated[0].text}") if stated else ():
+            match parse_kernel_schedule(f"rows {stated[0].text}") if stated else ():
                 case (FuseRows() as own,) if kind.endswith("nest"):
                     rows.append(own)
                 case _:

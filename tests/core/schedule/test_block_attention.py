@@ -12,7 +12,7 @@ from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
-from ocannl_core.ir.kernels.transforms import FuseRows, Pack, parse_schedule
+from ocannl_core.ir.kernels.transforms import FuseRows, Pack, parse_kernel_schedule
 from ocannl_core.ir.loops.nodes import Allocate, Binary, Block, Expr, Fill, LoopProgram, Scope, Stmt
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
@@ -136,7 +136,7 @@ def test_attention_by_blocks_is_attention(queries: int) -> None:
 def test_any_block_of_queries_is_right() -> None:
     attention = Attention(queries=6)
     nests = [kernel_nest(Block((stmt,))) for stmt in attention.nests]
-    schedule = parse_schedule("rows i k j by 3; rows i k j; rows i k j; rows i k j")
+    schedule = parse_kernel_schedule("rows i k j by 3; rows i k j; rows i k j; rows i k j")
     draft = attention.draft
     known = [nest for nest in nests if nest is not None]
     result = fuse_rows(known, schedule, draft.nodes)

@@ -11,7 +11,7 @@ from ocannl_core.ir.indexing import VarIndex
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle, ProductStatus, ProductUnit
-from ocannl_core.ir.kernels.transforms import FuseRows, Schedule, WalkTiles
+from ocannl_core.ir.kernels.transforms import FuseRows, KernelSchedule, WalkTiles
 from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
@@ -89,7 +89,7 @@ class AttentionTile:
         """Return the expression of a factor that is in shared memory."""
         return factor if self.instruction is None else unwidened(factor)
 
-    def schedule(self, attention: FusedAttention) -> Schedule:
+    def schedule(self, attention: FusedAttention) -> KernelSchedule:
         """Return the schedule that the kernel of an attention states: its first nest's."""
         axes = tuple(axis.name for axis in (*attention.batch, attention.rows))
         rows = FuseRows(axes, self.block_rows, threads=prod(self.threads))
