@@ -24,12 +24,12 @@ from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.packing import Packer
 from ocannl_core.schedule.apply.shared_fill import ThreadCells, distribute_cyclically, least_rank
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
-from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES, PADDED_STRIDE_BYTES
-
-PADDING_CELLS = 4
-"""Cells between rows of a packed operand that threads write across: neighboring threads then write
-to different banks of shared memory, and vectors in a row stay aligned.
-"""
+from ocannl_core.schedule.machine_model import (
+    BANK_BYTES,
+    CACHE_LINE_BYTES,
+    PADDED_STRIDE_BYTES,
+    PADDING_CELLS,
+)
 
 
 class FilledBuffer(ABC):
@@ -128,7 +128,7 @@ class SharedBuffer(FilledBuffer):
         """
         if self.state.nest.reduction:
             return PADDING_CELLS
-        return max(1, 4 // self.operand.dtype.nbytes)
+        return max(1, BANK_BYTES // self.operand.dtype.nbytes)
 
     def _fill_order(self) -> list[str]:
         """Return the axes of the operand in the order of memory, the contiguous one last."""

@@ -20,9 +20,7 @@ from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.loops.loop_nests import guarded_by
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import walk
-
-BANKS = 32
-"""The words of shared memory that are accessed at the same time."""
+from ocannl_core.schedule.machine_model import BANKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,9 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import Region
 from ocannl_core.schedule.apply.nest_state import NestState
-from ocannl_core.schedule.apply.operand_buffers import PADDING_CELLS, SharedBuffer
+from ocannl_core.schedule.apply.operand_buffers import SharedBuffer
 from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules, is_wide_product
+from ocannl_core.schedule.machine_model import PADDING_CELLS
 
 
 class StageBuffer(SharedBuffer):

@@ -34,7 +34,6 @@ from ocannl_core.ir.loops.traverse import contains
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.schedule import machine_model as machine
-from ocannl_core.schedule.apply.operand_buffers import PADDING_CELLS
 from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 
@@ -262,7 +261,9 @@ def _forms(
         steps = strides(nest.axes, (factor,), nodes)
         is_across = steps[tile.terms] == 1 and steps[axis] != 1
         cells = tile.extents[0 if is_row else 1]
-        found.append(transforms.Stage(at, width, cells + (PADDING_CELLS if is_across else 0)))
+        found.append(
+            transforms.Stage(at, width, cells + (machine.PADDING_CELLS if is_across else 0))
+        )
     return tuple(found)
 
 

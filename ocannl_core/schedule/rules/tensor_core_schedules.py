@@ -43,7 +43,10 @@ from ocannl_core.schedule.machine_model import (
     BLOCK_TERMS,
     MAX_STAGES,
     MIN_BLOCK_TILE,
+    REGISTER_BYTES,
     RESIDENT_BLOCKS,
+    SHARED_ACCESS_BYTES,
+    SHARED_TURN_THREADS,
     STAGE_ROW_BYTES,
     WARP_BLOCKS,
     WARP_REGISTERS,
@@ -51,11 +54,6 @@ from ocannl_core.schedule.machine_model import (
 from ocannl_core.schedule.rules.block_tiles import copy_width, product_axes, split_tiles
 from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.unit_choice import find_unit
-
-TURN_ROWS = 8
-"""Rows of 16 bytes that shared memory loads in one turn."""
-ROW_BYTES = 16
-"""Bytes beside each other that one thread reads for a warp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +134,9 @@ class TensorCoreTile:
         """The registers of a thread that hold sums and operands."""
         (high, wide), parts = self.tiles, self.instruction.parts
         each = [
-            prod(digit.count for digit in fragment.places) * nbytes // 4
+            prod(digit.count for digit in fragment.places) * nbytes // REGISTER_BYTES
             for fragment, nbytes in (
-                (self.instruction.sums, 4),
+                (self.instruction.sums, self.instruction.sum_dtype.nbytes),
                 (self.instruction.left, self.instruction.dtype.nbytes),
                 (self.instruction.right, self.instruction.dtype.nbytes),
             )
@@ -224,16 +222,16 @@ def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
     Args:
         rows: The rows of a group, of which an instruction has those of one thread in each group.
     """
-    unit, own = ROW_BYTES // dtype.nbytes, rows // joined
+    unit, own = SHARED_ACCESS_BYTES // dtype.nbytes, rows // joined
 
     def turns(skip: int) -> int:
         places = [
-            (at // own * (rows * pitch + skip) + at % own * pitch) // unit % TURN_ROWS
-            for at in range(TURN_ROWS)
+            (at // own * (rows * pitch + skip) + at % own * pitch) // unit % SHARED_TURN_THREADS
+            for at in range(SHARED_TURN_THREADS)
         ]
         return max(places.count(each) for each in places)
 
-    return min(range(0, TURN_ROWS * unit, unit), key=lambda skip: (turns(skip), skip))
+    return min(range(0, SHARED_TURN_THREADS * unit, unit), key=lambda skip: (turns(skip), skip))
 
 
 def find_tensor_core_tile(
@@ -308,7 +306,7 @@ def pitch(fragment: Fragment, dtype: DType, cells: int, is_across: bool) -> int:
     Args:
         is_across: True if a row belongs to a term, False if it belongs to a cell.
     """
-    unit = ROW_BYTES // dtype.nbytes
+    unit = SHARED_ACCESS_BYTES // dtype.nbytes
     least = -(-cells // unit) * unit
     candidates = range(least, least + BANKS * BANK_BYTES // dtype.nbytes, unit)
     return min(candidates, key=lambda each: conflicts(fragment, dtype, each, is_across))
@@ -317,12 +315,14 @@ def pitch(fragment: Fragment, dtype: DType, cells: int, is_across: bool) -> int:
 def conflicts(fragment: Fragment, dtype: DType, pitch: int, is_across: bool) -> int:
     """Return the turns that the banks of shared memory take to load one register of a fragment.
 
-    Rows of 16 bytes are loaded together, those of eight threads in a turn, if they run along the
-    terms or cells are so narrow that registers hold two of them; single cells otherwise.
+    Rows are loaded by the widest accesses if they run along the terms, or cells are so narrow that
+    registers hold two of them; cell by cell otherwise.
     """
     nbytes = dtype.nbytes
-    if nbytes == 2 or not is_across:
-        turns = [[row * pitch * nbytes + at for row in range(8) for at in range(0, ROW_BYTES, 4)]]
+    if nbytes < REGISTER_BYTES or not is_across:
+        words = range(0, SHARED_ACCESS_BYTES, BANK_BYTES)
+        rows = range(SHARED_TURN_THREADS)
+        turns = [[row * pitch * nbytes + at for row in rows for at in words]]
     else:
         is_left = fragment.threads[0].rows > 0
         threads = prod(digit.count for digit in fragment.threads)

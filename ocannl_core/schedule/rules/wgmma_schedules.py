@@ -30,20 +30,16 @@ from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.matrix_units import AsynchronousProduct
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import (
+    COPY_BOX_BYTES,
     GROUP_BLOCKS,
+    MAX_COPY_BOX_AXES,
     MAX_STAGES,
     MIN_BLOCK_TILE,
     MIN_RING_STEPS,
+    RING_BYTES,
 )
 from ocannl_core.schedule.rules.block_tiles import product_axes, split_tiles
 from ocannl_core.schedule.rules.unit_choice import find_unit
-
-BOX_BYTES = 16
-"""The multiples of bytes at which a box, and each of its rows, may begin in memory."""
-MAX_BOX_AXES = 5
-"""Axes of an array of which a box is copied."""
-RING_SLACK = 2048
-"""Bytes of shared memory for barriers, and before the first stage for its alignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,7 @@ def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile 
     for groups, width in GROUP_BLOCKS:
         height = groups * product.sums.rows
         stage = (height + width) * product.row_bytes
-        stages = min(MAX_STAGES, (blocks.local_bytes - RING_SLACK) // stage, steps)
+        stages = min(MAX_STAGES, (blocks.local_bytes - RING_BYTES) // stage, steps)
         threads = (groups + 1) * product.threads
         if width not in product.columns or stages < 2 or threads > blocks.max_threads:
             continue
@@ -139,13 +135,13 @@ def _contiguous_axis(
     distances, offset = as_affine(row_major(load.indices, nodes[load.node].buffer_dims))
     found = {var: distance for distance, var in distances}
     axes: dict[IndexVar, LoopAxis] = {axis.var: axis for axis in nest.axes}
-    if not found.keys() <= axes.keys() or len(found) > MAX_BOX_AXES:
+    if not found.keys() <= axes.keys() or len(found) > MAX_COPY_BOX_AXES:
         return None
     offset += sum(distance * axes[var].start for var, distance in found.items())
     for inner, outer in ((terms, cells), (cells, terms)):
         if found.get(inner.var) != 1 or found.get(outer.var, 0) < inner.extent:
             continue
-        unit = BOX_BYTES // load.dtype.nbytes
+        unit = COPY_BOX_BYTES // load.dtype.nbytes
         others = [distance for var, distance in found.items() if var is not inner.var]
         if offset % unit == 0 and all(each > 0 and each % unit == 0 for each in others):
             return inner.name

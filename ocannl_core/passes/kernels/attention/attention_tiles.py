@@ -23,15 +23,6 @@ from ocannl_core.schedule.rules.block_tiles import fused
 from ocannl_core.schedule.rules.tensor_core_schedules import TensorCoreTile, find_tensor_core_tile
 from ocannl_core.schedule.rules.unit_choice import find_unit
 
-_ROWS, _COLUMNS = (8, 4, 2, 1), (4, 2, 1)
-"""The rows and columns of a thread, of which the rule chooses."""
-_TILE_ROWS, _TILE_COLUMNS = (2, 1), (8, 4, 2)
-"""The same in tiles of an instruction."""
-_VECTOR = 16
-"""The bytes that shared memory serves for a thread at once; rows in it are odd numbers of them
-apart, so that neighboring rows begin in different banks.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
@@ -121,7 +112,10 @@ def shared_arrays(attention: FusedAttention, tile: AttentionTile) -> SharedArray
         depth = step = machine.WALK_TERMS
         pitches = cells, columns + tile.threads[1]
     else:
-        depth, step = tile.instruction.terms, _VECTOR // tile.instruction.dtype.nbytes
+        depth, step = (
+            tile.instruction.terms,
+            machine.SHARED_ACCESS_BYTES // tile.instruction.dtype.nbytes,
+        )
         pitches = _apart(cells, step), _apart(columns, step)
     terms = tuple(-(-each.terms.extent // depth) * depth for each in attention.products)
     reused = _reused_factor(attention)
@@ -147,7 +141,9 @@ def _reused_factor(attention: FusedAttention) -> int | None:
 
 
 def _apart(cells: int, vector: int) -> int:
-    """Return the least odd number of vectors with so many cells, in cells."""
+    """Return the least odd number of vectors with so many cells, in cells: neighboring rows then
+    begin in different banks of shared memory.
+    """
     count = -(-cells // vector)
     return vector * (count + 1 - count % 2)
 
@@ -183,7 +179,7 @@ def choose_tile(
     batch = prod(axis.extent for axis in attention.batch)
     found: dict[AttentionTile, float] = {}
     for tile in tiles:
-        if shared_bytes(attention, tile) <= blocks.local_bytes // 2:
+        if shared_bytes(attention, tile) <= blocks.local_bytes // machine.RESIDENT_BLOCKS:
             count = -(-attention.rows.extent // tile.block_rows) * batch
             found[tile] = min(1.0, count / blocks.processors) / _operations(attention, tile)
     if not found:
@@ -213,7 +209,8 @@ def _number_tiles(
     """Yield the tiles whose threads multiply numbers, as far as their registers suffice."""
     blocks = target.thread_blocks
     assert blocks is not None
-    across = min(16 if blocks.subgroup >= 16 else 8, power_below(blocks.max_threads))
+    most, few = machine.ATTENTION_COLUMN_THREADS
+    across = min(most if blocks.subgroup >= most else few, power_below(blocks.max_threads))
     if blocks.has_shuffles:
         across = min(across, power_below(blocks.subgroup))
     if across < 2:
@@ -224,15 +221,17 @@ def _number_tiles(
     cells = -(-attention.head_axis.extent // across)
     lanes = _lanes(attention, nodes, blocks, cells)
     cells = -(-cells // lanes) * lanes
-    size = max(1, attention.products[0].result.dtype.nbytes // 4)
+    size = max(1, attention.products[0].result.dtype.nbytes // machine.REGISTER_BYTES)
     common = cells, lanes, blocks.vector_bytes, fused(product, target)
-    for rows in _ROWS:
-        for columns in _COLUMNS:
+    least = machine.ATTENTION_ROWS[-1], machine.ATTENTION_COLUMNS[-1]
+    for rows in machine.ATTENTION_ROWS:
+        for columns in machine.ATTENTION_COLUMNS:
             tile = AttentionTile((down, across), rows, down, columns, 1, *common)
-            operands = machine.WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
+            operands = machine.WALK_TERMS * (
+                rows + max(columns, min(cells, machine.ATTENTION_COLUMNS[0]))
+            )
             registers = _held_registers(attention, rows, columns, cells) + operands
-            is_filled = _is_filled(attention, tile, _ROWS[-1], _COLUMNS[-1])
-            if registers * size <= blocks.registers and is_filled:
+            if registers * size <= blocks.registers and _is_filled(attention, tile, *least):
                 yield tile
 
 
@@ -278,7 +277,7 @@ def _common_instruction(
 ) -> MatrixInstruction | None:
     found = {find_unit(MatrixInstruction, nest.required_reduction, target) for nest in products}
     instruction, *others = found
-    if others or isinstance(instruction, Obstacle) or not _has_rows_of_eight(instruction):
+    if others or isinstance(instruction, Obstacle) or not _has_neighbors_in_rows(instruction):
         return None
     factors = [attention.operand, attention.output.term]
     factors += [factor for each in attention.products for factor in (each.left, each.right)]
@@ -286,11 +285,16 @@ def _common_instruction(
     return instruction if are_staged else None
 
 
-def _has_rows_of_eight(instruction: MatrixInstruction) -> bool:
-    """Return True if the threads of a subgroup have the rows and columns of a attention's tile."""
+def _has_neighbors_in_rows(instruction: MatrixInstruction) -> bool:
+    """Return True if the threads of a subgroup have the rows and columns of an attention's tile:
+    neighboring threads have neighboring columns of a row.
+    """
     match instruction.sums.threads, instruction.sums.places:
-        case (Digit(8, rows=1), Digit(4, columns=2)), (Digit(_, rows=8), Digit(2, columns=1)):
-            return True
+        case (Digit(high, rows=1), Digit(columns=wide)), (
+            Digit(rows=step),
+            Digit(lanes, columns=1),
+        ):
+            return (step, wide) == (high, lanes)
         case _:
             return False
 
@@ -300,10 +304,11 @@ def _instruction_tiles(
 ) -> Iterator[AttentionTile]:
     """Yield the tiles of an instruction, as far as the registers of a thread suffice."""
     high = prod(each.count for each in instruction.sums.places if each.rows)
-    step, across, lanes = 8, 4, 2
+    step, across = (each.count for each in instruction.sums.threads)
+    lanes = instruction.sums.places[1].count
     cells = -(-attention.head_axis.extent // (across * lanes)) * lanes
-    for tiles in _TILE_ROWS:
-        for columns in _TILE_COLUMNS:
+    for tiles in machine.ATTENTION_TILES:
+        for columns in machine.ATTENTION_TILE_COLUMNS:
             warps = max(1, min(blocks.threads, machine.ATTENTION_THREADS) // (step * across))
             while warps > 1 and warps * step * high * tiles >= 2 * attention.rows.extent:
                 warps //= 2
@@ -324,15 +329,14 @@ def _instruction_tiles(
                 instruction,
             )
             registers = _held_registers(attention, rows, own, cells)
-            registers += instruction.parts * _FRAGMENT_REGISTERS
+            registers += instruction.parts * machine.ATTENTION_FRAGMENT_REGISTERS
             # few threads share the registers that others leave
-            room = min(blocks.registers * blocks.threads // prod(tile.threads), _MOST_REGISTERS)
-            is_filled = _is_filled(attention, tile, high, lanes * _TILE_COLUMNS[-1])
+            room = min(
+                blocks.registers * blocks.threads // prod(tile.threads),
+                machine.MAX_NUMBER_REGISTERS,
+            )
+            is_filled = _is_filled(
+                attention, tile, high, lanes * machine.ATTENTION_TILE_COLUMNS[-1]
+            )
             if registers <= room and is_filled:
                 yield tile
-
-
-_MOST_REGISTERS = 224
-"""Registers of a thread for numbers: devices have 255, of which addresses take some."""
-_FRAGMENT_REGISTERS = 24
-"""The registers for the factors of an instruction and for the next factors."""
