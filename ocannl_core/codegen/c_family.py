@@ -17,7 +17,7 @@ from typing import assert_never
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.files.digests import text_digest
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.base.powers_of_two import power_above
+from ocannl_core.base.rounding import power_above
 from ocannl_core.codegen.dialect import AddressSpace, DeviceLoops, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import remaining_vectorization
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS

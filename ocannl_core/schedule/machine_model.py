@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.numbers.primitives import PRIMITIVES, Cost, Op
 from ocannl_core.ir.target import Target
 
@@ -490,7 +491,7 @@ class MachineModel:
     @property
     def l2_negligible(self) -> int:
         """Bytes of a node below which its transfers to the second cache do not matter."""
-        return -(-self.l2_bytes // 32)
+        return ceil_div(self.l2_bytes, 32)
 
     @property
     def sequential_bytes(self) -> int:
@@ -512,4 +513,4 @@ class MachineModel:
     @property
     def streamed_bytes(self) -> int:
         """Bytes of a node from which on no cache holds it until a later kernel loads it."""
-        return -(-self.last_bytes // 2)
+        return ceil_div(self.last_bytes, 2)

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from functools import cache
 from typing import assert_never
 
-from ocannl_core.base.powers_of_two import power_above
+from ocannl_core.base.rounding import power_above
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorizedError

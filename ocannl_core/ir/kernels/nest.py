@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import (
@@ -96,6 +97,11 @@ class LoopAxis:
         terms, offset = as_affine(position)
         at = affine(terms, offset + self.start)
         return replace(self.bound, index=substitute(self.bound.index, {self.var: at}))
+
+
+def iterations(axes: Iterable[LoopAxis]) -> int:
+    """Return the number of iterations of nested loops."""
+    return prod([axis.extent for axis in axes])
 
 
 def with_letters(axes: Iterable[LoopAxis]) -> tuple[LoopAxis, ...]:

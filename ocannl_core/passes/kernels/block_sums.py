@@ -18,6 +18,7 @@ from collections import Counter
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, fresh_var, substitute, variables
 from ocannl_core.ir.kernels.nest_recognition import match_accumulation
 from ocannl_core.ir.kernels.nodes import Kernel
@@ -108,7 +109,7 @@ class _Blocks:
                 stmts.append(ir.SetLocal(target.local, total))
             else:
                 stmts.append(ir.Store(target.node, target.indices, total))
-        return ir.For(block, 0, -(-extent // size), ir.Block(tuple(stmts)))
+        return ir.For(block, 0, ceil_div(extent, size), ir.Block(tuple(stmts)))
 
 
 def _additions(loop: ir.For) -> dict[_Target, int]:

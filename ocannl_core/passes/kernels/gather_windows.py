@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import copysign, prod
+from math import copysign
 from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -33,6 +33,7 @@ from ocannl_core.ir.kernels.nest import (
     LoopAxis,
     Reduction,
     is_independent,
+    iterations,
     substitute_in_nest,
     with_letters,
 )
@@ -167,7 +168,7 @@ def _guarded(reduction: Reduction, condition: Expr, term: Expr) -> Expr:
 
 def _is_fast(nest: KernelNest, moved: frozenset[indexing.LoopVar]) -> bool:
     """Return True for few terms, or if a product has tiles along axes that windows do not move."""
-    if prod(axis.extent for axis in nest.axes) <= machine_model.MAX_GATHERED_STEPS:
+    if iterations(nest.axes) <= machine_model.MAX_GATHERED_STEPS:
         return True
     return all(
         any(
@@ -213,7 +214,7 @@ def unroll_shifts(plan: NestPlan) -> NestPlan:
 def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
     """Yield the nests of all positions, in order; none without shifting axes, or for too many."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
-    count = prod(axis.extent for axis in shifting)
+    count = iterations(shifting)
     if not shifting or count > machine_model.MAX_UNROLLED_SHIFTS:
         return
     if any(axis.bound is not None for axis in shifting):

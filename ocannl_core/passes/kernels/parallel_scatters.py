@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.powers_of_two import power_below
+from ocannl_core.base.rounding import ceil_div, power_below
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels.dependence import AccessSet, iterations_are_independent
 from ocannl_core.ir.kernels.nest_recognition import perfect_loops
@@ -75,7 +75,7 @@ def distribute_scatter_cyclically(
         return None
     if prod(loop.stop - loop.start for loop in serial) < MIN_CYCLIC_SCATTERS:
         return None
-    busy = -(-prod(loop.stop - loop.start for loop in independent) // blocks.threads)
+    busy = ceil_div(prod(loop.stop - loop.start for loop in independent), blocks.threads)
     bits, extent = 8 * dtype.nbytes, nodes[node].buffer_dims[scatter.axis]
     if dtype.kind is Kind.UNSIGNED and extent >= 1 << bits:
         return None  # every number of the format is a position

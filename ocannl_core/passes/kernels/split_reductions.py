@@ -14,12 +14,11 @@ order of additions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.powers_of_two import power_below
+from ocannl_core.base.rounding import ceil_div, power_below
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, iterations, with_letters
 from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement, replace_nests
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops.nodes import Load, LocalRead, Store
@@ -62,11 +61,11 @@ def split_nest(
     reduction = _divisible(nest)
     if reduction is None:
         return None
-    terms = prod(axis.extent for axis in nest.reduced)
-    cells = prod(axis.extent for axis in nest.output_axes)
+    terms = iterations(nest.reduced)
+    cells = iterations(nest.output_axes)
     parts = next((parts for parts in _PARTS if terms >= least_terms * parts), 0)
     if terms > machine.MAX_PART_TERMS * _PARTS[0]:  # fewer would lose the last digits of a long sum
-        parts = -(-terms // machine.MAX_PART_TERMS)
+        parts = ceil_div(terms, machine.MAX_PART_TERMS)
     elif not parts or cells * terms < least_work or cells >= _PARTS[0] * _block(nest, reduction):
         return None
     axis = _cut_axis(nest.reduced, parts)
@@ -78,8 +77,8 @@ def split_nest_on_blocks(nest: KernelNest) -> NestReplacement | None:
     reduction = _divisible(nest)
     if reduction is None:
         return None
-    terms = prod(axis.extent for axis in nest.reduced)
-    cells = prod(axis.extent for axis in nest.output_axes)
+    terms = iterations(nest.reduced)
+    cells = iterations(nest.output_axes)
     longest = max((axis.extent for axis in nest.reduced), default=0)
     # a block with several cells has enough work with fewer terms of each
     least = machine.MIN_GRID_TERMS // max(1, min(cells, machine.MIN_GRID_CELLS))
@@ -114,10 +113,10 @@ def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:
     axes = product_axes(nest)
     if axes is None or min(axes.row.extent, axes.column.extent) < machine.MIN_BLOCK_TILE:
         return 0
-    others = prod(axis.extent for axis in nest.output_axes if axis not in (axes.row, axes.column))
+    others = iterations(axis for axis in nest.output_axes if axis not in (axes.row, axes.column))
     return (
-        -(-axes.row.extent // machine.GRID_TILE)
-        * -(-axes.column.extent // machine.GRID_TILE)
+        ceil_div(axes.row.extent, machine.GRID_TILE)
+        * ceil_div(axes.column.extent, machine.GRID_TILE)
         * others
     )
 

@@ -14,11 +14,16 @@ an array of float32: numbers go there before, and come back after the last term.
 
 from __future__ import annotations
 
-from math import prod
-
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters, with_value
+from ocannl_core.ir.kernels.nest import (
+    KernelNest,
+    LoopAxis,
+    Reduction,
+    iterations,
+    with_letters,
+    with_value,
+)
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -81,7 +86,7 @@ def _needs_memory(nest: KernelNest, wide: KernelNest, *, in_pieces: bool) -> boo
         return True
     if not in_pieces:
         return False
-    terms = prod(axis.extent for axis in nest.reduced)
+    terms = iterations(nest.reduced)
     return nest.holds_partial_results and terms > _LONG_SUM and split_nest(wide) is None
 
 

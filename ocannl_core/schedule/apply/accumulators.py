@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from itertools import product
-from math import prod
 from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import KernelNest, Reduction
+from ocannl_core.ir.kernels.nest import KernelNest, Reduction, iterations
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
 from ocannl_core.ir.node import TensorNode
@@ -293,5 +292,5 @@ def has_long_epilogue(nest: KernelNest, tree: AxisTree, kinds: Mapping[str, ir.A
     """Return True if an epilogue is long, unrolled for all results of a register tile."""
     vectors = [name for name, kind in kinds.items() if kind is ir.AxisKind.VECTOR]
     lanes = {tree.axes[name[0]].var: tree.max_extent(name) for name in vectors}
-    terms = prod(axis.extent for axis in nest.reduced)
+    terms = iterations(nest.reduced)
     return terms >= MIN_OUTLINED_TERMS and epilogue_size(nest, lanes) >= MAX_UNROLLED_EPILOGUE

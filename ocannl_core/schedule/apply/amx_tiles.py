@@ -22,6 +22,7 @@ from itertools import product
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import round_up
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -88,7 +89,7 @@ class AmxTiling:
     def pad(self, region: Region) -> Region:
         """Return a region in which all tiles are whole."""
         extents = {
-            name: -(-extent // self._tile_extent(name)) * self._tile_extent(name)
+            name: round_up(extent, self._tile_extent(name))
             for name, extent in region.extents.items()
         }
         return replace(region, extents=extents)

@@ -13,6 +13,7 @@ from math import prod
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, affine, as_affine
 from ocannl_core.ir.kernels.nest import LoopAxis
 from ocannl_core.ir.kernels.transforms import Order, Split
@@ -283,21 +284,21 @@ class Region:
         split = self.tree.splits[name[:-1]]
         outer = self._possible_extents(split.axis)
         if name.endswith("0"):
-            return frozenset(-(-extent // split.size) for extent in outer)
+            return frozenset(ceil_div(extent, split.size) for extent in outer)
         return frozenset(block.size for extent in outer for block in _block_ranges(split, extent))
 
 
 def _equal_blocks(split: Split, extent: int) -> IterationRange:
     """Return the blocks of a split axis if all are equal; the last may reach beyond it."""
-    count = -(-extent // split.size)
-    size = -(-extent // max(count, 1)) if split.evenly else split.size
+    count = ceil_div(extent, split.size)
+    size = ceil_div(extent, max(count, 1)) if split.evenly else split.size
     return IterationRange(count, 0, size, 0)
 
 
 def _block_ranges(split: Split, extent: int) -> tuple[IterationRange, ...]:
     """Return the blocks of a split axis, grouped by their sizes."""
     if split.evenly and extent:
-        blocks = -(-extent // split.size)
+        blocks = ceil_div(extent, split.size)
         size, larger = divmod(extent, blocks)
         ranges = (
             IterationRange(larger, 0, size + 1, 0),

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, affine, as_affine
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
@@ -123,7 +124,7 @@ class PartialResults:
                 and count // (2 * merged) >= neighbors
             ):
                 merged *= 2
-            left = -(-count // merged)
+            left = ceil_div(count, merged)
             is_last = left == neighbors
 
             def join(

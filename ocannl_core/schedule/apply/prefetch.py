@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -91,7 +92,7 @@ def prefetching_loop(
     ((run,), (row,)) = ranges, rows
     most = max(1, min(run.count // machine_model.PREFETCH_MIN_TERMS, row.count))
     count = max(parts for parts in range(1, most + 1) if run.count % parts == 0)
-    size, rows_of_part = run.count // count, -(-row.count // count)
+    size, rows_of_part = run.count // count, ceil_div(row.count, count)
     part, term = (indexing.fresh_var(region.tree.hint(over)) for _ in range(2))
     loads, prefetches = epilogue_loads(nest), list[Prefetch]()
     for at in range(rows_of_part):
@@ -170,7 +171,7 @@ def _next_lines(
     if step != cells * prod(tree.axes[name].extent for name in axes):
         return
     width = machine_model.CACHE_LINE_BYTES // load.dtype.nbytes
-    lines = -(-step // (width * parts))
+    lines = ceil_div(step, width * parts)
     if lines > machine_model.MAX_PREFETCHED_LINES:
         return
     sub_axes = [indexing.SubAxis()] * (len(load.indices) - 1)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, affine, as_affine, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.loops.loop_nests import guarded_by
@@ -84,7 +85,7 @@ def distribute_cyclically(
         extent, terms = counts[name], terms_of[name]
         if covered[name] < extent:
             var = fresh_var("copy")
-            count = -(-extent // covered[name])
+            count = ceil_div(extent, covered[name])
             loops.append(For(var, 0, count, Block(), AxisKind.UNROLLED))
             terms.append((covered[name], var))
             reached = covered[name] * count

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -239,7 +240,7 @@ class StagedProducts(Accumulation):
                 stmts += self._copies(point, FixedIndex(first))
             if first < ahead - 1:
                 stmts.append(ir.Barrier(ahead - 1))
-        turn, turns = fresh_var(tree.hint(axis)), -(-count // stages)
+        turn, turns = fresh_var(tree.hint(axis)), ceil_div(count, stages)
         body: list[ir.Stmt] = []
         for stage in range(min(stages, count)):
             step = affine([(stages, turn)] if turns > 1 else [], stage)
@@ -259,7 +260,7 @@ class StagedProducts(Accumulation):
         step = affine([] if turn is None else [(stages, turn)], first)
         if first >= count:
             return ()
-        last = first + stages * (-(-count // stages) - 1)
+        last = first + stages * (ceil_div(count, stages) - 1)
         copies = self._copies(point, step)
         return copies if last < count else guarded(ir.LoopBound(step, count), copies)
 

@@ -21,6 +21,7 @@ of the instruction.
 
 from __future__ import annotations
 
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import loops_around
@@ -107,7 +108,7 @@ class RingProducts(Accumulation):
         first = ir.LoopBound(region.joint_number(state.block), 1)
         root = state.ring[0]
         names = (f"{root}0", state.ring)
-        steps = -(-tree.max_extent(root) // tree.max_extent(f"{root}11"))
+        steps = ceil_div(tree.max_extent(root), tree.max_extent(f"{root}11"))
         is_rounded = tree.count(names) > steps
 
         def stage(point: Region) -> tuple[ir.Stmt, ...]:

@@ -19,6 +19,7 @@ from itertools import product
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div, round_up
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -128,7 +129,7 @@ class _TileModel:
         """Return an estimate of the nest's cycles with tiles."""
         model, unit, costs = self._model, self._unit, self._unit.costs
         sizes = dict(zip((axes.row, axes.column, axes.term), unit.shape, strict=True))
-        tiles = prod(-(-extent // sizes.get(name, 1)) for name, extent in model.extents.items())
+        tiles = prod(ceil_div(extent, sizes.get(name, 1)) for name, extent in model.extents.items())
         total = costs.setup + costs.product * len(PART_PRODUCTS[unit.parts]) * tiles
         for operand, along in ((axes.row_operand, axes.term), (axes.column_operand, axes.column)):
             each = costs.copy + (0.0 if operand.is_contiguous(along) else costs.transpose)
@@ -152,13 +153,13 @@ class _TileModel:
         ):
             return 1
         extent, most = model.extents[axes.term], self._unit.costs.most_terms
-        return 1 if extent <= most * 3 // 2 else -(-extent // most)
+        return 1 if extent <= most * 3 // 2 else ceil_div(extent, most)
 
     def schedule(self, axes: _TileAxes) -> transforms.Schedule:
         model, extents, splitter = self._model, self._model.extents, _Splitter()
         first, second, unit = axes.row_operand, axes.column_operand, self._unit
         rows, columns, terms = (
-            _round_up(extents[name], size)
+            round_up(extents[name], size)
             for name, size in zip((axes.row, axes.column, axes.term), unit.shape, strict=True)
         )
         # a block with fewer tiles than two along one axis has more of them along the other one
@@ -167,7 +168,7 @@ class _TileModel:
             min(unit.accumulators // wide, rows // unit.rows),
             min(unit.accumulators // high, columns // unit.columns),
         )
-        size = _round_up(-(-extents[axes.term] // self._count_blocks(axes)), unit.terms)
+        size = round_up(ceil_div(extents[axes.term], self._count_blocks(axes)), unit.terms)
         term_block, term = splitter.split(axes.term, terms, size)
         steps, term = splitter.split(term, size, unit.terms)
         splits = [transforms.Split(term, 2)]
@@ -246,8 +247,3 @@ def _pack(
     loops = order if inside is None else order[order.index(inside) + 1 :]
     leaves = [leaf for leaf in loops[:-4] if leaf[0] in operand.axes]
     return transforms.Pack(operand.position, inside, (*leaves, *tile))
-
-
-def _round_up(extent: int, size: int) -> int:
-    """Round an extent up to whole tiles."""
-    return -(-extent // size) * size

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from math import prod
 from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.powers_of_two import power_above, power_below
+from ocannl_core.base.rounding import ceil_div, power_above, power_below
 from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, iterations
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import COMMON_UNITS, Obstacle, ProductUnit
 from ocannl_core.ir.kernels.transforms import (
@@ -144,7 +143,7 @@ def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) ->
     order = _coalesced_order(nest.axes, _accesses(nest.epilogue), nodes)
     distribution = _CyclicDistribution(blocks.threads)
     fast = order[0]
-    cells = prod(axis.extent for axis in nest.axes)
+    cells = iterations(nest.axes)
     if blocks.subgroup > 1 and cells >= TRANSPOSED_SIDE**2 * blocks.processors:
         transposition = _find_transposition(nest, nodes, blocks)
         if transposition is not None:
@@ -255,7 +254,7 @@ class _CyclicDistribution:
         thread so many, a block's width apart.
         """
         name = axis.name
-        threads = min(-(-axis.extent // lanes), self.threads)
+        threads = min(ceil_div(axis.extent, lanes), self.threads)
         if axis.extent > count * threads * lanes:
             self.splits.append(Split(name, count * threads * lanes))
             self.grid.insert(0, f"{name}0")
@@ -289,7 +288,7 @@ def _largest(accesses: list[Load | Store], nest: KernelNest) -> list[Load | Stor
 
     def reached(access: Load | Store) -> int:
         used = {var for index in access.indices for var in variables(index)}
-        return prod(axis.extent for axis in nest.axes if axis.var in used)
+        return iterations(axis for axis in nest.axes if axis.var in used)
 
     cells = [reached(each) for each in accesses]
     return [each for each, count in zip(accesses, cells, strict=True) if count == max(cells)]
@@ -324,7 +323,7 @@ def _schedule_reduction(
     accesses = _largest(_accesses((reduction.term,)), nest)
     reduced = _coalesced_order(nest.reduced, accesses, nodes)
     cells = _coalesced_order(nest.output_axes, [*accesses, *_accesses(nest.epilogue)], nodes)
-    terms = prod(axis.extent for axis in reduced)
+    terms = iterations(reduced)
     distribution = _CyclicDistribution(blocks.threads)
     # the threads that share a result read neighboring cells
     is_across = any(
@@ -336,7 +335,7 @@ def _schedule_reduction(
     if terms >= MIN_TREE_TERMS and not nest.rounds_often:
         most = power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
         # along the cells, as many as those leave idle
-        count = prod(axis.extent for axis in cells)
+        count = iterations(cells)
         if count == 1 and 2 * most == blocks.threads:
             most = blocks.threads  # as many as other kernels, to share a launch with these
         width = max(
@@ -424,7 +423,7 @@ def row_schedule(
     order = _coalesced_order(cells or wide, accesses, nodes)
     if cells and len(cells) < len(wide) and order[0].extent < threads // 2:
         order = _coalesced_order(wide, accesses, nodes)
-    terms = prod(axis.extent for axis in nest.reduced)
+    terms = iterations(nest.reduced)
     keeps_order = nest.rounds_often or terms < MIN_TREE_TERMS
     if not order or (keeps_order and order[0].is_reduced):
         return ()  # one thread

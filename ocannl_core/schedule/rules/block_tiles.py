@@ -23,9 +23,10 @@ from collections.abc import Mapping, Sequence
 from math import gcd, prod
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import as_affine, row_major
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, iterations
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -61,7 +62,7 @@ class ProductAxes:
         """Return True if tiles keep all processors busy and none is much too large."""
         height, width = cells
         rows, columns = self.row.extent, self.column.extent
-        count = -(-rows // height) * -(-columns // width) * self.batch
+        count = ceil_div(rows, height) * ceil_div(columns, width) * self.batch
         return height <= 2 * rows and width <= 2 * columns and count >= processors
 
     def supertile(
@@ -99,7 +100,7 @@ def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxe
     row, column, term = (
         max(axes, key=lambda axis: (axis.extent, axis.name)) for axes in (rows, columns, terms)
     )
-    batch = prod(axis.extent for axis in nest.output_axes if axis not in (row, column))
+    batch = iterations(axis for axis in nest.output_axes if axis not in (row, column))
     steps: Mapping[str, int] = {}
     if nodes is not None:
         steps = strides(nest.axes, nest.epilogue, nodes)
@@ -142,7 +143,7 @@ def fused(nest: KernelNest, target: Target) -> bool:
     reduction = nest.reduction
     return (
         target.has_fma
-        and prod(axis.extent for axis in nest.axes) >= machine.MIN_FUSED_STEPS
+        and iterations(nest.axes) >= machine.MIN_FUSED_STEPS
         and reduction is not None
         and reduction.op is BinaryOp.ADD
         and reduction.dtype.is_float
@@ -197,7 +198,7 @@ def _find_tile(
         stage_bytes = own_depth * sum(each.pitch for each in forms) * nbytes
         fitting = blocks.local_bytes // stage_bytes
         most = min(fitting, max(2, fitting // machine.RESIDENT_BLOCKS), machine.MAX_STAGES)
-        stages = min(most, -(-term.extent // own_depth))
+        stages = min(most, ceil_div(term.extent, own_depth))
         if stages < 2:
             own_depth, stages, forms = tile.depth, 1, ()
     supertile = axes.supertile(tile.extents, nbytes, machine.RESIDENT_BLOCKS, target)
@@ -225,7 +226,7 @@ def _side(
         nbytes = (height + width + 2) * depth * cell_bytes
         if 2 * side * side > blocks.registers or nbytes > blocks.local_bytes:
             continue
-        tiles = -(-row.extent // height) * -(-column.extent // width) * others
+        tiles = ceil_div(row.extent, height) * ceil_div(column.extent, width) * others
         fits = height <= 2 * row.extent and width <= 2 * column.extent
         if fits or side == min(machine.TILE_RATES):
             # so many processors work, each at the rate of its tile

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import as_affine, row_major
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -292,7 +293,7 @@ class ReductionModel:
         return total
 
     def _vector_count(self, vector_axis: str) -> int:
-        return -(-self.extents[vector_axis] // self.lanes)
+        return ceil_div(self.extents[vector_axis], self.lanes)
 
     def _max_tile_vectors(self, vector_axis: str) -> int:
         """Return the most vectors of a register tile along the vector axis: where no block of the
@@ -347,14 +348,14 @@ def splits_evenly(rows: int, height: int, vectors: int) -> bool:
     """
     rest = rows % height
     is_short = rest * vectors < machine_model.ACCUMULATOR_CHAINS
-    return rest > 0 and (is_short or rows % -(-rows // height) == 0)
+    return rest > 0 and (is_short or rows % ceil_div(rows, height) == 0)
 
 
 def tile_height(rows: int, max_height: int, vectors: int) -> int:
     """Return the rows of a register tile, given their maximum."""
     max_height = min(rows, max_height)
     return (
-        -(-rows // -(-rows // max_height))
+        ceil_div(rows, ceil_div(rows, max_height))
         if splits_evenly(rows, max_height, vectors)
         else max_height
     )
@@ -364,7 +365,7 @@ def _tile_heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int]
     """Return the heights of the tiles that rows are split into, and the number of each."""
     if not splits_evenly(rows, height, vectors):
         return (height, rows // height), (rows % height, int(rows % height > 0))
-    blocks = -(-rows // height)
+    blocks = ceil_div(rows, height)
     low, larger = divmod(rows, blocks)
     return (low + 1, larger), (low, blocks - larger)
 

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div, round_up
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -124,7 +125,7 @@ class TensorCoreTile:
         forms = [(self.form(each), each) for each in self.operands]
         return sum(
             self.extent(each.axes[0])
-            * (form.pitch + -(-form.skip // max(form.rows, 1)))
+            * (form.pitch + ceil_div(form.skip, max(form.rows, 1)))
             * each.dtype.nbytes
             for form, each in forms
         )
@@ -177,7 +178,7 @@ def candidate_tiles(
         is_small = one.registers + WARP_REGISTERS <= blocks.registers
         if most < 2 or not is_small or one.threads > blocks.max_threads:
             continue
-        stages = max(2, min(most, -(-term.extent // depth)))
+        stages = max(2, min(most, ceil_div(term.extent, depth)))
         yield replace(one, stages=stages)
 
 
@@ -307,7 +308,7 @@ def pitch(fragment: Fragment, dtype: DType, cells: int, is_across: bool) -> int:
         is_across: True if a row belongs to a term, False if it belongs to a cell.
     """
     unit = SHARED_ACCESS_BYTES // dtype.nbytes
-    least = -(-cells // unit) * unit
+    least = round_up(cells, unit)
     candidates = range(least, least + BANKS * BANK_BYTES // dtype.nbytes, unit)
     return min(candidates, key=lambda each: conflicts(fragment, dtype, each, is_across))
 

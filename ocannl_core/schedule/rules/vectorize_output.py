@@ -7,6 +7,7 @@ from math import gcd, prod
 from operator import itemgetter
 
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
     Order,
@@ -73,7 +74,7 @@ class _OutputVectorizer:
         self._vector_axis = vector_axis
         width = min(model.lanes, model.extents[vector_axis])
         self._block_size = min(width * tile.vectors, model.extents[vector_axis])
-        self._block_count = -(-model.extents[vector_axis] // self._block_size)
+        self._block_count = ceil_div(model.extents[vector_axis], self._block_size)
         splits: list[Transform] = []
         self._reduced = model.ordered_reductions(vector_axis)
         self._outer_reductions = self._choose_outer_reductions()
@@ -227,7 +228,7 @@ class _OutputVectorizer:
             () if self._is_reduction_outermost else tuple(model.extents[name] for name in outer)
         )
         if self._has_outer_vector_loop():
-            outside = (-(-self._block_count // self._vector_blocks),)
+            outside = (ceil_div(self._block_count, self._vector_blocks),)
         max_shares = self._max_shares(tile)
         # the loops right inside of the outermost ones are dealt out, too
         is_even = not is_unbalanced(prod(outside[:2]), model.machine.threads)
@@ -242,7 +243,7 @@ class _OutputVectorizer:
         fitting = fitting or [max(max_shares.items(), key=itemgetter(1))]
         # equal shares need no code for a remainder
         name, count = min(fitting, key=lambda each: model.extents[each[0]] % each[1] > 0)
-        size = -(-model.extents[name] // count)
+        size = ceil_div(model.extents[name], count)
         splits.append(Split(name, size, evenly=True))
         return ThreadedAxis(name, size)
 
@@ -318,7 +319,7 @@ class _OutputVectorizer:
         blocks = blocks or self._count_reduction_blocks(extent, steps)
         if blocks == 1:
             return None
-        size = -(-extent // blocks)
+        size = ceil_div(extent, blocks)
         if model.dot_product is not None and not rest:
             size += -size % model.dot_product.terms
         block = split_axis(splits, model, name, size, evenly=False)
@@ -341,7 +342,7 @@ class _OutputVectorizer:
         nbytes = model.extents[vector_axis] * max(each.nbytes for each in vectors)
         if not is_read_once or nbytes > model.machine.l1_bytes:
             return None
-        return -(-model.extents[name] // MEMORY_STREAMS)
+        return ceil_div(model.extents[name], MEMORY_STREAMS)
 
     def _max_cached_steps(self) -> int:
         """Return the steps of a reduction over which the vectors of a block stay in the cache.
@@ -368,7 +369,7 @@ class _OutputVectorizer:
         limit = self._max_cached_steps()
         if extent * steps <= limit * 3 // 2:
             return 1
-        return min(extent, _balance_blocks(extent, -(-extent * steps // limit)))
+        return min(extent, _balance_blocks(extent, ceil_div(extent * steps, limit)))
 
     def _choose_vector_blocks(self) -> int:
         """Return the number of blocks of the vector axis that run inside of a block of rows.
@@ -389,8 +390,8 @@ class _OutputVectorizer:
         limit = model.machine.sequential_bytes // nbytes
         if limit < 2:
             return 1
-        fewest = -(-self._block_count // limit)
-        return -(-self._block_count // _balance_blocks(self._block_count, fewest))
+        fewest = ceil_div(self._block_count, limit)
+        return ceil_div(self._block_count, _balance_blocks(self._block_count, fewest))
 
     def _split_chains(self, splits: list[Transform], tile: RegisterTile) -> str | None:
         """Split off a loop over several accumulators of one result, if a register tile would stall

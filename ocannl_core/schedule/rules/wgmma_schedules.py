@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import IndexVar, as_affine, row_major
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
@@ -99,7 +100,7 @@ def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile 
         _contiguous_axis(nest, reduction.factors[position], nodes, own, term)
         for position, own in ((at, row), (1 - at, column))
     ]
-    steps = -(-term.extent // product.depth)
+    steps = ceil_div(term.extent, product.depth)
     first, second = found
     is_small = min(row.extent, column.extent) < MIN_BLOCK_TILE or steps < MIN_RING_STEPS
     if is_small:

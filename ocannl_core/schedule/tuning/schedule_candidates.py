@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
@@ -149,7 +150,7 @@ def _vary_tiles(
 ) -> Iterator[TilingParameters]:
     """Yield register tiles: the largest of each width, smaller ones, and divisors of the rows."""
     rows = model.iterations(model.tile_row_axes(vector_axis))
-    width = -(-model.extents[vector_axis] // model.lanes)
+    width = ceil_div(model.extents[vector_axis], model.lanes)
     for vectors in range(1, min(_MAX_VECTORS, width) + 1):
         max_rows = min(rows, max(1, (model.machine.registers - vectors - 1) // vectors))
         counts = {max_rows, max_rows - 1, max_rows - 2, max_rows * 3 // 4, max_rows // 2}

@@ -22,6 +22,7 @@ whose walks are longest come first in the grid.
 
 from __future__ import annotations
 
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -64,7 +65,7 @@ def emit_attention(
     digits, row, column = _threads(tile)
     batch = [(axis, fresh_var(axis.var.hint)) for axis in attention.batch]
     tile_of_rows = fresh_var(attention.rows.var.hint)
-    count = -(-attention.rows.extent // tile.block_rows)
+    count = ceil_div(attention.rows.extent, tile.block_rows)
     mask = causal_mask(attention)
     # the blocks with the longest walks first, so that short ones fill the processors at the end
     is_reversed = mask is not None and not mask.is_falling
@@ -153,7 +154,7 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
         for each, terms in zip(attention.products, shared.terms, strict=True)
     ]
     walk_var = fresh_var(attention.columns.var.hint)
-    count = -(-attention.columns.extent // tile.block_columns)
+    count = ceil_div(attention.columns.extent, tile.block_columns)
     is_falling = mask is not None and mask.is_falling
     first = _tile(tile.block_columns, walk_var, count, is_reversed=is_falling)
     ends = attention.columns.bound

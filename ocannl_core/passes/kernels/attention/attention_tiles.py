@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.powers_of_two import power_below
+from ocannl_core.base.rounding import ceil_div, power_below, round_up
 from ocannl_core.ir.indexing import VarIndex
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import KernelNest, iterations
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle, ProductStatus, ProductUnit
 from ocannl_core.ir.kernels.transforms import FuseRows, KernelSchedule, WalkTiles
@@ -117,7 +117,7 @@ def shared_arrays(attention: FusedAttention, tile: AttentionTile) -> SharedArray
             machine.SHARED_ACCESS_BYTES // tile.instruction.dtype.nbytes,
         )
         pitches = _apart(cells, step), _apart(columns, step)
-    terms = tuple(-(-each.terms.extent // depth) * depth for each in attention.products)
+    terms = tuple(round_up(each.terms.extent, depth) for each in attention.products)
     reused = _reused_factor(attention)
     products = list(zip(attention.products, terms, strict=True))
     factors = [("rows", each.left, (rows, _apart(own, step))) for each, own in products]
@@ -144,7 +144,7 @@ def _apart(cells: int, vector: int) -> int:
     """Return the least odd number of vectors with so many cells, in cells: neighboring rows then
     begin in different banks of shared memory.
     """
-    count = -(-cells // vector)
+    count = ceil_div(cells, vector)
     return vector * (count + 1 - count % 2)
 
 
@@ -176,16 +176,16 @@ def choose_tile(
         if on_tiles and instruction is not None
         else _number_tiles(attention, products[0], nodes, target)
     )
-    batch = prod(axis.extent for axis in attention.batch)
+    batch = iterations(attention.batch)
     found: dict[AttentionTile, float] = {}
     for tile in tiles:
         if shared_bytes(attention, tile) <= blocks.local_bytes // machine.RESIDENT_BLOCKS:
-            count = -(-attention.rows.extent // tile.block_rows) * batch
+            count = ceil_div(attention.rows.extent, tile.block_rows) * batch
             found[tile] = min(1.0, count / blocks.processors) / _operations(attention, tile)
     if not found:
         return None
     tile = max(found, key=lambda each: found[each])
-    count = -(-attention.rows.extent // tile.block_rows) * batch
+    count = ceil_div(attention.rows.extent, tile.block_rows) * batch
     is_idle = machine.MAX_IDLE_WALK * count < blocks.processors
     if is_idle and attention.columns.extent > machine.MAX_IDLE_WALK * tile.block_columns:
         return None
@@ -218,9 +218,9 @@ def _number_tiles(
     down = max(1, power_below(min(blocks.threads, machine.ATTENTION_THREADS)) // across)
     while down > 1 and down >= 2 * attention.rows.extent:
         down //= 2
-    cells = -(-attention.head_axis.extent // across)
+    cells = ceil_div(attention.head_axis.extent, across)
     lanes = _lanes(attention, nodes, blocks, cells)
-    cells = -(-cells // lanes) * lanes
+    cells = round_up(cells, lanes)
     size = max(1, attention.products[0].result.dtype.nbytes // machine.REGISTER_BYTES)
     common = cells, lanes, blocks.vector_bytes, fused(product, target)
     least = machine.ATTENTION_ROWS[-1], machine.ATTENTION_COLUMNS[-1]
@@ -306,7 +306,7 @@ def _instruction_tiles(
     high = prod(each.count for each in instruction.sums.places if each.rows)
     step, across = (each.count for each in instruction.sums.threads)
     lanes = instruction.sums.places[1].count
-    cells = -(-attention.head_axis.extent // (across * lanes)) * lanes
+    cells = ceil_div(attention.head_axis.extent, across * lanes) * lanes
     for tiles in machine.ATTENTION_TILES:
         for columns in machine.ATTENTION_TILE_COLUMNS:
             warps = max(1, min(blocks.threads, machine.ATTENTION_THREADS) // (step * across))

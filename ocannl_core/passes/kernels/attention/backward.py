@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import field
-from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, substitute
-from ocannl_core.ir.kernels.nest import KernelNest, with_letters, with_value
+from ocannl_core.ir.kernels.nest import KernelNest, iterations, with_letters, with_value
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, mentioned, nest_of, written
 from ocannl_core.ir.loops.conversions import as_format, unconverted
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Store, Unary
@@ -109,7 +108,7 @@ class BackwardSteps:
 
 
 def _size(nest: KernelNest) -> int:
-    return prod(axis.extent for axis in nest.axes)
+    return iterations(nest.axes)
 
 
 def find_backward(found: TracedAttention, matrices: Collection[TensorNode]) -> BackwardSteps | None:

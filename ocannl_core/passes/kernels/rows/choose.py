@@ -15,7 +15,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, variables
 from ocannl_core.ir.kernels import nest_plan
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, iterations
 from ocannl_core.ir.kernels.row_fusion import (
     Member,
     RowFusion,
@@ -156,7 +156,7 @@ class _Chooser:
             if _is_narrow(members[-1], blocks):
                 break
             nests = [member.nest for member in members]
-            rows = prod(axis.extent for axis in members[0].axes)
+            rows = iterations(members[0].axes)
             if len(members) > 1 and any(nest.reduced for nest in nests):
                 foldable = self._fitting(candidate, rows, blocks.local_bytes // 2)
                 shared = sum(self._nbytes[node] // rows for node in foldable)
@@ -302,7 +302,7 @@ class _Chooser:
             counts = [axis.extent for axis in axes]
             counts[-1] //= size
             sums = [member for member in members if member.reduces_rows]
-            cells = [prod(axis.extent for axis in member.nest.output_axes) for member in sums]
+            cells = [iterations(member.nest.output_axes) for member in sums]
             if any(count * 8 > machine.l1_working_set for count in cells):
                 return None
             groups = _largest_divisor(counts[0], machine_model.PARTIAL_SUMS) if sums else 1
@@ -336,7 +336,7 @@ class _Chooser:
         """Return the nodes that no other kernel accesses, with at most so many bytes a row."""
         members = candidate.members
         end = candidate.start + len(members)
-        rows = prod(axis.extent for axis in members[0].axes) // size
+        rows = iterations(members[0].axes) // size
         return tuple(
             node
             for node in nodes_written_by_rows(members)
@@ -376,7 +376,7 @@ def _are_complete(members: Sequence[Member], size: int) -> bool:
         [axis.is_reduced for axis in each.axes].index(True) < len(each.axes) - 1 for each in sums
     ):
         return False
-    batch = prod(axis.extent for axis in members[0].axes[:-1])
+    batch = iterations(members[0].axes[:-1])
     return not sums or size == members[0].axes[-1].extent or batch >= _MIN_BATCH
 
 

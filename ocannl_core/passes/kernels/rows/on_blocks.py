@@ -11,12 +11,11 @@ Folded nodes are in the memory that the threads of a block share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.powers_of_two import power_above
+from ocannl_core.base.rounding import ceil_div, power_above
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
+from ocannl_core.ir.kernels.nest import KernelNest, iterations, nodes_read
 from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -57,7 +56,7 @@ def row_threads(
 
     def length(nest: KernelNest) -> int:
         lanes = max((vector_lanes(nest, axis, nodes, blocks) for axis in nest.axes), default=1)
-        return -(-prod(axis.extent for axis in nest.axes) // (rows * lanes))
+        return ceil_div(iterations(nest.axes), rows * lanes)
 
     longest = max(map(length, nests))
     wanted = power_above(longest)

@@ -16,11 +16,16 @@ is stored and loaded. All operations stay the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, nodes_read, substitute_in_nest, with_nodes
+from ocannl_core.ir.kernels.nest import (
+    KernelNest,
+    iterations,
+    nodes_read,
+    substitute_in_nest,
+    with_nodes,
+)
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -247,7 +252,7 @@ def _pays(
     plan: NestPlan, nests: Sequence[KernelNest], nodes: frozenset[TensorNode], readers: list[int]
 ) -> bool:
     """Return True if nests take no longer than loads and stores of the nodes that readers load."""
-    products = sum(prod(axis.extent for axis in each.axes) for each in nests if each.reduction)
+    products = sum(iterations(each.axes) for each in nests if each.reduction)
     loaded = [node for at in readers for node in nodes & mentioned(plan.steps[at])]
     traffic = sum(plan.nodes[node].nbytes for node in (*loaded, *set(loaded)))
     return is_faster_to_recompute(products, traffic, VECTOR_PRODUCTS_PER_BYTE)
