@@ -61,6 +61,41 @@ AXIS_LETTERS = "ijkmnpqrstuvw"
 """Names of the axes of a nest, outermost first."""
 
 
+def root_of(part: str) -> str:
+    """Return the axis of which a name denotes a part."""
+    return part[0]
+
+
+def outer_of(part: str) -> str:
+    """Return the name of the loop over the blocks of a part that is split."""
+    return f"{part}0"
+
+
+def inner_of(part: str) -> str:
+    """Return the name of the inside of a block of a part that is split."""
+    return f"{part}1"
+
+
+def parent_of(part: str) -> str:
+    """Return the part that was split into this one and another one."""
+    return part[:-1]
+
+
+def is_outer(part: str) -> bool:
+    """Return True for a loop over blocks."""
+    return part.endswith("0")
+
+
+def is_inner(part: str) -> bool:
+    """Return True for the inside of a block."""
+    return part.endswith("1")
+
+
+def has_neighbors(part: str) -> bool:
+    """Return True if the iterations of a part are neighbors along its axis: no block is between."""
+    return "0" not in part
+
+
 class Notated:
     """A transform that states its notation."""
 
@@ -86,6 +121,26 @@ class Split(Notated, notation="split {axis} {size}{evenly: evenly}"):
     axis: str
     size: int
     evenly: bool = False
+
+
+class Splits(list[Split]):
+    """The splits of a schedule, while a rule makes them."""
+
+    def cut(self, part: str, *sizes: int, evenly: bool = False) -> tuple[str, ...]:
+        """Split a part of an axis into blocks, these into smaller ones, and so on.
+
+        Args:
+            sizes: The iterations of a block, the largest first.
+
+        Returns:
+            The loops over blocks, outermost first, and the inside of the smallest ones.
+        """
+        outer: list[str] = []
+        for size in sizes:
+            self.append(Split(part, size, evenly))
+            outer.append(outer_of(part))
+            part = inner_of(part)
+        return (*outer, part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest, Reduction, iterations
+from ocannl_core.ir.kernels.transforms import root_of
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
 from ocannl_core.ir.node import TensorNode
@@ -291,6 +292,6 @@ def has_expensive_epilogue(nest: KernelNest) -> bool:
 def has_long_epilogue(nest: KernelNest, tree: AxisTree, kinds: Mapping[str, ir.AxisKind]) -> bool:
     """Return True if an epilogue is long, unrolled for all results of a register tile."""
     vectors = [name for name, kind in kinds.items() if kind is ir.AxisKind.VECTOR]
-    lanes = {tree.axes[name[0]].var: tree.max_extent(name) for name in vectors}
+    lanes = {tree.axes[root_of(name)].var: tree.max_extent(name) for name in vectors}
     terms = iterations(nest.reduced)
     return terms >= MIN_OUTLINED_TERMS and epilogue_size(nest, lanes) >= MAX_UNROLLED_EPILOGUE

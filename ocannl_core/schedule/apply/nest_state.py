@@ -25,7 +25,15 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.transforms import Schedule, SetKind, schedule_text
+from ocannl_core.ir.kernels.transforms import (
+    Schedule,
+    SetKind,
+    has_neighbors,
+    inner_of,
+    outer_of,
+    root_of,
+    schedule_text,
+)
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.nodes import AxisKind, Resource
 from ocannl_core.ir.loops.traverse import substitute_in_stmt
@@ -176,7 +184,8 @@ class NestState:
 
 def _split(state: NestState, split: transforms.Split) -> NestState:
     tree, at = state.tree.split(split), state.order.index(split.axis)
-    order = (*state.order[:at], f"{split.axis}0", f"{split.axis}1", *state.order[at + 1 :])
+    parts = outer_of(split.axis), inner_of(split.axis)
+    order = (*state.order[:at], *parts, *state.order[at + 1 :])
     return replace(state, tree=tree, order=order, kinds=dict.fromkeys(order, AxisKind.SERIAL))
 
 
@@ -349,7 +358,7 @@ def _finish(state: NestState) -> NestState:
     if reduction is None:
         return state
     order, tree = state.order, state.tree
-    shifts = [at for at, name in enumerate(order) if tree.axes[name[0]].is_shifting]
+    shifts = [at for at, name in enumerate(order) if tree.axes[root_of(name)].is_shifting]
     least = max(shifts, default=-1) + 1
     if not state.sum_loop:
         # without reduced axes, accumulators are allocated inside of all loops
@@ -432,4 +441,4 @@ def _finish_on_blocks(state: NestState) -> NestState:
 def _is_vector(state: NestState, name: str) -> bool:
     """Return True if a part of an axis has neighboring iterations, all in one thread."""
     is_part = name in state.tree.splits or name in state.serial
-    return is_part and "0" not in name and set(state.tree.leaves(name)) <= set(state.serial)
+    return is_part and has_neighbors(name) and set(state.tree.leaves(name)) <= set(state.serial)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine
-from ocannl_core.ir.kernels.transforms import Pack
+from ocannl_core.ir.kernels.transforms import Pack, root_of
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.loop_nests import condition, conjunction, guarded_by
@@ -133,7 +133,9 @@ class SharedBuffer(FilledBuffer):
     def _fill_order(self) -> list[str]:
         """Return the axes of the operand in the order of memory, the contiguous one last."""
         axes = self.tree.axes
-        return sorted(self.pack.axes, key=lambda name: least_rank(self.operand, axes[name[0]].var))
+        return sorted(
+            self.pack.axes, key=lambda name: least_rank(self.operand, axes[root_of(name)].var)
+        )
 
     def cell(self, region: Region) -> ir.Expr:
         return ir.Load(self.node, tuple(map(region.position, self.pack.axes)), self._dtype)

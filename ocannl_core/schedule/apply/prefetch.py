@@ -15,6 +15,7 @@ from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import inner_of, is_outer, parent_of, root_of
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
 from ocannl_core.ir.loops.traverse import free_variables, substitute_in_stmt, walk
 from ocannl_core.ir.node import TensorNode
@@ -166,8 +167,8 @@ def _next_lines(
     terms, offset = indexing.as_affine(start)
     block, _ = indexing.as_affine(region.numbers[around])
     step = sum(each for each, var in terms if (1, var) in block)
-    axes = [name for name in tree.axes_of(load) if name != around[0]]
-    cells = tree.max_extent(f"{around[:-1]}1") if around[-1] == "0" else 1
+    axes = [name for name in tree.axes_of(load) if name != root_of(around)]
+    cells = tree.max_extent(inner_of(parent_of(around))) if is_outer(around) else 1
     if step != cells * prod(tree.axes[name].extent for name in axes):
         return
     width = machine_model.CACHE_LINE_BYTES // load.dtype.nbytes

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from ocannl_core.ir.indexing import LoopVar, VarIndex, as_affine, fresh_var, variables
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.transforms import root_of
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -66,7 +67,7 @@ def emit_square(
         return outer.bind(square[1], lanes, VarIndex(lane))
 
     row, lane = (fresh_var(region.tree.hint(name)) for name in square)
-    axes = [region.tree.axes[name[0]].var for name in square]
+    axes = [region.tree.axes[root_of(name)].var for name in square]
     loads = turned_loads(nest, *axes)
     match nest.epilogue:
         case (ir.Store(value=ir.Load() as value),) if value in loads:

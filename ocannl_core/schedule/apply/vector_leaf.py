@@ -6,6 +6,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import has_neighbors, root_of
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LoopBound, Stmt, Unary
 from ocannl_core.ir.loops.traverse import free_variables, walk
@@ -40,7 +41,7 @@ class VectorLeaf:
         if not state.is_on_blocks or not state.vectors or nodes is None:
             return None
         (name,), nest, tree = state.vectors, state.nest, state.tree
-        axis = tree.axes[name[0]]
+        axis = tree.axes[root_of(name)]
         vectors = Vectors((), is_complete=False)
         if axis.bound is None and not axis.is_shifting:
             vectors = find_vectors(nest, axis, tree.max_extent(name), nodes, around)
@@ -52,7 +53,7 @@ class VectorLeaf:
         """Return the iterations of the leaf; at the end of an axis that is no multiple of them, the
         last ones have scalar accesses.
         """
-        tree, root = region.tree, self.name[0]
+        tree, root = region.tree, root_of(self.name)
         lanes, leaves = tree.max_extent(self.name), tree.leaves(self.name)
         own = [indexing.fresh_var(tree.hint(leaf)) for leaf in leaves]
         inner = region.at(dict(zip(leaves, map(indexing.VarIndex, own), strict=True)))
@@ -86,9 +87,9 @@ class VectorLeaf:
             name: The part of an axis that is contiguous in memory.
         """
         lanes = tree.max_extent(self.name)
-        axis = tree.axes[name[0]]
+        axis = tree.axes[root_of(name)]
         is_whole = tree.max_extent(name) % lanes == 0 and axis.extent % lanes == 0
-        if not is_whole or "0" in name or axis.bound is not None:
+        if not is_whole or not has_neighbors(name) or axis.bound is not None:
             return None
         loads = [each for each in walk(factor) if not isinstance(each, Binary | Unary | Const)]
         if not all(isinstance(each, Load) for each in loads):

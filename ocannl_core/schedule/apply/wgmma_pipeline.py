@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
+from ocannl_core.ir.kernels.transforms import inner_of, outer_of, root_of
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import loops_around
 from ocannl_core.ir.loops.unit_products import RingStage
@@ -53,7 +54,7 @@ class RingBuffer(StageBuffer):
         """Return True for the axes of a stage, even if no stage exceeds them: their ends are those
         of the array that is copied.
         """
-        return any(name[0] == root for name in self.pack.axes)
+        return any(root_of(name) == root for name in self.pack.axes)
 
     def cell(self, region: Region) -> ir.Expr:
         places = tuple(map(region.position, self.pack.axes))
@@ -72,7 +73,7 @@ class RingProducts(Accumulation):
         )
         yield (
             "A schedule has one ring, along the stages of blocks of terms, such as k10.",
-            ring in serial and ring[1:] == "10",
+            ring in serial and ring == outer_of(inner_of(root_of(ring))),
         )
         cut = serial.index(ring) + 1
         tile, given = serial[cut:], state.tile
@@ -106,9 +107,9 @@ class RingProducts(Accumulation):
         state, tree = self.state, self.state.tree
         cut = state.inside.index(state.ring) + 1
         first = ir.LoopBound(region.joint_number(state.block), 1)
-        root = state.ring[0]
-        names = (f"{root}0", state.ring)
-        steps = ceil_div(tree.max_extent(root), tree.max_extent(f"{root}11"))
+        root = root_of(state.ring)
+        names = (outer_of(root), state.ring)
+        steps = ceil_div(tree.max_extent(root), tree.max_extent(inner_of(inner_of(root))))
         is_rounded = tree.count(names) > steps
 
         def stage(point: Region) -> tuple[ir.Stmt, ...]:

@@ -171,7 +171,8 @@ class _TileModel:
         size = round_up(ceil_div(extents[axes.term], self._count_blocks(axes)), unit.terms)
         term_block, term = splitter.split(axes.term, terms, size)
         steps, term = splitter.split(term, size, unit.terms)
-        splits = [transforms.Split(term, 2)]
+        pairs = transforms.Splits()
+        pair, terms_of_pair = pairs.cut(term, 2)
         panel_columns = self._panel_columns(axes, size, wide * unit.columns)
         panel, column = splitter.split(axes.column, columns, panel_columns)
         column_block, column = splitter.split(column, splitter.size, wide * unit.columns)
@@ -188,7 +189,7 @@ class _TileModel:
         column_axes = [name for name in used if name in second.axes - {*batch_axes, axes.column}]
         reductions = [*self._other_reduced_axes(axes), *steps, *inner_row, *inner_column, row]
         row_blocks = [*row_axes, *partial, *term_block, *row_block]
-        tile = (column, f"{term}0", f"{term}1")
+        tile = (column, pair, terms_of_pair)
         outer = (*unit_axes, *batch_axes, *column_axes, *panel)
         order = (*outer, *row_blocks, *column_block, *reductions, *tile)
         is_repeated = bool(column_axes or panel) and not self._is_copy_larger(first)
@@ -199,7 +200,7 @@ class _TileModel:
         )
         return (
             *splitter.splits,
-            *splits,
+            *pairs,
             transforms.Order(order),
             *transforms.set_kinds(AxisKind.UNROLLED, (*inner_row, *inner_column)),
             transforms.TileMatrix(row, column, tile[1], unit.parts, unit.shape),
@@ -226,7 +227,7 @@ class _Splitter:
     """Splits of axes into blocks of whole tiles, where there are several blocks."""
 
     def __init__(self) -> None:
-        self.splits: list[transforms.Transform] = []
+        self.splits = transforms.Splits()
         self.size = 0
         """The iterations inside the last block that was split off, of whole tiles."""
 
@@ -235,8 +236,8 @@ class _Splitter:
         self.size = min(extent, size)
         if size >= extent:
             return [], name
-        self.splits.append(transforms.Split(name, size))
-        return [f"{name}0"], f"{name}1"
+        blocks, inside = self.splits.cut(name, size)
+        return [blocks], inside
 
 
 def _pack(
@@ -245,5 +246,5 @@ def _pack(
     """Return the packing of an operand inside the last of some loops, in the order inside."""
     inside = around[-1] if around else None
     loops = order if inside is None else order[order.index(inside) + 1 :]
-    leaves = [leaf for leaf in loops[:-4] if leaf[0] in operand.axes]
+    leaves = [leaf for leaf in loops[:-4] if transforms.root_of(leaf) in operand.axes]
     return transforms.Pack(operand.position, inside, (*leaves, *tile))

@@ -34,8 +34,9 @@ from ocannl_core.ir.kernels.transforms import (
     Schedule,
     SetKind,
     Shuffle,
-    Split,
+    Splits,
     Transform,
+    outer_of,
     set_kinds,
 )
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -195,14 +196,16 @@ def _find_transposition(
     i, positions = max(found.items(), key=lambda item: len(item[1]))
     j = along[0].name
     outer = (axis.name for axis in nest.axes if axis.name not in (i, j))
+    splits = Splits()
+    tiles, row = splits.cut(i, TRANSPOSED_SIDE)
+    own, rows = splits.cut(row, blocks.threads // TRANSPOSED_SIDE)
+    others, column = splits.cut(j, TRANSPOSED_SIDE)
     return (
-        Split(i, TRANSPOSED_SIDE),
-        Split(f"{i}1", blocks.threads // TRANSPOSED_SIDE),
-        Split(j, TRANSPOSED_SIDE),
-        SetKind(AxisKind.GRID, (*outer, f"{i}0", f"{j}0")),
-        SetKind(AxisKind.BLOCK, (f"{i}11", f"{j}1")),
-        SetKind(AxisKind.UNROLLED, (f"{i}10",)),
-        *(Pack(position, None, (f"{i}1", f"{j}1")) for position in positions[:room]),
+        *splits,
+        SetKind(AxisKind.GRID, (*outer, tiles, others)),
+        SetKind(AxisKind.BLOCK, (rows, column)),
+        SetKind(AxisKind.UNROLLED, (own,)),
+        *(Pack(position, None, (row, column)) for position in positions[:room]),
     )
 
 
@@ -215,7 +218,7 @@ class _CyclicDistribution:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.splits: list[Transform] = []
+        self.splits = Splits()
         self.grid: list[str] = []
         self.block: list[str] = []
         self.unrolled: list[str] = []
@@ -234,19 +237,17 @@ class _CyclicDistribution:
             self.grid.insert(0, name)
             return
         if axis.extent != count:
-            self.splits.append(Split(name, count))
-            self.grid.insert(0, f"{name}0")
-            name = f"{name}1"
+            blocks, name = self.splits.cut(name, count)
+            self.grid.insert(0, blocks)
         self.block.insert(0, name)
         self.threads //= count
 
     def distribute_coarsely(self, axis: LoopAxis, cells: int) -> None:
         """Distribute an axis so that each thread has several iterations, a block's width apart."""
-        name = axis.name
-        self.splits += [Split(name, cells * self.threads), Split(f"{name}1", self.threads)]
-        self.grid.insert(0, f"{name}0")
-        self.unrolled.append(f"{name}10")
-        self.block.insert(0, f"{name}11")
+        blocks, own, inner = self.splits.cut(axis.name, cells * self.threads, self.threads)
+        self.grid.insert(0, blocks)
+        self.unrolled.append(own)
+        self.block.insert(0, inner)
         self.threads = 1
 
     def distribute_vectors(self, axis: LoopAxis, lanes: int, count: int = 1) -> None:
@@ -256,16 +257,13 @@ class _CyclicDistribution:
         name = axis.name
         threads = min(ceil_div(axis.extent, lanes), self.threads)
         if axis.extent > count * threads * lanes:
-            self.splits.append(Split(name, count * threads * lanes))
-            self.grid.insert(0, f"{name}0")
-            name = f"{name}1"
+            blocks, name = self.splits.cut(name, count * threads * lanes)
+            self.grid.insert(0, blocks)
         if count > 1:
-            self.splits.append(Split(name, threads * lanes))
-            self.unrolled.append(f"{name}0")
-            name = f"{name}1"
-        self.splits.append(Split(name, lanes))
-        self.block.insert(0, f"{name}0")
-        self.vector = f"{name}1"
+            own, name = self.splits.cut(name, threads * lanes)
+            self.unrolled.append(own)
+        vectors, self.vector = self.splits.cut(name, lanes)
+        self.block.insert(0, vectors)
         self.threads //= threads
 
     def schedule(self, *more: Transform) -> Schedule:
@@ -382,16 +380,12 @@ def _distribute_reduced(
         if threads <= 1:
             continue
         if axis is axes[0] and lanes > 1 and axis.extent >= lanes * threads:
-            name = axis.name
-            distribution.splits += [Split(name, lanes * threads), Split(f"{name}1", lanes)]
-            distribution.vector = f"{name}11"
-            leaves.insert(0, f"{name}10")
-            count //= threads
-            distribution.threads //= threads
-            continue
-        if axis.extent != threads:
-            distribution.splits.append(Split(axis.name, threads))
-        leaves.insert(0, axis.name if axis.extent == threads else f"{axis.name}1")
+            _, inside = distribution.splits.cut(axis.name, lanes * threads)
+            leaf, distribution.vector = distribution.splits.cut(inside, lanes)
+        else:
+            sizes = () if axis.extent == threads else (threads,)
+            *_, leaf = distribution.splits.cut(axis.name, *sizes)
+        leaves.insert(0, leaf)
         count //= threads
         distribution.threads //= threads
     return leaves
@@ -399,8 +393,8 @@ def _distribute_reduced(
 
 def _first_reduced_leaf(nest: KernelNest, distribution: _CyclicDistribution) -> str:
     """Return the outermost serial loop over terms; the first reduced axis if threads run all."""
-    split = {each.axis for each in distribution.splits if isinstance(each, Split)}
-    leaves = [f"{axis.name}0" if axis.name in split else axis.name for axis in nest.reduced]
+    split = {each.axis for each in distribution.splits}
+    leaves = [outer_of(axis.name) if axis.name in split else axis.name for axis in nest.reduced]
     serial = [name for name in leaves if name not in distribution.block]
     return next(iter([*serial, *leaves]), "")
 
@@ -429,20 +423,15 @@ def row_schedule(
         return ()  # one thread
     name = order[0].name
     lanes = vector_lanes(nest, order[0], nodes, blocks, around)
-    transforms: list[Transform] = [Split(name, threads * lanes)]
-    if lanes > 1:
-        transforms += [
-            Split(f"{name}1", lanes),
-            SetKind(AxisKind.BLOCK, (f"{name}10",)),
-            SetKind(AxisKind.VECTOR, (f"{name}11",)),
-        ]
-    else:
-        transforms.append(SetKind(AxisKind.BLOCK, (f"{name}1",)))
+    splits = Splits()
+    steps, thread, *vector = splits.cut(name, threads * lanes, *([lanes] if lanes > 1 else []))
+    transforms: list[Transform] = [*splits, SetKind(AxisKind.BLOCK, (thread,))]
+    transforms += set_kinds(AxisKind.VECTOR, vector)
     over = next((axis.name for axis in nest.reduced), "")
     if order[0].is_reduced:
         transforms += _shuffles((name,), (name,), threads, blocks)
     if over:
-        transforms.append(AccumulateAt(f"{name}0" if over == name else over))
+        transforms.append(AccumulateAt(steps if over == name else over))
     return tuple(transforms)
 
 

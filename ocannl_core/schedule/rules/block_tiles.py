@@ -292,55 +292,52 @@ def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transfo
     assert blocks is not None
     nbytes = nest.required_reduction.dtype.nbytes
     lanes = gcd(max(1, blocks.vector_bytes // nbytes), column_cells)
-    splits: list[transforms.Transform] = []
-    outer, tiles, i = split_tiles(splits, i, tile.extents[0], tile.supertile)
-    splits.append(transforms.Split(j, tile.extents[1]))
-    row_digits, own_rows = _split_threads(splits, f"{i}1", rows, machine.ROW_DIGITS, row_cells)
-    splits.append(transforms.Split(f"{j}1", columns * lanes))
-    digits, inside = _split_threads(splits, f"{j}11", columns, machine.COLUMN_DIGITS, lanes)
-    cells = [f"{j}10", inside] if lanes > 1 else [f"{j}10"]
-    splits.append(transforms.Split(k, tile.depth))
+    splits = transforms.Splits()
+    outer, tiles, tile_rows = split_tiles(splits, i, tile.extents[0], tile.supertile)
+    tile_of_columns, tile_columns = splits.cut(j, tile.extents[1])
+    row_digits, own_rows = _split_threads(splits, tile_rows, rows, machine.ROW_DIGITS, row_cells)
+    own_columns, vectors = splits.cut(tile_columns, columns * lanes)
+    digits, inside = _split_threads(splits, vectors, columns, machine.COLUMN_DIGITS, lanes)
+    cells = [own_columns, inside] if lanes > 1 else [own_columns]
+    steps, term = splits.cut(k, tile.depth)
     others = [axis.name for axis in nest.output_axes if axis.name not in (tile.rows, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    inner = (f"{k}0", f"{k}1", own_rows, *cells)
+    inner = (steps, term, own_rows, *cells)
     # the last digits of both axes are the threads of a subgroup
     high = int(rows > machine.ROW_DIGITS[0]), int(columns > machine.COLUMN_DIGITS[0])
     block = (*row_digits[: high[0]], *digits[: high[1]])
     block = (*block, *row_digits[high[0] :], *digits[high[1] :])
-    grid = (*others, *outer, f"{j}0", *tiles)
-    operands = {tile.row_operand: i, 1 - tile.row_operand: j}
+    grid = (*others, *outer, tile_of_columns, *tiles)
+    operands = {tile.row_operand: tile_rows, 1 - tile.row_operand: tile_columns}
     return (
         *splits,
         transforms.SetKind(AxisKind.GRID, grid),
         transforms.SetKind(AxisKind.BLOCK, block),
         transforms.Order((*grid, *block, *reduced, *inner)),
-        *transforms.set_kinds(AxisKind.UNROLLED, (f"{k}1", own_rows, f"{j}10")),
+        *transforms.set_kinds(AxisKind.UNROLLED, (term, own_rows, own_columns)),
         *transforms.set_kinds(AxisKind.VECTOR, cells[-1:] if lanes > 1 else ()),
-        *(transforms.Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
-        *([transforms.Pipeline(f"{k}0", tile.stages)] if tile.forms else []),
+        *(transforms.Pack(at, steps, (term, operands[at])) for at in sorted(operands)),
+        *([transforms.Pipeline(steps, tile.stages)] if tile.forms else []),
         *tile.forms,
-        transforms.AccumulateAt((*reduced, f"{k}0")[0], fused(nest, target)),
+        transforms.AccumulateAt((*reduced, steps)[0], fused(nest, target)),
     )
 
 
 def split_tiles(
-    splits: list[transforms.Transform], rows: str, extent: int, supertile: int
+    splits: transforms.Splits, rows: str, extent: int, supertile: int
 ) -> tuple[list[str], list[str], str]:
     """Split an axis of rows into tiles, and these into supertiles.
 
     Returns:
-        The leaves of the grid around the columns and inside of them, and the part of the axis of
-        which tiles are the inner part.
+        The leaves of the grid around the columns and inside of them, and the rows of a tile.
     """
-    if supertile == 1:
-        splits.append(transforms.Split(rows, extent))
-        return [f"{rows}0"], [], rows
-    splits += [transforms.Split(rows, supertile * extent), transforms.Split(f"{rows}1", extent)]
-    return [f"{rows}0"], [f"{rows}10"], f"{rows}1"
+    sizes = (extent,) if supertile == 1 else (supertile * extent, extent)
+    outer, *tiles, tile = splits.cut(rows, *sizes)
+    return [outer], tiles, tile
 
 
 def _split_threads(
-    splits: list[transforms.Transform], name: str, threads: int, sizes: Sequence[int], cells: int
+    splits: transforms.Splits, name: str, threads: int, sizes: Sequence[int], cells: int
 ) -> tuple[list[str], str]:
     """Split an axis into the digits of a thread's number, and the cells of a thread; return the
     leaves of both.
@@ -353,9 +350,8 @@ def _split_threads(
     for size in (*(size for size in sizes if threads > size and threads % size == 0), 1):
         if size * cells == 1:
             return [*digits, name], name
-        splits.append(transforms.Split(name, size * cells))
-        digits.append(f"{name}0")
-        name = f"{name}1"
+        digit, name = splits.cut(name, size * cells)
+        digits.append(digit)
     return digits, name
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Split, Transform, set_kinds
+from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Splits, set_kinds
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Binary, Load, Store, Unary
 from ocannl_core.ir.loops.traverse import Node, walk
@@ -50,12 +50,9 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
     others = [axis.name for axis in nest.axes if axis.name != vector_axis.name]
     if vector_axis.extent <= lanes:
         return (Order((*others, vector_axis.name)), SetKind(AxisKind.VECTOR, (vector_axis.name,)))
-    parts = (f"{vector_axis.name}0", f"{vector_axis.name}1")
-    return (
-        Split(vector_axis.name, lanes),
-        Order((*others, *parts)),
-        SetKind(AxisKind.VECTOR, (parts[1],)),
-    )
+    splits = Splits()
+    blocks, vector = splits.cut(vector_axis.name, lanes)
+    return (*splits, Order((*others, blocks, vector)), SetKind(AxisKind.VECTOR, (vector,)))
 
 
 def _transposition(nest: KernelNest, nodes: NodeInfos, lanes: int) -> Schedule | None:
@@ -81,15 +78,14 @@ def _is_square(nest: KernelNest, nodes: NodeInfos, row: LoopAxis, column: LoopAx
 
 
 def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) -> Schedule:
-    splits: list[Transform] = []
+    splits = Splits()
     loops: list[list[str]] = [[], [], []]
     for axis in square:
         name = axis.name
         for level, size in enumerate((TILE_SQUARES * lanes, lanes)):
             if axis.extent > size:
-                splits.append(Split(name, size))
-                loops[level].append(f"{name}0")
-                name = f"{name}1"
+                blocks, name = splits.cut(name, size)
+                loops[level].append(blocks)
         loops[2].append(name)
     others = [axis.name for axis in nest.axes if axis not in square]
     inside = loops[2]

@@ -341,59 +341,60 @@ def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> transfo
     """Return the schedule of a product in tiles of warps."""
     sums = tile.instruction.sums
     i, j, k = tile.rows, tile.columns, tile.terms
-    splits: list[transforms.Transform] = []
+    splits = transforms.Splits()
     leaves: dict[Digit, str] = {}
     vector, joined = "", list[str]()
     row_digits = [(digit.rows, digit) for digit in sums.digits if digit.rows]
     column_digits = [(digit.columns, digit) for digit in sums.digits if digit.columns]
     height, width = tile.cells
-    outer, inner, i = split_tiles(splits, i, height, tile.supertile)
-    splits.append(transforms.Split(j, width))
-    for axis, block, size, together, warps, digits in (
-        (i, height, sums.rows, 1, tile.warps[0], row_digits),
-        (j, width, sums.columns, tile.joined, tile.warps[1], column_digits),
+    outer, inner, tile_rows = split_tiles(splits, i, height, tile.supertile)
+    tile_of_columns, tile_columns = splits.cut(j, width)
+    warps: list[str] = []
+    steps: list[str] = []
+    for axis, block, size, together, count, digits in (
+        (tile_rows, height, sums.rows, 1, tile.warps[0], row_digits),
+        (tile_columns, width, sums.columns, tile.joined, tile.warps[1], column_digits),
     ):
         rest = size * together
-        splits += [
-            transforms.Split(f"{axis}1", block // warps),
-            transforms.Split(f"{axis}11", rest),
-        ]
-        name = f"{axis}111"
+        warp, step, name = splits.cut(axis, block // count, rest)
+        warps.append(warp)
+        steps.append(step)
         *before, (_, last) = sorted(digits, key=lambda each: -each[0])
         for _, digit in before:
             rest //= digit.count
-            splits.append(transforms.Split(name, rest))
-            leaves[digit], name = f"{name}0", f"{name}1"
+            leaves[digit], name = splits.cut(name, rest)
         if together > 1:
-            vector, joined = name, [f"{name}0"]
-            splits.append(transforms.Split(name, rest // together))
-            name = f"{name}1"
+            vector = name
+            *joined, name = splits.cut(name, rest // together)
         leaves[last] = name
-    splits += [transforms.Split(k, tile.depth), transforms.Split(f"{k}1", tile.instruction.terms)]
+    stage, terms = splits.cut(k, tile.depth)
+    products, term = splits.cut(terms, tile.instruction.terms)
     batches = [axis.name for axis in nest.output_axes if axis.name not in (tile.rows, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    grid = (*batches, *outer, f"{j}0", *inner)
-    block_axes = (f"{i}10", f"{j}10", *(leaves[digit] for digit in sums.threads))
+    grid = (*batches, *outer, tile_of_columns, *inner)
+    block_axes = (*warps, *(leaves[digit] for digit in sums.threads))
     rows, columns = (
         next(leaves[d] for d in sums.places if bool(d.rows) is is_row) for is_row in (True, False)
     )
-    steps = (f"{k}10", f"{i}110", f"{j}110", *joined)
+    steps = [products, *steps, *joined]
     operands = sorted(tile.operands, key=lambda each: each.position)
-    parts = {tile.rows: f"{i}1", j: f"{j}1", k: f"{k}1"}
+    parts = {i: tile_rows, j: tile_columns, k: terms}
     return (
         *splits,
         transforms.SetKind(AxisKind.GRID, grid),
         transforms.SetKind(AxisKind.BLOCK, block_axes),
-        transforms.Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
+        transforms.Order((*grid, *block_axes, *reduced, stage, *steps, rows, columns, term)),
         *transforms.set_kinds(AxisKind.UNROLLED, (*steps, rows, columns)),
         # neighboring cells of a thread are stored together
-        *transforms.set_kinds(AxisKind.VECTOR, [] if "0" in columns else [vector or columns]),
-        transforms.TileMatrix(rows, columns, f"{k}11"),
+        *transforms.set_kinds(
+            AxisKind.VECTOR, [vector or columns] if transforms.has_neighbors(columns) else []
+        ),
+        transforms.TileMatrix(rows, columns, term),
         *(
-            transforms.Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))
+            transforms.Pack(each.position, stage, (parts[each.axes[0]], parts[each.axes[1]]))
             for each in operands
         ),
-        transforms.Pipeline(f"{k}0", tile.stages),
+        transforms.Pipeline(stage, tile.stages),
         *(tile.form(each) for each in operands),
-        transforms.AccumulateAt((*reduced, f"{k}0")[0], fused=True),
+        transforms.AccumulateAt((*reduced, stage)[0], fused=True),
     )

@@ -154,40 +154,30 @@ def _schedule_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
     sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
     batches = [axis.name for axis in nest.output_axes if axis.name not in (i, j)]
     reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    splits: list[transforms.Transform] = []
-    outer, tiles, own = split_tiles(splits, i, tile.height, tile.supertile)
-    grid = (*batches, *outer, f"{j}0", *tiles)
-    splits += [
-        transforms.Split(f"{own}1", sums.rows),
-        transforms.Split(f"{own}11", sums.threads[0].rows),
-        transforms.Split(f"{own}111", sums.places[0].rows),
-        transforms.Split(j, tile.width),
-        transforms.Split(f"{j}1", sums.columns),
-        transforms.Split(f"{j}11", sums.places[1].count),
-        transforms.Split(k, tile.stages * tile.product.depth),
-        transforms.Split(f"{k}1", tile.product.depth),
-    ]
-    block = (f"{own}10", f"{own}110", f"{own}1111", f"{j}110")
-    cells = (f"{j}10", f"{own}1110", f"{j}111")
-    staged = dict(
-        zip((position for position, _ in tile.operands), (f"{own}1", f"{j}1"), strict=True)
-    )
+    splits = transforms.Splits()
+    outer, tiles, rows = split_tiles(splits, i, tile.height, tile.supertile)
+    steps = sums.rows, sums.threads[0].rows, sums.places[0].rows
+    group, warp, own_row, row = splits.cut(rows, *steps)
+    tile_of_columns, columns = splits.cut(j, tile.width)
+    products, column, own_column = splits.cut(columns, sums.columns, sums.places[1].count)
+    rounds, stage, term = splits.cut(k, tile.stages * tile.product.depth, tile.product.depth)
+    grid = (*batches, *outer, tile_of_columns, *tiles)
+    block = (group, warp, row, column)
+    cells = (products, own_row, own_column)
     packs = [
-        transforms.Pack(position, f"{k}10", (staged[position], f"{k}11"))
-        if contiguous == k
-        else transforms.Pack(position, f"{k}10", (f"{k}11", staged[position]))
-        for position, contiguous in sorted(tile.operands)
+        transforms.Pack(position, stage, (own, term) if contiguous == k else (term, own))
+        for (position, contiguous), own in sorted(zip(tile.operands, (rows, columns), strict=True))
     ]
     return (
         *splits,
         transforms.SetKind(AxisKind.GRID, grid),
         transforms.SetKind(AxisKind.BLOCK, block),
-        transforms.Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
+        transforms.Order((*grid, *block, *reduced, rounds, stage, *cells, term)),
         *transforms.set_kinds(AxisKind.UNROLLED, cells),
         # neighboring cells of a thread are stored together
         transforms.SetKind(AxisKind.VECTOR, (cells[2],)),
-        transforms.TileMatrix(cells[1], cells[2], f"{k}11"),
+        transforms.TileMatrix(cells[1], cells[2], term),
         *packs,
-        transforms.Ring(f"{k}10"),
-        transforms.AccumulateAt((*reduced, f"{k}0")[0], fused=True),
+        transforms.Ring(stage),
+        transforms.AccumulateAt((*reduced, rounds)[0], fused=True),
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Pack, Schedule
+from ocannl_core.ir.kernels.transforms import Pack, Schedule, root_of
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.schedule.apply.nest_state import apply_transforms
@@ -34,7 +34,7 @@ def hoist_packing(
 
     def leaves(factor: Expr, loops: Sequence[str]) -> tuple[str, ...]:
         axes = tree.axes_of(factor)
-        return tuple(leaf for leaf in loops if leaf[0] in axes)
+        return tuple(leaf for leaf in loops if root_of(leaf) in axes)
 
     def hoist(pack: Pack) -> Pack:
         factor = factors[pack.operand]
@@ -51,7 +51,7 @@ def hoist_packing(
         if position not in packed
         and is_vectorized
         and is_invariant(factor)
-        and _has_strided_vectors(nest, factor, order[-1][0], nodes)
+        and _has_strided_vectors(nest, factor, root_of(order[-1]), nodes)
     )
     hoisted = (hoist(each) if isinstance(each, Pack) else each for each in schedule)
     return (*hoisted, *added)
