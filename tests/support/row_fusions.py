@@ -45,8 +45,8 @@ def fuse_rows(
     Raises:
         UsageError: for a schedule that does not fit the nests, or not their dependences.
     """
-    plan, schedules = row_fusion_of(nests, schedule)
-    loops = FusedLoops(plan, nodes)
+    fusion, schedules = row_fusion_of(nests, schedule)
+    loops = FusedLoops(fusion, nodes)
     body = loops.build(schedules)
     return FusedNests(body, loops.sums(), loops.partial, loops.new_nodes)
 

@@ -308,8 +308,8 @@ class _Chooser:
             groups = _largest_divisor(counts[0], machine_model.PARTIAL_SUMS) if sums else 1
             foldable = self._find_foldable(cut, size, machine_model.STACK_BYTES)
             streamed = self._find_streamable(cut)
-            plan = RowFusion(members, size, groups, folded=foldable, streamed=streamed)
-            return self._group(cut, plan)
+            fusion = RowFusion(members, size, groups, folded=foldable, streamed=streamed)
+            return self._group(cut, fusion)
         return None
 
     def _working_set(

@@ -111,7 +111,7 @@ def _row_body(
     every = {**known, **arrays}
     folded = frozenset(loops.buffers.values())
     private = find_private_rows(
-        [made for _, made in own], threads, loops.plan.threads, folded, every, around
+        [made for _, made in own], threads, loops.fusion.threads, folded, every, around
     )
     stmts = list(allocated(private, every))
     alone = folded & private.keys()
@@ -129,7 +129,7 @@ def _row_body(
     arrays.update(arrays_of(private, every))
     rows = [row for row in loops.buffers.values() if row in used]
     in_group = tuple(ir.Allocate(node, ir.Scope.GROUP) for node in (*rows, *shared))
-    together = ir.For(threads, 0, loops.plan.threads, ir.Block(tuple(stmts)), ir.AxisKind.BLOCK)
+    together = ir.For(threads, 0, loops.fusion.threads, ir.Block(tuple(stmts)), ir.AxisKind.BLOCK)
     body: tuple[ir.Stmt, ...] = (*in_group, together)
     for at, (var, count) in reversed(list(enumerate(loops.loops))):
         body = (ir.For(var, 0, count, ir.Block(body), ir.AxisKind.GRID, bound=loops.bound(at)),)
