@@ -23,6 +23,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import affine, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters, with_value
+from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement, replace_nests
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, LocalRead, Store
@@ -30,7 +31,6 @@ from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
-from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.vectorizable import is_vectorizable
 
 _MOST_FACTORS = 6

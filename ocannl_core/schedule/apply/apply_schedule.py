@@ -25,6 +25,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.ir.kernels.nest import KernelNest, Reduction
+from ocannl_core.ir.kernels.nest_accesses import Ranges, loads_of_cells
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Schedule, schedule_text
 from ocannl_core.ir.loops import nodes as ir
@@ -39,9 +40,7 @@ from ocannl_core.schedule.apply.nest_state import NestState, Place, apply_transf
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer, PackedBuffer, SharedBuffer
 from ocannl_core.schedule.apply.packing import Body
 from ocannl_core.schedule.apply.reduction_strategy import Accumulation
-from ocannl_core.schedule.apply.shared_fill import loads_of_cells
 from ocannl_core.schedule.apply.squares import emit_square, is_whole_square
-from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
 
 

@@ -25,6 +25,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_accesses import loads_of_cells
 from ocannl_core.ir.kernels.transforms import (
     Schedule,
     SetKind,
@@ -39,7 +40,6 @@ from ocannl_core.ir.loops.nodes import AxisKind, Resource
 from ocannl_core.ir.loops.traverse import substitute_in_stmt
 from ocannl_core.schedule.apply import loop_ends
 from ocannl_core.schedule.apply.axis_tree import AxisTree
-from ocannl_core.schedule.apply.shared_fill import loads_of_cells
 
 
 class Place(Enum):

@@ -14,11 +14,11 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_accesses import epilogue_loads
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import inner_of, is_outer, parent_of, root_of
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
-from ocannl_core.ir.loops.traverse import free_variables, substitute_in_stmt, walk
-from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.loops.traverse import substitute_in_stmt
 from ocannl_core.schedule import machine_model
 from ocannl_core.schedule.apply.axis_tree import Region
 
@@ -27,27 +27,6 @@ _Vector = tuple[_Values, _Values, int]
 """The values of variables at the first lane of a vector and at the last one, and the number of
 lanes; a scalar is a vector of one lane.
 """
-
-
-def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
-    """Return the accesses of an epilogue whose addresses differ between the results of a nest."""
-    roots = (nest.required_reduction.initial, *(store.value for store in nest.epilogue))
-    loads = [each for root in roots for each in walk(root) if isinstance(each, Load)]
-    loads += [
-        Load(store.node, store.indices, store.value.dtype)
-        for store in nest.epilogue
-        if not store.is_streamed
-    ]
-    own = {axis.var for axis in nest.output_axes if axis.extent > 1}
-    found: dict[tuple[TensorNode, tuple[indexing.AxisIndex, ...]], Load] = {}
-    for load in loads:
-        is_affine = not any(
-            isinstance(index, indexing.ConcatIndex | indexing.ComputedIndex)
-            for index in load.indices
-        )
-        if load.indices and is_affine and own <= {*free_variables(load)}:
-            found[load.node, load.indices] = load
-    return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)

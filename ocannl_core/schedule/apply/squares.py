@@ -12,33 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocannl_core.ir.indexing import LoopVar, VarIndex, as_affine, fresh_var, variables
+from ocannl_core.ir.indexing import LoopVar, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_accesses import turned_loads
 from ocannl_core.ir.kernels.transforms import root_of
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
+from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.accumulators import epilogue_stores
 from ocannl_core.schedule.apply.axis_tree import Region
-
-
-def turned_loads(nest: KernelNest, row: LoopVar, lane: LoopVar) -> tuple[ir.Load, ...]:
-    """Return the loads whose neighboring cells in memory are those along one axis, and that run
-    across memory along another one.
-
-    Args:
-        nest: A nest without a reduction.
-    """
-    found: dict[ir.Load, None] = {}
-    for store in nest.epilogue:
-        for each in walk(store.value):
-            if isinstance(each, ir.Load) and each.indices:
-                *outer, last = each.indices
-                terms, _ = as_affine(last)
-                across = any(lane in variables(index) for index in outer)
-                if (1, row) in terms and across and lane not in variables(last):
-                    found[each] = None
-    return tuple(found)
 
 
 def is_whole_square(region: Region, square: Sequence[str]) -> bool:

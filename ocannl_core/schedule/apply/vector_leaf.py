@@ -5,6 +5,7 @@ from __future__ import annotations
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_accesses import Ranges, Vectors, find_vectors
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import has_neighbors, root_of
 from ocannl_core.ir.loops.loop_nests import guarded
@@ -14,13 +15,7 @@ from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.packing import Body, LoopBuilder
-from ocannl_core.schedule.apply.vector_accesses import (
-    NewArray,
-    Ranges,
-    Vectors,
-    find_vectors,
-    vector_iterations,
-)
+from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +52,12 @@ class VectorLeaf:
         lanes, leaves = tree.max_extent(self.name), tree.leaves(self.name)
         own = [indexing.fresh_var(tree.hint(leaf)) for leaf in leaves]
         inner = region.at(dict(zip(leaves, map(indexing.VarIndex, own), strict=True)))
-        if not inner.is_complete(root) or not self.vectors.places:
+        if not inner.is_complete(root) or not self.vectors.cells:
             return loops(leaves, region, body)
-        places = self.vectors.at(inner.substitution())
+        cells = self.vectors.at(inner.substitution())
         groups = [(var, tree.max_extent(leaf)) for leaf, var in zip(leaves, own, strict=True)][:-1]
         whole = vector_iterations(
-            places, own[-1], lanes, body(inner), self.nodes, new_array, groups=groups
+            cells, own[-1], lanes, body(inner), self.nodes, new_array, groups=groups
         )
         if not tree.exceeds(root):
             return whole
@@ -96,10 +91,8 @@ class VectorLeaf:
             return None
         vectors = find_vectors(self.nest, axis, lanes, self.nodes, self.around)
         own = frozenset((each.node, each.indices) for each in loads if isinstance(each, Load))
-        used = [place for place in vectors.places if place in own]
-        along = [
-            place for place in own if any(axis.var in indexing.variables(at) for at in place[1])
-        ]
+        used = [cell for cell in vectors.cells if cell in own]
+        along = [cell for cell in own if any(axis.var in indexing.variables(at) for at in cell[1])]
         if len(used) < len(along) or not used:
             return None
         is_padded = any(

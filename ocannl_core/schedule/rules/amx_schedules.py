@@ -22,6 +22,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div, round_up
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -30,7 +31,7 @@ from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.matrix_units import PART_PRODUCTS, TileProduct
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import SCATTERED_STORE_CYCLES
-from ocannl_core.schedule.rules.reduction_model import ReductionModel, ReductionOperand, strides
+from ocannl_core.schedule.rules.reduction_model import ReductionModel, ReductionOperand
 from ocannl_core.schedule.rules.unit_choice import find_unit
 from ocannl_core.schedule.rules.vector_reductions import find_model, vector_axis_candidates
 

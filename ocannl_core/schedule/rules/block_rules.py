@@ -26,6 +26,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div, power_above, power_below
 from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, iterations
+from ocannl_core.ir.kernels.nest_accesses import Ranges, find_vectors, loads_of_cells, strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import COMMON_UNITS, Obstacle, ProductUnit
 from ocannl_core.ir.kernels.transforms import (
@@ -43,8 +44,6 @@ from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Load, Store
 from ocannl_core.ir.loops.traverse import Node, walk
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.schedule.apply.shared_fill import loads_of_cells
-from ocannl_core.schedule.apply.vector_accesses import Ranges, find_vectors
 from ocannl_core.schedule.machine_model import (
     MIN_COARSE_CELLS,
     MIN_THREAD_TERMS,
@@ -56,7 +55,6 @@ from ocannl_core.schedule.machine_model import (
 )
 from ocannl_core.schedule.rules.block_tiles import find_block_schedule, fused
 from ocannl_core.schedule.rules.decision import ScheduleDecision, UnitRule, choose_unit
-from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.tensor_core_schedules import (
     candidate_tiles,
     find_tensor_core_schedule,

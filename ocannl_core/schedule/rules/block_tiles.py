@@ -27,6 +27,7 @@ from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import as_affine, row_major
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, iterations
+from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -35,7 +36,6 @@ from ocannl_core.ir.loops.traverse import contains
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.schedule import machine_model as machine
-from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest_accesses import strides, turned_loads
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Splits, set_kinds
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -24,9 +25,7 @@ from ocannl_core.ir.loops.traverse import Node, walk
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import HASHES, UnaryOp
 from ocannl_core.ir.target import Target
-from ocannl_core.schedule.apply.squares import turned_loads
 from ocannl_core.schedule.machine_model import TILE_SQUARES
-from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.vectorizable import (
     is_simple_power,
     is_vectorizable,

@@ -11,16 +11,15 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div
-from ocannl_core.ir.indexing import as_affine, row_major
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest_accesses import epilogue_loads, strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Store, Unary
+from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Unary
 from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.matrix_units import DotProduct
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule import machine_model
-from ocannl_core.schedule.apply.prefetch import epilogue_loads
 from ocannl_core.schedule.rules.unit_choice import find_unit
 from ocannl_core.schedule.rules.vectorizable import has_vectorizable_epilogue, widest_lane_bytes
 
@@ -409,22 +408,3 @@ def converted_load(expr: Expr) -> Load | None:
             return load
         case _:
             return None
-
-
-def strides(
-    axes: Iterable[LoopAxis], accesses: Iterable[Load | Store], nodes: NodeInfos
-) -> dict[str, int]:
-    """Return the largest distance in memory between neighboring iterations, per axis.
-
-    A descending axis has a stride of 2 at least: vectors are loaded upwards.
-    """
-    found: dict[str, int] = {}
-    for access in accesses:
-        terms, _ = as_affine(row_major(access.indices, nodes[access.node].buffer_dims))
-        steps = {
-            var: max(-coefficient, 2) if coefficient < 0 else coefficient
-            for coefficient, var in terms
-        }
-        for axis in axes:
-            found[axis.name] = max(found.get(axis.name, 0), steps.get(axis.var, 0))
-    return found

@@ -29,6 +29,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.rounding import ceil_div, round_up
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -53,7 +54,6 @@ from ocannl_core.schedule.machine_model import (
     WARP_REGISTERS,
 )
 from ocannl_core.schedule.rules.block_tiles import copy_width, product_axes, split_tiles
-from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.unit_choice import find_unit
 
 

@@ -10,6 +10,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.ir.indexing import IndexVar, fresh_var, value_of
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_accesses import epilogue_loads
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.loops.nodes import Binary, Block, For, Load, Prefetch, Stmt
@@ -17,7 +18,6 @@ from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.apply.prefetch import epilogue_loads
 from ocannl_core.testing.drafts import Draft, loop
 
 

@@ -34,6 +34,7 @@ from ocannl_core.ir.indexing import (
     fresh_var,
 )
 from ocannl_core.ir.kernels.nest import substitute_in_store
+from ocannl_core.ir.kernels.nest_accesses import is_vector
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
@@ -51,7 +52,7 @@ from ocannl_core.passes.kernels.attention.causal_mask import CausalMask, causal_
 from ocannl_core.passes.kernels.attention.fused_attention import FusedAttention, inside_or, replaced
 from ocannl_core.passes.kernels.attention.online_softmax import LEAST, Invariants, OnlineSoftmax
 from ocannl_core.passes.kernels.attention.tile_copies import Side, TileCopies
-from ocannl_core.schedule.apply.vector_accesses import is_vector, vector_iterations
+from ocannl_core.schedule.apply.vector_accesses import vector_iterations
 
 _DIGIT = 4
 """The threads inside of a digit of a thread's number along the columns: copies use digits."""

@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Pack, Schedule, root_of
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.schedule.apply.nest_state import apply_transforms
-from ocannl_core.schedule.rules.reduction_model import strides
 
 
 def hoist_packing(

@@ -16,6 +16,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.rounding import ceil_div, power_above
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import KernelNest, iterations, nodes_read
+from ocannl_core.ir.kernels.nest_accesses import Ranges
 from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -31,7 +32,6 @@ from ocannl_core.passes.kernels.rows.private_rows import (
     with_private_rows,
 )
 from ocannl_core.schedule.apply.apply_schedule import apply_in_block
-from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import ROW_THREADS
 from ocannl_core.schedule.rules.block_rules import row_schedule, vector_lanes
 from ocannl_core.schedule.rules.decision import ScheduleDecision, products_of_rows

@@ -18,12 +18,12 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
+from ocannl_core.ir.kernels.nest_accesses import Ranges
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range, static_ranges
 from ocannl_core.ir.loops.traverse import Node, accesses, accesses_at, rewrite, walk, walk_in_loops
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import MOST_PRIVATE_BYTES
 
 _Around = Mapping[indexing.LoopVar, ir.For]
