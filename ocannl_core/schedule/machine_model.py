@@ -1,11 +1,10 @@
 """The machine model: every cost and limit that is assumed of processors.
 
 Passes and heuristics choose among kernels that compute the same, up to the order in which sums are
-rounded; the constants here are the only assumptions about processors on which they base these
-choices; `cost_model` estimates code with them. `MachineModel` has the properties of one processor,
-made from its `Target`; the module constants hold for all of them. Limits of a search, and
-tolerances that another processor would not change, stay beside the code that uses them; the costs
-of matrix units are in their descriptions.
+rounded. They read the constants here, which hold for all processors, and the properties of one:
+`MachineModel`, made from its `Target`, or on thread blocks `ThreadBlocks`. `cost_model` estimates
+code with them. Limits of a search, and tolerances that another processor would not change, stay
+beside the code that uses them; the costs of matrix units are in their descriptions.
 
 Units are part of the docstrings. A *cycle* is one of a core; an *operation* is the time of one
 addition of vectors at full rate. Constants without a stated source were tuned on the workloads in

@@ -339,9 +339,9 @@ def substitute_in_store(store: ir.Store, values: Mapping[IndexVar, AxisIndex]) -
 
 def is_independent(nest: KernelNest) -> bool:
     """Return True only if no cell reads or writes a location that another cell writes."""
-    places: dict[TensorNode, tuple[AxisIndex, ...]] = {}
+    cells: dict[TensorNode, tuple[AxisIndex, ...]] = {}
     for store in nest.epilogue:
-        if places.setdefault(store.node, store.indices) != store.indices:
+        if cells.setdefault(store.node, store.indices) != store.indices:
             return False
         if any(isinstance(i, (ConcatIndex, ComputedIndex)) for i in store.indices):
             return False
@@ -349,23 +349,23 @@ def is_independent(nest: KernelNest) -> bool:
             return False
     if nest.reduction is not None:
         loads = (e for e in walk(nest.reduction.term) if isinstance(e, ir.Load | ir.Gather))
-        if any(each.node in places for each in loads):
+        if any(each.node in cells for each in loads):
             return False
         plain = {axis.var for axis in nest.reduced if not axis.is_shifting}
         if plain.intersection(free_variables(nest.reduction.initial)):
             return False
-        if _reads_elsewhere(nest.reduction.initial, places):
+        if _reads_elsewhere(nest.reduction.initial, cells):
             return False
-    return not any(_reads_elsewhere(store.value, places) for store in nest.epilogue)
+    return not any(_reads_elsewhere(store.value, cells) for store in nest.epilogue)
 
 
-def _reads_elsewhere(expr: ir.Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> bool:
+def _reads_elsewhere(expr: ir.Expr, cells: dict[TensorNode, tuple[AxisIndex, ...]]) -> bool:
     """Return True if an expression reads another cell of a written node than the one written."""
     for node in walk(expr):
         match node:
-            case ir.Load(read, indices) if read in places and indices != places[read]:
+            case ir.Load(read, indices) if read in cells and indices != cells[read]:
                 return True
-            case ir.Gather(read) if read in places:
+            case ir.Gather(read) if read in cells:
                 return True
     return False
 

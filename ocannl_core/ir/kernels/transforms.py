@@ -233,7 +233,7 @@ class Pipeline(Notated, notation="pipeline {axis} in {stages}"):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage(
+class StageForm(
     Notated, notation="stage {operand}[ by {width}] pitch {pitch}[ skip {skip} after {rows}]"
 ):
     """The form of a packed operand whose copies run ahead."""
@@ -341,7 +341,16 @@ class StreamStores(Notated, notation="stream {written}"):
 
 
 Transform = (
-    Split | Order | SetKind | TileMatrix | Shuffle | Pack | Pipeline | Stage | Ring | AccumulateAt
+    Split
+    | Order
+    | SetKind
+    | TileMatrix
+    | Shuffle
+    | Pack
+    | Pipeline
+    | StageForm
+    | Ring
+    | AccumulateAt
 )
 """A step of the schedule of one nest, in the order of application."""
 Schedule = tuple[Transform, ...]

@@ -77,7 +77,7 @@ class _Blocks:
     def _blocks_of(self, loop: ir.For, size: int, targets: tuple[_Target, ...]) -> ir.For:
         """Return the loop over blocks of iterations, with a partial sum for each target."""
         block, inner = fresh_var("block"), fresh_var(loop.var.hint)
-        place = affine([(size, block), (1, inner)], loop.start)
+        position = affine([(size, block), (1, inner)], loop.start)
         partial = {target: self.fresh(target) for target in targets}
 
         def on_expr(expr: ir.Expr) -> ir.Expr:
@@ -93,10 +93,10 @@ class _Blocks:
                 case _:
                     return stmt
 
-        values: dict[IndexVar, AxisIndex] = {loop.var: place}
+        values: dict[IndexVar, AxisIndex] = {loop.var: position}
         body = traverse.substitute_in_stmt(traverse.rewrite(loop.body, on_stmt, on_expr), values)
         extent = loop.stop - loop.start
-        bound = ir.LoopBound(place, loop.stop) if extent % size else None
+        bound = ir.LoopBound(position, loop.stop) if extent % size else None
         if loop.bound is not None:
             bound = replace(loop.bound, index=substitute(loop.bound.index, values))
         stmts: list[ir.Stmt] = []

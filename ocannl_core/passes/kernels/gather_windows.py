@@ -183,12 +183,10 @@ def _is_fast(nest: KernelNest, moved: frozenset[indexing.LoopVar]) -> bool:
 def _window(nest: KernelNest, shift: LoopAxis, zeros: NodeInfos) -> _Window | None:
     """Return the position that an axis shifts; None if it is not `i + c * k`, for positive `c`."""
     (store,) = nest.epilogue
-    places = [
-        at for at, index in enumerate(store.indices) if shift.var in indexing.variables(index)
-    ]
-    if len(places) != 1 or shift.bound is not None or shift.extent < 1:
+    dims = [at for at, index in enumerate(store.indices) if shift.var in indexing.variables(index)]
+    if len(dims) != 1 or shift.bound is not None or shift.extent < 1:
         return None
-    terms, offset = indexing.as_affine(store.indices[places[0]])
+    terms, offset = indexing.as_affine(store.indices[dims[0]])
     steps = {var: step for step, var in terms}
     step = steps.pop(shift.var)
     moved = next((axis for axis in nest.output_axes if steps == {axis.var: 1}), None)
@@ -197,8 +195,8 @@ def _window(nest: KernelNest, shift: LoopAxis, zeros: NodeInfos) -> _Window | No
     if sum(moved.var in indexing.variables(index) for index in store.indices) > 1:
         return None
     cell = indexing.fresh_var(moved.var.hint)
-    most = zeros[store.node].buffer_dims[places[0]] if store.node in zeros else 0
-    return _Window(places[0], moved, shift, step, offset, cell, most)
+    most = zeros[store.node].buffer_dims[dims[0]] if store.node in zeros else 0
+    return _Window(dims[0], moved, shift, step, offset, cell, most)
 
 
 def unroll_shifts(plan: NestPlan) -> NestPlan:

@@ -119,10 +119,10 @@ def scatter_in_strips(stmt: ir.For, touched: AccessSet) -> ir.For | None:
     if not iterations_are_independent(columns, touched):
         return None
     part, column = fresh_var(columns.var.hint), fresh_var(columns.var.hint)
-    place: dict[IndexVar, AxisIndex] = {
+    moved: dict[IndexVar, AxisIndex] = {
         columns.var: affine([(strip, part), (1, column)], columns.start)
     }
-    body = ir.For(column, 0, strip, substitute_in_stmt(ir.Block(inner), place))
+    body = ir.For(column, 0, strip, substitute_in_stmt(ir.Block(inner), moved))
     strips = ir.For(part, 0, extent // strip, ir.Block((body,)), ir.AxisKind.PARALLEL)
     outermost, *others = loops[:-1]
     return replace(outermost, body=with_loops(others, ir.Block((strips,))))

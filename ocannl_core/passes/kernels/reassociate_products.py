@@ -1,4 +1,4 @@
-"""Reassociation: sums of products of several factors are computed in stages.
+"""Reassociation: sums of products of several factors are computed as a chain of contractions.
 
     for i, l:                                    for i, k:
         for j, k:                                    for j:
@@ -8,8 +8,8 @@
                                                          d[i, l] += sums[i, k] * c[k, l]
 
 A factor that does not depend on a reduced axis can be multiplied with the sum over that axis. A
-stage sums the products of the factors that depend on its axes, and the next stages have fewer axes.
-All orders of the stages are tried, and the one with the fewest multiplications is used; a nest for
+contraction sums the products of the factors that depend on its axes, and the next ones have fewer
+axes. All their orders are tried, and the one with the fewest multiplications is used; a nest for
 which it saves little stays as it is. Like every reordering of a sum this one rounds differently;
 integers are exact.
 """
@@ -35,15 +35,15 @@ from ocannl_core.schedule.rules.vectorizable import is_vectorizable
 
 _MOST_FACTORS = 6
 _MOST_AXES = 8
-"""Nests with more factors or reduced axes are left alone: all orders of the stages are tried."""
+"""Nests with more factors or reduced axes are left alone: all orders are tried."""
 _MOST_LEFT = 0.8
-"""The most of the multiplications that stages may leave."""
+"""The most of the multiplications that contractions may leave."""
 
 _Names = frozenset[str]
 
 
 def reassociate_products(plan: NestPlan) -> NestPlan:
-    """Compute sums of products of several factors in stages where that saves multiplications."""
+    """Compute sums of products of several factors as a chain of contractions if that saves work."""
     return replace_nests(plan, lambda nest: reassociate_nest(nest, plan.nodes), "sums for ")
 
 
@@ -57,7 +57,7 @@ def reassociate_nest(
 
     Args:
         least_saved: The least multiplications to be saved.
-        most_left: The most of the multiplications that stages may leave.
+        most_left: The most of the multiplications that contractions may leave.
     """
     reduction = nest.reduction
     if reduction is None or reduction.op is not BinaryOp.ADD:
@@ -90,12 +90,12 @@ class _Factor:
 
 @dataclass(frozen=True, slots=True)
 class _EliminationOrder:
-    """The axes that the stages before the last one sum over."""
+    """The axes that the contractions before the last one sum over."""
 
     groups: tuple[_Names, ...]
-    """For each stage, its axes."""
+    """For each contraction, its axes."""
     work: int
-    """The multiplications of all stages, about."""
+    """The multiplications of all contractions, about."""
 
 
 def _work(factors: int, extents: Iterable[int]) -> int:
@@ -105,7 +105,7 @@ def _work(factors: int, extents: Iterable[int]) -> int:
 def _orders(
     values: tuple[_Names, ...], summed: _Names, extents: Mapping[str, int]
 ) -> Iterator[_EliminationOrder]:
-    """Yield all orders of stages for the axes of factors, of which some are to be summed over."""
+    """Yield all orders of contractions for the axes of factors, some of which are summed over."""
     yield _EliminationOrder((), _work(len(values), extents.values()))
     groups: dict[tuple[_Names, ...], set[str]] = {}
     for name in sorted(summed):
@@ -137,14 +137,14 @@ class _Builder:
         for names in groups:
             together = [value for value in left if value.axes & names]
             left = [value for value in left if not value.axes & names]
-            stage, value = self._stage(together, names)
-            nests.append(stage)
+            contraction, value = self._contraction(together, names)
+            nests.append(contraction)
             left.append(value)
             done |= names
         nests.append(self._last(left, done))
         return NestReplacement(tuple(nests), self._made)
 
-    def _stage(self, values: Sequence[_Factor], names: _Names) -> tuple[KernelNest, _Factor]:
+    def _contraction(self, values: Sequence[_Factor], names: _Names) -> tuple[KernelNest, _Factor]:
         """Return the nest that sums products over some axes, and the factor that it computes."""
         reduction = self._reduction
         inside = frozenset[str]().union(*(value.axes for value in values))

@@ -16,7 +16,7 @@ from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, Row
 from ocannl_core.ir.kernels.nodes import (
     LeafStep,
     StepReplacement,
-    StepRule,
+    StepRewrite,
     TuningResult,
     rewrite_steps,
 )
@@ -85,7 +85,7 @@ class CachedRule:
 
 
 def schedule_kernels(
-    plan: NestPlan, rule: Rule, finish: StepRule[LeafStep] = kernel_ir.unchanged
+    plan: NestPlan, rule: Rule, finish: StepRewrite[LeafStep] = kernel_ir.unchanged
 ) -> Generator[kernel_ir.FinishedStep, None, kernel_ir.Plan]:
     """Yield the steps of a plan, in which every nest has a schedule; return the whole plan.
 
@@ -118,7 +118,7 @@ def schedule_kernels(
 
 
 def _schedule_step(
-    step: NestLeaf, rule: Rule, nodes: kernel_ir.NodeInfos, finish: StepRule[LeafStep]
+    step: NestLeaf, rule: Rule, nodes: kernel_ir.NodeInfos, finish: StepRewrite[LeafStep]
 ) -> StepReplacement:
     known = dict(nodes)
     scratch: list[TensorNode] = []

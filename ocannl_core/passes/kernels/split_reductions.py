@@ -170,11 +170,11 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
 
     part = indexing.fresh_var("part")
     inner = replace(axis, start=0, extent=size)
-    place = indexing.affine([(size, part), (1, axis.var)], axis.start)
+    position = indexing.affine([(size, part), (1, axis.var)], axis.start)
     numbered = LoopAxis("", part, 0, parts)
     nests = [
         _partial(
-            nest, reduction, inner, place, node, (indexing.VarIndex(part), *cells), (numbered,)
+            nest, reduction, inner, position, node, (indexing.VarIndex(part), *cells), (numbered,)
         )
     ]
     if rest:
@@ -190,10 +190,10 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
 
 def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:
     """Return the output axes in the order of memory, so that vectors are contiguous in both."""
-    places = nest.epilogue[0].indices
+    indices = nest.epilogue[0].indices
 
     def position(axis: LoopAxis) -> int:
-        found = [at for at, index in enumerate(places) if axis.var in indexing.variables(index)]
+        found = [at for at, index in enumerate(indices) if axis.var in indexing.variables(index)]
         return max(found, default=-1)
 
     return sorted(nest.output_axes, key=position)
@@ -203,7 +203,7 @@ def _partial(
     nest: KernelNest,
     reduction: Reduction,
     axis: LoopAxis,
-    place: indexing.AxisIndex,
+    position: indexing.AxisIndex,
     node: TensorNode,
     cell: tuple[indexing.AxisIndex, ...],
     outer: tuple[LoopAxis, ...],
@@ -211,10 +211,10 @@ def _partial(
     """Return the nest that reduces along a piece of an axis.
 
     Args:
-        place: The position along the whole axis at each iteration of the piece.
+        position: The position along the whole axis at each iteration of the piece.
         outer: Axes of cells outside of the axes of the whole.
     """
-    values: dict[indexing.IndexVar, indexing.AxisIndex] = {axis.var: place}
+    values: dict[indexing.IndexVar, indexing.AxisIndex] = {axis.var: position}
     axes = [axis if each.var == axis.var else each for each in nest.axes]
     store = Store(node, cell, LocalRead(reduction.result))
     partial = replace(

@@ -55,7 +55,7 @@ from ocannl_core.schedule.apply.emission import Emission
 from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer
 from ocannl_core.schedule.apply.packing import packing_order
-from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules
+from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Conditions
 
 _PART, _PARTS = bfloat16, 3
 """The format of the parts of a float32, and the number of them that have all of its digits."""
@@ -368,8 +368,8 @@ class _TileSource:
     def copy_pair(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[ir.Stmt, ...]:
         """Return the copy of a pair of numbers of a tile of columns."""
         return self._pair(
-            lambda place: self._store(
-                self._factor(lane, affine_sum((2, number), (1, place))), 0, number, lane, place
+            lambda term: self._store(
+                self._factor(lane, affine_sum((2, number), (1, term))), 0, number, lane, term
             ),
             count,
         )
@@ -417,10 +417,10 @@ class _TileSource:
             if not is_widened:
                 stmts = tuple(each for term in terms for each in self.widen(term, lane))
 
-            def stored(place: AxisIndex, part: int) -> ir.Store:
-                term = affine_sum((2, number), (1, place))
+            def stored(own: AxisIndex, part: int) -> ir.Store:
+                term = affine_sum((2, number), (1, own))
                 value = self._round(ir.Load(self._buffer.wide, (term, lane), float32))
-                return self._store(value, part, number, lane, place)
+                return self._store(value, part, number, lane, own)
 
             for part in range(count):
                 stmts += self._pair(partial(stored, part=part), both)
@@ -439,11 +439,11 @@ class _TileSource:
     def _round(self, expr: ir.Expr) -> ir.Expr:
         return ir.Unary(UnaryOp.IDENTITY, expr, self._buffer.dtype)
 
-    def _subtract_rounded(self, *places: AxisIndex) -> tuple[ir.Stmt, ...]:
+    def _subtract_rounded(self, *indices: AxisIndex) -> tuple[ir.Stmt, ...]:
         """Return the statement that subtracts the nearest narrow number."""
-        cell = ir.Load(self._buffer.wide, places, float32)
+        cell = ir.Load(self._buffer.wide, indices, float32)
         remainder = ir.Binary(BinaryOp.SUB, cell, as_format(self._round(cell), float32), float32)
-        return (ir.Store(self._buffer.wide, places, remainder),)
+        return (ir.Store(self._buffer.wide, indices, remainder),)
 
 
 _Body = Callable[[AxisIndex, AxisIndex], tuple[ir.Stmt, ...]]
@@ -456,7 +456,7 @@ class TileProducts(Accumulation):
     outlines_epilogue = True
 
     @classmethod
-    def rules(cls, state: NestState) -> Rules:
+    def conditions(cls, state: NestState) -> Conditions:
         reduction, tile = state.nest.reduction, state.tile
         assert tile is not None
         yield "Tiles need a reduction.", reduction is not None

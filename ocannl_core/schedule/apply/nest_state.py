@@ -1,12 +1,12 @@
 """The state of a nest under a schedule, and the transforms as functions from state to state.
 
 A schedule is folded over the nest: splits first, then the order, the kinds of the leaves, tiles,
-the buffers of operands, and the place of the accumulators, each in the order of the text.
+the buffers of operands, and the loop of the accumulators, each in the order of the text.
 
     nest -> split* -> order -> kinds* -> tile -> pack* -> pipeline, stage, ring -> accumulate
 
 The state says everything that the emission of loops reads: the leaves of the splits in their order,
-each with a kind (`AxisKind`), and the buffers of packed operands, each in a `Place`. Whether blocks
+each with a kind (`AxisKind`), and the buffers of packed operands, of a `BufferKind`. Whether blocks
 of a split are equal, as on the grid of a device, or leave a remainder, is a property of the tree of
 the axes. A transform checks what it needs of the state before it, and `_finish` what the transforms
 need of each other.
@@ -42,8 +42,8 @@ from ocannl_core.schedule.apply import loop_ends
 from ocannl_core.schedule.apply.axis_tree import AxisTree
 
 
-class Place(Enum):
-    """The place of a packed operand."""
+class BufferKind(Enum):
+    """The memory of packed operands, and who fills it."""
 
     KERNEL = "kernel"
     """Memory of the thread that fills it."""
@@ -73,8 +73,8 @@ class NestState:
     """
     tile: transforms.TileMatrix | None = None
     packs: tuple[transforms.Pack, ...] = ()
-    """The packed operands, all of which are in one place."""
-    stages: Mapping[int, transforms.Stage] = field(default_factory=dict)
+    """The packed operands, whose buffers are all of one kind."""
+    forms: Mapping[int, transforms.StageForm] = field(default_factory=dict)
     """The forms of operands whose copies run ahead, by their position in the term."""
     pipeline: transforms.Pipeline | None = None
     ring: str = ""
@@ -92,14 +92,14 @@ class NestState:
         return self.tree.is_rounded
 
     @property
-    def place(self) -> Place:
-        """The place of packed operands."""
+    def buffer_kind(self) -> BufferKind:
+        """The kind of the buffers of packed operands."""
         if self.ring:
-            return Place.RING
+            return BufferKind.RING
         if not self.is_on_blocks:
-            return Place.KERNEL if self.tile is None else Place.TILES
-        has_stages = self.pipeline is not None or self.tile is not None or self.stages
-        return Place.STAGES if has_stages else Place.GROUP
+            return BufferKind.KERNEL if self.tile is None else BufferKind.TILES
+        has_stages = self.pipeline is not None or self.tile is not None or self.forms
+        return BufferKind.STAGES if has_stages else BufferKind.GROUP
 
     def of_kind(self, kind: AxisKind) -> tuple[str, ...]:
         """Return the leaves of a kind, in the order in which transforms gave it to them."""
@@ -271,8 +271,8 @@ def _pipeline(state: NestState, pipeline: transforms.Pipeline) -> NestState:
     return replace(state, pipeline=pipeline)
 
 
-def _stage(state: NestState, stage: transforms.Stage) -> NestState:
-    return replace(state, stages={**state.stages, stage.operand: stage})
+def _stage_form(state: NestState, form: transforms.StageForm) -> NestState:
+    return replace(state, forms={**state.forms, form.operand: form})
 
 
 def _ring(state: NestState, ring: transforms.Ring) -> NestState:
@@ -287,11 +287,11 @@ def _shuffle(state: NestState, shuffle: transforms.Shuffle) -> NestState:
     return replace(state, lanes=max(state.lanes, shuffle.lanes))
 
 
-def _accumulate(state: NestState, place: transforms.AccumulateAt) -> NestState:
+def _accumulate(state: NestState, given: transforms.AccumulateAt) -> NestState:
     if state.nest.reduction is None:
         raise UsageError("Packing and accumulating need a reduction.", found="a nest without one")
-    state.expect_leaves(place.over)
-    return replace(state, sum_loop=place.over, is_fused=place.fused, prefetches=place.prefetch)
+    state.expect_leaves(given.over)
+    return replace(state, sum_loop=given.over, is_fused=given.fused, prefetches=given.prefetch)
 
 
 def _apply(state: NestState, transform: transforms.Transform) -> NestState:
@@ -314,8 +314,8 @@ def _apply(state: NestState, transform: transforms.Transform) -> NestState:
             return _pack(state, transform)
         case transforms.Pipeline():
             return _pipeline(state, transform)
-        case transforms.Stage():
-            return _stage(state, transform)
+        case transforms.StageForm():
+            return _stage_form(state, transform)
         case transforms.Ring():
             return _ring(state, transform)
         case transforms.AccumulateAt():
@@ -324,7 +324,7 @@ def _apply(state: NestState, transform: transforms.Transform) -> NestState:
             assert_never(transform)
 
 
-_ON_BLOCKS = (transforms.Pipeline, transforms.Stage, transforms.Ring, transforms.Shuffle)
+_ON_BLOCKS = (transforms.Pipeline, transforms.StageForm, transforms.Ring, transforms.Shuffle)
 """Transforms of schedules for thread blocks."""
 
 
@@ -350,7 +350,7 @@ def apply_transforms(
 
 
 def _finish(state: NestState) -> NestState:
-    """Check what the transforms need of each other, and place the accumulators."""
+    """Check what the transforms need of each other, and choose the loop of the accumulators."""
     if state.is_on_blocks:
         return _finish_on_blocks(state)
     state = _finish_kinds(state)

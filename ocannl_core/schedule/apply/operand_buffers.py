@@ -1,7 +1,7 @@
 """The buffers of packed operands: their cells, and the statements that fill them.
 
-Each place of a buffer (`Place`) has a class. The memory of a thread is filled by its own loops, and
-memory that the threads of a block share by all of them.
+Each kind of buffers (`BufferKind`) has a class. The memory of a thread is filled by its own loops,
+and memory that the threads of a block share by all of them.
 """
 
 from __future__ import annotations
@@ -164,10 +164,10 @@ class SharedBuffer(FilledBuffer):
                 ends.append(axis.bound_at(first) or ir.LoopBound(first, axis.extent))
 
         indices = tuple(copied.positions[name] for name in pack.axes)
-        places = [*vectors.at(values), *([(self.node, indices)] if row is None else [])]
+        cells = [*vectors.at(values), *([(self.node, indices)] if row is None else [])]
         store = ir.Store(self.node, indices, substitute_in_expr(self.operand, values))
         copies = vector_iterations(
-            places,
+            cells,
             lane,
             lanes,
             (store,),

@@ -96,8 +96,8 @@ class PartialResults:
         return self.emission.new_array("partial", self.accumulators.dtype, dims, ir.Scope.GROUP)
 
     def _cell(self, node: TensorNode, inner: Region, number: AxisIndex) -> ir.Load:
-        places = (*self.accumulators.axes, *self.others)
-        own = (inner.numbers[name] for name in places)
+        axes = (*self.accumulators.axes, *self.others)
+        own = (inner.numbers[name] for name in axes)
         return ir.Load(node, (*own, number), self.accumulators.dtype)
 
     def _reader(self, node: TensorNode) -> Callable[[Region], ir.Expr]:

@@ -205,8 +205,8 @@ def _lines(load: Load, points: Sequence[_Vector]) -> Iterator[Prefetch]:
         terms, _ = indexing.as_affine(rest)
         for low, high in _merge_ranges(vectors):
             # the alignment is unknown: the last element may be in one more line
-            for place in dict.fromkeys((*range(low, high, width), high)):
-                yield Prefetch(load.node, (*row, indexing.affine(terms, place)))
+            for offset in dict.fromkeys((*range(low, high, width), high)):
+                yield Prefetch(load.node, (*row, indexing.affine(terms, offset)))
 
 
 def _merge_ranges(vectors: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

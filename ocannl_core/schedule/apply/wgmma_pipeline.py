@@ -30,7 +30,7 @@ from ocannl_core.ir.loops.unit_products import RingStage
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import Region
 from ocannl_core.schedule.apply.nest_state import NestState
-from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules, is_wide_product
+from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Conditions, is_wide_product
 from ocannl_core.schedule.apply.software_pipelines import StageBuffer
 
 
@@ -57,15 +57,15 @@ class RingBuffer(StageBuffer):
         return any(root_of(name) == root for name in self.pack.axes)
 
     def cell(self, region: Region) -> ir.Expr:
-        places = tuple(map(region.position, self.pack.axes))
-        return self.staged_cell(region.numbers[self.state.ring], places)
+        indices = tuple(map(region.position, self.pack.axes))
+        return self.staged_cell(region.numbers[self.state.ring], indices)
 
 
 class RingProducts(Accumulation):
     """One thread copies a stage for all, which then multiply it, tile by tile."""
 
     @classmethod
-    def rules(cls, state: NestState) -> Rules:
+    def conditions(cls, state: NestState) -> Conditions:
         reduction, tree, serial, ring = state.nest.reduction, state.tree, state.serial, state.ring
         yield (
             "Stages of a ring have products of two factors, in a format that is not narrow.",

@@ -125,7 +125,7 @@ class BlockTile:
     """The cells of a thread along rows and columns."""
     depth: int
     """The terms that are in shared memory at a time."""
-    forms: tuple[transforms.Stage, ...] = ()
+    forms: tuple[transforms.StageForm, ...] = ()
     """The forms of operands that are copied ahead; () if none are."""
     stages: int = 1
     """The number of steps whose operands are in shared memory."""
@@ -244,13 +244,13 @@ def _thread_shape(threads: int) -> tuple[int, int]:
 
 def _forms(
     nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks, tile: BlockTile
-) -> tuple[transforms.Stage, ...]:
+) -> tuple[transforms.StageForm, ...]:
     """Return the forms of both operands if instructions copy them to shared memory; else ().
 
     Rows of shared memory are those of a term. An operand whose terms are neighbors in memory is
     transposed on its way, cell by cell.
     """
-    found: list[transforms.Stage] = []
+    found: list[transforms.StageForm] = []
     for at, factor in enumerate(reduction.factors):
         is_row = at == tile.row_operand
         axis = tile.rows if is_row else tile.columns
@@ -263,7 +263,7 @@ def _forms(
         is_across = steps[tile.terms] == 1 and steps[axis] != 1
         cells = tile.extents[0 if is_row else 1]
         found.append(
-            transforms.Stage(at, width, cells + (machine.PADDING_CELLS if is_across else 0))
+            transforms.StageForm(at, width, cells + (machine.PADDING_CELLS if is_across else 0))
         )
     return tuple(found)
 

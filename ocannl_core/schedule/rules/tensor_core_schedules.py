@@ -111,14 +111,14 @@ class TensorCoreTile:
         is_across = operand.axes[1] != self.terms
         return pitch(operand.fragment, operand.dtype, self.extent(operand.axes[1]), is_across)
 
-    def form(self, operand: StagedOperand) -> transforms.Stage:
+    def form(self, operand: StagedOperand) -> transforms.StageForm:
         """Return the form of an operand in shared memory."""
         step = self.pitch(operand)
         if self.joined == 1 or operand is not self.operands[1]:
-            return transforms.Stage(operand.position, operand.width, step)
+            return transforms.StageForm(operand.position, operand.width, step)
         rows = self.joined * _own_columns(self.instruction.sums)
         skip = skip_after(rows, step, self.joined, operand.dtype)
-        return transforms.Stage(operand.position, operand.width, step, skip, rows)
+        return transforms.StageForm(operand.position, operand.width, step, skip, rows)
 
     @property
     def stage_bytes(self) -> int:
@@ -226,11 +226,11 @@ def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
     unit, own = SHARED_ACCESS_BYTES // dtype.nbytes, rows // joined
 
     def turns(skip: int) -> int:
-        places = [
+        units = [
             (at // own * (rows * pitch + skip) + at % own * pitch) // unit % SHARED_TURN_THREADS
             for at in range(SHARED_TURN_THREADS)
         ]
-        return max(places.count(each) for each in places)
+        return max(units.count(each) for each in units)
 
     return min(range(0, SHARED_TURN_THREADS * unit, unit), key=lambda skip: (turns(skip), skip))
 
@@ -328,8 +328,8 @@ def conflicts(fragment: Fragment, dtype: DType, pitch: int, is_across: bool) -> 
         is_left = fragment.threads[0].rows > 0
         threads = prod(digit.count for digit in fragment.threads)
         cells = [fragment.cell(thread, 0) for thread in range(threads)]
-        places = [(row, column) if is_left else (column, row) for row, column in cells]
-        turns = [[(term * pitch + cell) * nbytes for cell, term in places]]
+        swapped = [(row, column) if is_left else (column, row) for row, column in cells]
+        turns = [[(term * pitch + cell) * nbytes for cell, term in swapped]]
     return max(
         len({at // BANK_BYTES for at in turn if at // BANK_BYTES % BANKS == bank})
         for turn in turns

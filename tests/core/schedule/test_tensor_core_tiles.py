@@ -19,7 +19,7 @@ from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.printer import to_text as plan_text
-from ocannl_core.ir.kernels.transforms import Schedule, Stage, parse_schedule, schedule_text
+from ocannl_core.ir.kernels.transforms import Schedule, StageForm, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Expr, LoopProgram, Stmt, Unary
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
@@ -469,5 +469,5 @@ def test_a_search_tries_every_size_of_blocks() -> None:
     draft, nest = product(512, 512, 512)
     (kernel,) = widened(draft, nest).kernels
     found = list(block_schedules(kernel.nest, draft.nodes, device(WIDE)))
-    assert sum(any(isinstance(each, Stage) for each in schedule) for schedule in found) == 4
+    assert sum(any(isinstance(each, StageForm) for each in schedule) for schedule in found) == 4
     assert len(set(found)) == len(found)

@@ -258,7 +258,7 @@ def _stores(
         if not whole:
             inside = guarded(bound, tuple(stmts))
             return (ir.For(lane, 0, lanes, ir.Block(inside), ir.AxisKind.UNROLLED),)
-        places = [
+        cells = [
             (each.node, each.indices)
             for stmt in stmts
             for each in walk(stmt)
@@ -267,7 +267,7 @@ def _stores(
             and is_vector(each.indices, arrays.known[each.node], lane, lanes)
         ]
         vectors = vector_iterations(
-            places, lane, lanes, tuple(stmts), arrays.every, arrays.new_vector
+            cells, lane, lanes, tuple(stmts), arrays.every, arrays.new_vector
         )
         vector = affine_sum((1, thread.column), (tile.threads[1], z))
         is_partial = tile.block_cells > full

@@ -107,7 +107,7 @@ class TileCopies:
         lanes: int,
         ends: Sequence[ir.LoopBound],
     ) -> tuple[ir.Stmt, ...]:
-        places = [
+        cells = [
             (each.node, each.indices)
             for each in walk(value)
             if isinstance(each, ir.Load)
@@ -115,9 +115,9 @@ class TileCopies:
         ]
         is_aligned = info.dims[-1] % lanes == 0
         if is_aligned and lanes * info.dtype.nbytes <= self.vector_bytes:
-            places.append((node, indices))
+            cells.append((node, indices))
         return vector_iterations(
-            places,
+            cells,
             lane,
             lanes,
             (ir.Store(node, indices, value),),

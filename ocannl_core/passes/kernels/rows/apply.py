@@ -235,7 +235,7 @@ class FusedLoops:
             if at not in self.fusion.along:
                 loops.append(nest if nest.epilogue else None)
                 continue
-            before = next((place for place in range(len(loops) - 1, -1, -1) if loops[place]), None)
+            before = next((n for n in range(len(loops) - 1, -1, -1) if loops[n]), None)
             first = loops[before] if before is not None else None
             both = fuse_over_one_domain(first, nest) if first is not None else None
             if both is None or before is None:

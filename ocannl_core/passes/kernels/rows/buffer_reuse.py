@@ -27,7 +27,7 @@ def reuse_buffers(
     }
     found: dict[TensorNode, TensorNode] = {}
     for at, nest in enumerate(nests):
-        expiring = [node for node, places in uses.items() if places and places[-1] == at]
+        expiring = [node for node, positions in uses.items() if positions and positions[-1] == at]
         for store in nest.epilogue:
             new = store.node
             if new not in uses or uses[new][0] != at or new in expiring:

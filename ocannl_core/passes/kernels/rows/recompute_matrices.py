@@ -225,9 +225,9 @@ def _recomputation(plan: NestPlan, matrices: _StoredMatrices) -> _Recomputation 
         nest = nest_of(plan.steps[at])
         if nest is None or not (nest.gathered | nest.written).isdisjoint(needed):
             return None
-    places = {node: each.position for node in needed if (each := defined.of(node)) is not None}
-    positions = sorted(set(places.values()))
-    if len(places) < len(needed) or not readers or positions[-1] >= matrices.end:
+    stored = {node: each.position for node in needed if (each := defined.of(node)) is not None}
+    positions = sorted(set(stored.values()))
+    if len(stored) < len(needed) or not readers or positions[-1] >= matrices.end:
         return None
     nests = [_nest_of_stores(plan, at, needed) for at in positions]
     for at, nest in zip(positions, nests, strict=True):
