@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion, nodes_written_by_rows
 from ocannl_core.ir.kernels.transforms import (
@@ -29,14 +29,12 @@ class FusedNests:
     """The loops of fused nests, and the nests that combine their partial results."""
 
     body: Block
-    sums: tuple[KernelNest, ...]
+    sums: tuple[Nest, ...]
     partial: tuple[TensorNode, ...]
     nodes: NodeInfos
 
 
-def fuse_rows(
-    nests: Sequence[KernelNest], schedule: KernelSchedule, nodes: NodeInfos
-) -> FusedNests:
+def fuse_rows(nests: Sequence[Nest], schedule: KernelSchedule, nodes: NodeInfos) -> FusedNests:
     """Fuse nests that run one after the other into loops over rows.
 
     Args:
@@ -52,7 +50,7 @@ def fuse_rows(
 
 
 def row_fusion_of(
-    nests: Sequence[KernelNest], schedule: KernelSchedule
+    nests: Sequence[Nest], schedule: KernelSchedule
 ) -> tuple[RowFusion, tuple[Schedule, ...]]:
     """Return the fusion that a schedule states, and the schedules inside of rows.
 

@@ -166,7 +166,7 @@ class Reduction:
 
 
 @dataclass(frozen=True)  # without slots: properties are cached
-class KernelNest:
+class Nest:
     """A loop nest whose cells are independent of each other."""
 
     axes: tuple[LoopAxis, ...]
@@ -269,7 +269,7 @@ class KernelNest:
         return self.epilogue[0].value == ir.LocalRead(self.reduction.result)
 
 
-def writes_cells_once(nest: KernelNest, store: ir.Store) -> bool:
+def writes_cells_once(nest: Nest, store: ir.Store) -> bool:
     """Return True if no two cells of a nest are one position of a store, shifting axes aside."""
     domain = tuple([(axis.var, axis.extent) for axis in nest.output_axes])
     shifts = {axis.var for axis in nest.axes if axis.is_shifting}
@@ -337,7 +337,7 @@ def substitute_in_store(store: ir.Store, values: Mapping[IndexVar, AxisIndex]) -
     return moved
 
 
-def is_independent(nest: KernelNest) -> bool:
+def is_independent(nest: Nest) -> bool:
     """Return True only if no cell reads or writes a location that another cell writes."""
     cells: dict[TensorNode, tuple[AxisIndex, ...]] = {}
     for store in nest.epilogue:
@@ -370,17 +370,15 @@ def _reads_elsewhere(expr: ir.Expr, cells: dict[TensorNode, tuple[AxisIndex, ...
     return False
 
 
-def nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
+def nodes_read(nest: Nest) -> frozenset[TensorNode]:
     """Return the nodes that a nest reads."""
     roots = [each.value if isinstance(each, ir.Store) else each for each in nest.roots]
     return frozenset(node for root in roots for node in nodes_of(root))
 
 
 def map_parts(
-    nest: KernelNest,
-    on_expr: Callable[[ir.Expr], ir.Expr],
-    on_store: Callable[[ir.Store], ir.Store],
-) -> KernelNest:
+    nest: Nest, on_expr: Callable[[ir.Expr], ir.Expr], on_store: Callable[[ir.Store], ir.Store]
+) -> Nest:
     """Return a nest with functions applied to its term and its initial value, and to its stores."""
     reduction = nest.reduction
     if reduction is not None:
@@ -389,7 +387,7 @@ def map_parts(
     return replace(nest, reduction=reduction, epilogue=tuple(map(on_store, nest.epilogue)))
 
 
-def substitute_in_nest(nest: KernelNest, values: Mapping[IndexVar, AxisIndex]) -> KernelNest:
+def substitute_in_nest(nest: Nest, values: Mapping[IndexVar, AxisIndex]) -> Nest:
     """Return a nest with positions in place of variables; its axes stay."""
     return map_parts(
         nest,
@@ -398,7 +396,7 @@ def substitute_in_nest(nest: KernelNest, values: Mapping[IndexVar, AxisIndex]) -
     )
 
 
-def with_nodes(nest: KernelNest, nodes: Mapping[TensorNode, TensorNode]) -> KernelNest:
+def with_nodes(nest: Nest, nodes: Mapping[TensorNode, TensorNode]) -> Nest:
     """Return a nest that accesses other nodes in the place of some."""
 
     def redirect(expr: ir.Expr) -> ir.Expr:

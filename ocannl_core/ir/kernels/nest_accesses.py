@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, is_in_bounds
@@ -45,14 +45,12 @@ def strides(
     return found
 
 
-def loads_of_cells(nest: KernelNest) -> tuple[ir.Load, ...]:
+def loads_of_cells(nest: Nest) -> tuple[ir.Load, ...]:
     """Return the loads of a nest without a reduction, each once, which a schedule may pack."""
     return tuple(dict.fromkeys(load for store in nest.epilogue for load in _loads(store.value)))
 
 
-def turned_loads(
-    nest: KernelNest, row: indexing.LoopVar, lane: indexing.LoopVar
-) -> tuple[ir.Load, ...]:
+def turned_loads(nest: Nest, row: indexing.LoopVar, lane: indexing.LoopVar) -> tuple[ir.Load, ...]:
     """Return the loads whose neighboring cells in memory are those along one axis, and that run
     across memory along another one.
 
@@ -71,7 +69,7 @@ def turned_loads(
     return tuple(found)
 
 
-def epilogue_loads(nest: KernelNest) -> tuple[ir.Load, ...]:
+def epilogue_loads(nest: Nest) -> tuple[ir.Load, ...]:
     """Return the accesses of an epilogue whose addresses differ between the results of a nest."""
     roots = (nest.required_reduction.initial, *(store.value for store in nest.epilogue))
     loads = [each for root in roots for each in walk(root) if isinstance(each, ir.Load)]
@@ -109,11 +107,7 @@ class Vectors:
 
 
 def find_vectors(
-    nest: KernelNest,
-    axis: LoopAxis,
-    lanes: int,
-    nodes: NodeInfos,
-    around: Ranges = MappingProxyType({}),
+    nest: Nest, axis: LoopAxis, lanes: int, nodes: NodeInfos, around: Ranges = MappingProxyType({})
 ) -> Vectors:
     """Return the accesses of a nest that so many iterations of an axis can do at once.
 
@@ -149,7 +143,7 @@ def find_vectors(
     return Vectors(cells, not others and len(cells) == len(found))
 
 
-def _ranges(nest: KernelNest) -> dict[indexing.IndexVar, Range]:
+def _ranges(nest: Nest) -> dict[indexing.IndexVar, Range]:
     """Return the values of the axes and static indices of a nest."""
     found: dict[indexing.IndexVar, Range] = {
         axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
@@ -163,7 +157,7 @@ def _ranges(nest: KernelNest) -> dict[indexing.IndexVar, Range]:
     return found
 
 
-def _certain_loads(nest: KernelNest) -> frozenset[Cell]:
+def _certain_loads(nest: Nest) -> frozenset[Cell]:
     """Return the cells that every iteration loads: they are in bounds, as the program is."""
     values = [root.value if isinstance(root, ir.Store) else root for root in nest.roots]
     return frozenset(
@@ -174,7 +168,7 @@ def _certain_loads(nest: KernelNest) -> frozenset[Cell]:
     )
 
 
-def _written_elsewhere(nest: KernelNest) -> frozenset[TensorNode]:
+def _written_elsewhere(nest: Nest) -> frozenset[TensorNode]:
     """Return the nodes that are written, and accessed at other cells as well."""
     found: dict[TensorNode, set[object]] = {}
     for access in nest.accesses:

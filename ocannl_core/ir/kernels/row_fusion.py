@@ -22,7 +22,7 @@ from functools import cached_property
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import ThreadBlocks
@@ -32,7 +32,7 @@ from ocannl_core.ir.target import ThreadBlocks
 class Member:
     """One of the nests of a fusion."""
 
-    nest: KernelNest
+    nest: Nest
     rows: tuple[str, ...]
     """The names of its axes whose loops are shared, outermost first."""
 

@@ -29,8 +29,8 @@ from types import MappingProxyType
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import (
-    KernelNest,
     LoopAxis,
+    Nest,
     Reduction,
     is_independent,
     iterations,
@@ -118,7 +118,7 @@ class _Window:
         )
 
 
-def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> KernelNest | None:
+def gathered(nest: Nest, zeros: NodeInfos = MappingProxyType({})) -> Nest | None:
     """Return a nest whose cells gather; None without shifts, or if a kernel per shift is faster."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     reduction = nest.reduction
@@ -146,7 +146,7 @@ def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> Kerne
         *(replace(axis, is_shifting=False) for axis in shifting),
         *(axis for axis in nest.reduced if not axis.is_shifting),
     )
-    new = KernelNest(
+    new = Nest(
         with_letters(axes),
         replace(reduction, term=term, initial=initial),
         (replace(store, indices=indices),),
@@ -166,7 +166,7 @@ def _guarded(reduction: Reduction, condition: Expr, term: Expr) -> Expr:
             return guarded(term, reduction.neutral)
 
 
-def _is_fast(nest: KernelNest, moved: frozenset[indexing.LoopVar]) -> bool:
+def _is_fast(nest: Nest, moved: frozenset[indexing.LoopVar]) -> bool:
     """Return True for few terms, or if a product has tiles along axes that windows do not move."""
     if iterations(nest.axes) <= machine_model.MAX_GATHERED_STEPS:
         return True
@@ -180,7 +180,7 @@ def _is_fast(nest: KernelNest, moved: frozenset[indexing.LoopVar]) -> bool:
     )
 
 
-def _window(nest: KernelNest, shift: LoopAxis, zeros: NodeInfos) -> _Window | None:
+def _window(nest: Nest, shift: LoopAxis, zeros: NodeInfos) -> _Window | None:
     """Return the position that an axis shifts; None if it is not `i + c * k`, for positive `c`."""
     (store,) = nest.epilogue
     dims = [at for at, index in enumerate(store.indices) if shift.var in indexing.variables(index)]
@@ -202,14 +202,14 @@ def _window(nest: KernelNest, shift: LoopAxis, zeros: NodeInfos) -> _Window | No
 def unroll_shifts(plan: NestPlan) -> NestPlan:
     """Replace nests with shifting axes by one nest for each position of their windows."""
 
-    def unrolled(nest: KernelNest) -> NestReplacement | None:
+    def unrolled(nest: Nest) -> NestReplacement | None:
         nests = tuple(_unrolled(nest))
         return NestReplacement(nests, {}) if nests and all(map(is_independent, nests)) else None
 
     return replace_nests(plan, unrolled)
 
 
-def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
+def _unrolled(nest: Nest) -> Iterator[Nest]:
     """Yield the nests of all positions, in order; none without shifting axes, or for too many."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     count = iterations(shifting)

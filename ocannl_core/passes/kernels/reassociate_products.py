@@ -22,7 +22,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters, with_value
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction, with_letters, with_value
 from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement, replace_nests
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -48,7 +48,7 @@ def reassociate_products(plan: NestPlan) -> NestPlan:
 
 
 def reassociate_nest(
-    nest: KernelNest,
+    nest: Nest,
     nodes: NodeInfos,
     least_saved: int = MIN_SAVED_OPERATIONS,
     most_left: float = _MOST_LEFT,
@@ -77,7 +77,7 @@ def reassociate_nest(
     return _Builder(nest, reduction, nodes).built(values, best.groups)
 
 
-def _axes_of(factor: Expr, nest: KernelNest) -> _Names:
+def _axes_of(factor: Expr, nest: Nest) -> _Names:
     used = set(free_variables(factor))
     return frozenset(axis.name for axis in nest.axes if axis.var in used)
 
@@ -124,7 +124,7 @@ def _orders(
 
 
 class _Builder:
-    def __init__(self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos) -> None:
+    def __init__(self, nest: Nest, reduction: Reduction, nodes: NodeInfos) -> None:
         self._nest = nest
         self._reduction = reduction
         self._nodes = dict(nodes)
@@ -132,7 +132,7 @@ class _Builder:
 
     def built(self, values: Sequence[_Factor], groups: Iterable[_Names]) -> NestReplacement:
         """Return the nests that sum over groups of axes, and then over the others."""
-        nests: list[KernelNest] = []
+        nests: list[Nest] = []
         left, done = list(values), frozenset[str]()
         for names in groups:
             together = [value for value in left if value.axes & names]
@@ -144,7 +144,7 @@ class _Builder:
         nests.append(self._last(left, done))
         return NestReplacement(tuple(nests), self._made)
 
-    def _contraction(self, values: Sequence[_Factor], names: _Names) -> tuple[KernelNest, _Factor]:
+    def _contraction(self, values: Sequence[_Factor], names: _Names) -> tuple[Nest, _Factor]:
         """Return the nest that sums products over some axes, and the factor that it computes."""
         reduction = self._reduction
         inside = frozenset[str]().union(*(value.axes for value in values))
@@ -161,7 +161,7 @@ class _Builder:
         partial = replace(reduction, term=self._product(values), initial=reduction.neutral)
         store = Store(node, cell, LocalRead(reduction.result))
         value = _Factor(Load(node, cell, reduction.dtype), inside - names)
-        return KernelNest(with_letters(axes), partial, (store,)), value
+        return Nest(with_letters(axes), partial, (store,)), value
 
     def _in_memory_order(
         self, axes: Sequence[LoopAxis], values: Sequence[_Factor]
@@ -171,7 +171,7 @@ class _Builder:
         steps = [strides(axes, [load], self._nodes) for load in loads]
         return sorted(axes, key=lambda axis: any(step[axis.name] == 1 for step in steps))
 
-    def _last(self, values: Sequence[_Factor], done: _Names) -> KernelNest:
+    def _last(self, values: Sequence[_Factor], done: _Names) -> Nest:
         """Return the nest that sums over the remaining axes and runs the epilogue."""
         nest, reduction = self._nest, self._reduction
         axes = [axis for axis in nest.axes if axis.name not in done]
@@ -180,10 +180,10 @@ class _Builder:
             # of one term, so that what it starts from is read before any cell is written
             axes.append(LoopAxis("", fresh_var("once"), 0, 1, is_reduced=True))
         if any(axis.is_reduced for axis in axes):
-            return KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue)
+            return Nest(with_letters(axes), replace(reduction, term=term), nest.epilogue)
         result = LocalRead(reduction.result)
         epilogue = tuple(with_value(store, result, term) for store in nest.epilogue)
-        return KernelNest(with_letters(axes), None, epilogue)
+        return Nest(with_letters(axes), None, epilogue)
 
     def _product(self, values: Iterable[_Factor]) -> Expr:
         dtype = self._reduction.dtype

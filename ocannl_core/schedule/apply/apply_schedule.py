@@ -24,7 +24,7 @@ from typing import assert_never
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
-from ocannl_core.ir.kernels.nest import KernelNest, Reduction
+from ocannl_core.ir.kernels.nest import Nest, Reduction
 from ocannl_core.ir.kernels.nest_accesses import Ranges, loads_of_cells
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Schedule, schedule_text
@@ -64,12 +64,10 @@ class ScheduledNest:
         return ir.Block((*self.initial_stores, *self.packing, *self.loops))
 
 
-def apply_schedule(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
-) -> ScheduledNest:
+def apply_schedule(nest: Nest, schedule: Schedule, nodes: NodeInfos | None = None) -> ScheduledNest:
     """Return a nest in the order and on the axes of a schedule.
 
-    The results of a `KernelNest` are independent of each other, so every order of its axes is safe;
+    The results of a `Nest` are independent of each other, so every order of its axes is safe;
     sums and products of floats round differently when their terms are combined in another order.
 
     Args:
@@ -91,7 +89,7 @@ def apply_schedule(
 
 
 def apply_in_block(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos, around: Ranges, thread: LoopVar
+    nest: Nest, schedule: Schedule, nodes: NodeInfos, around: Ranges, thread: LoopVar
 ) -> ScheduledNest:
     """Return the statements of one thread of a block, inside of a loop over threads that others
     share with it.

@@ -24,7 +24,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_accesses import loads_of_cells
 from ocannl_core.ir.kernels.transforms import (
     Schedule,
@@ -61,7 +61,7 @@ class BufferKind(Enum):
 class NestState:
     """A nest, and the decisions of a schedule about it."""
 
-    nest: KernelNest
+    nest: Nest
     tree: AxisTree
     order: tuple[str, ...]
     """The leaves, outermost first; those of grid and block are around all others."""
@@ -328,9 +328,7 @@ _ON_BLOCKS = (transforms.Pipeline, transforms.StageForm, transforms.Ring, transf
 """Transforms of schedules for thread blocks."""
 
 
-def apply_transforms(
-    nest: KernelNest, schedule: Schedule, *, is_on_blocks: bool = False
-) -> NestState:
+def apply_transforms(nest: Nest, schedule: Schedule, *, is_on_blocks: bool = False) -> NestState:
     """Return the state of a nest after all transforms of a schedule.
 
     Args:

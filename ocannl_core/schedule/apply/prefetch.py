@@ -13,7 +13,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_accesses import epilogue_loads
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import inner_of, is_outer, parent_of, root_of
@@ -51,7 +51,7 @@ class PrefetchingLoop:
 
 
 def prefetching_loop(
-    nest: KernelNest,
+    nest: Nest,
     region: Region,
     around: str | None,
     over: str,

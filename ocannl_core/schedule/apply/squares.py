@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocannl_core.ir.indexing import LoopVar, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_accesses import turned_loads
 from ocannl_core.ir.kernels.transforms import root_of
 from ocannl_core.ir.loops import nodes as ir
@@ -32,7 +32,7 @@ def is_whole_square(region: Region, square: Sequence[str]) -> bool:
 
 
 def emit_square(
-    nest: KernelNest, region: Region, square: Sequence[str], nodes: dict[TensorNode, NodeInfo]
+    nest: Nest, region: Region, square: Sequence[str], nodes: dict[TensorNode, NodeInfo]
 ) -> tuple[ir.Stmt, ...]:
     """Return the statements of a whole square; add the nodes that hold transposed cells."""
     (rows,), (lanes,) = (region.ranges(name) for name in square)

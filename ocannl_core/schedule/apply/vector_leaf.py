@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_accesses import Ranges, Vectors, find_vectors
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import has_neighbors, root_of
@@ -25,7 +25,7 @@ class VectorLeaf:
     name: str
     """A leaf, or a part with serial leaves only."""
     vectors: Vectors
-    nest: KernelNest
+    nest: Nest
     nodes: NodeInfos
     around: Ranges
     """The values of the variables of loops around the nest."""

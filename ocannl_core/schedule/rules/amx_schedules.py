@@ -21,7 +21,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div, round_up
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
@@ -51,7 +51,7 @@ class _TileAxes:
 
 
 def find_amx_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target
+    nest: Nest, nodes: NodeInfos, target: Target
 ) -> transforms.Schedule | Obstacle:
     """Return a schedule with tiles, or the reason why there is none."""
     model = _model_tiles(nest, nodes, target)
@@ -63,16 +63,14 @@ def find_amx_schedule(
     return model.schedule(axes) if model.is_profitable(axes) else Obstacle.COST
 
 
-def amx_schedules(
-    nest: KernelNest, nodes: NodeInfos, target: Target
-) -> Iterator[transforms.Schedule]:
+def amx_schedules(nest: Nest, nodes: NodeInfos, target: Target) -> Iterator[transforms.Schedule]:
     """Yield the schedules with tiles along every choice of axes, fast or not."""
     model = _model_tiles(nest, nodes, target)
     if not isinstance(model, Obstacle):
         yield from map(model.schedule, model.candidates())
 
 
-def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileModel | Obstacle:
+def _model_tiles(nest: Nest, nodes: NodeInfos, target: Target) -> _TileModel | Obstacle:
     """Return the model of a nest with tiles, or the reason why there are none for it."""
     reduction = nest.reduction
     if reduction is None:

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div, power_above, power_below
 from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, iterations
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, iterations
 from ocannl_core.ir.kernels.nest_accesses import Ranges, find_vectors, loads_of_cells, strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import COMMON_UNITS, Obstacle, ProductUnit
@@ -78,7 +78,7 @@ class BlockParameters:
 CHOSEN_BY_RULE = BlockParameters()
 
 
-def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
+def block_schedules(nest: Nest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
     """Yield schedules of a nest for a search, each once, the rules' choice first."""
     found: set[Schedule | None] = {None}
     sides = (THREAD_ROWS, THREAD_ROWS // 2, THREAD_ROWS // 4)
@@ -100,14 +100,14 @@ def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Itera
 
 
 def block_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters = CHOSEN_BY_RULE
+    nest: Nest, nodes: NodeInfos, target: Target, parameters: BlockParameters = CHOSEN_BY_RULE
 ) -> Schedule | None:
     """Return the schedule of a nest for a device with thread blocks; None for plain loops."""
     return decide_on_blocks(nest, nodes, target, parameters).schedule
 
 
 def decide_on_blocks(
-    nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters = CHOSEN_BY_RULE
+    nest: Nest, nodes: NodeInfos, target: Target, parameters: BlockParameters = CHOSEN_BY_RULE
 ) -> ScheduleDecision:
     """Return the decision on a nest for a device with thread blocks.
 
@@ -138,7 +138,7 @@ _MATRIX_UNITS: tuple[tuple[ProductUnit, UnitRule], ...] = (
 )
 
 
-def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule:
+def _schedule_cells(nest: Nest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule:
     order = _coalesced_order(nest.axes, _accesses(nest.epilogue), nodes)
     distribution = _CyclicDistribution(blocks.threads)
     fast = order[0]
@@ -161,9 +161,7 @@ def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) ->
     return distribution.schedule()
 
 
-def _find_transposition(
-    nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks
-) -> Schedule | None:
+def _find_transposition(nest: Nest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule | None:
     """Return the schedule of cells of which a block computes a square, after transposing the square
     of the loads that are contiguous along another axis than the stores; None if there are none.
     """
@@ -279,7 +277,7 @@ def _accesses(roots: Iterable[Node]) -> list[Load | Store]:
     return [each for root in roots for each in walk(root) if isinstance(each, Load | Store)]
 
 
-def _largest(accesses: list[Load | Store], nest: KernelNest) -> list[Load | Store]:
+def _largest(accesses: list[Load | Store], nest: Nest) -> list[Load | Store]:
     """Return the accesses that reach the most cells, for which the order matters."""
 
     def reached(access: Load | Store) -> int:
@@ -312,7 +310,7 @@ def _coalesced_order(
 
 
 def _schedule_reduction(
-    nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters
+    nest: Nest, nodes: NodeInfos, target: Target, parameters: BlockParameters
 ) -> Schedule:
     reduction, blocks = nest.required_reduction, target.thread_blocks
     assert blocks is not None
@@ -389,7 +387,7 @@ def _distribute_reduced(
     return leaves
 
 
-def _first_reduced_leaf(nest: KernelNest, distribution: _CyclicDistribution) -> str:
+def _first_reduced_leaf(nest: Nest, distribution: _CyclicDistribution) -> str:
     """Return the outermost serial loop over terms; the first reduced axis if threads run all."""
     split = {each.axis for each in distribution.splits}
     leaves = [outer_of(axis.name) if axis.name in split else axis.name for axis in nest.reduced]
@@ -398,7 +396,7 @@ def _first_reduced_leaf(nest: KernelNest, distribution: _CyclicDistribution) -> 
 
 
 def row_schedule(
-    nest: KernelNest,
+    nest: Nest,
     nodes: NodeInfos,
     threads: int,
     blocks: ThreadBlocks,
@@ -434,7 +432,7 @@ def row_schedule(
 
 
 def vector_lanes(
-    nest: KernelNest,
+    nest: Nest,
     axis: LoopAxis,
     nodes: NodeInfos,
     blocks: ThreadBlocks,

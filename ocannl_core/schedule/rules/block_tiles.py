@@ -26,7 +26,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import as_affine, row_major
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, iterations
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction, iterations
 from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
@@ -83,7 +83,7 @@ class ProductAxes:
         return supertile_rows(grid, wave, target.last_cache_bytes)
 
 
-def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxes | None:
+def product_axes(nest: Nest, nodes: NodeInfos | None = None) -> ProductAxes | None:
     """Return the axes of a product; None if both factors depend on all cells, or share no terms.
 
     Args:
@@ -138,7 +138,7 @@ class BlockTile:
         return self.threads[0] * self.cells[0], self.threads[1] * self.cells[1]
 
 
-def fused(nest: KernelNest, target: Target) -> bool:
+def fused(nest: Nest, target: Target) -> bool:
     """Return True if sums may add unrounded products; short sums keep the bits of plain loops."""
     reduction = nest.reduction
     return (
@@ -153,7 +153,7 @@ def fused(nest: KernelNest, target: Target) -> bool:
 
 
 def find_block_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target, side: int = 0, depth: int = 0
+    nest: Nest, nodes: NodeInfos, target: Target, side: int = 0, depth: int = 0
 ) -> transforms.Schedule | Obstacle:
     """Return a schedule with register tiles of threads, or the reason why there is none.
 
@@ -166,7 +166,7 @@ def find_block_schedule(
 
 
 def _find_tile(
-    nest: KernelNest, nodes: NodeInfos, target: Target, side: int, depth: int
+    nest: Nest, nodes: NodeInfos, target: Target, side: int, depth: int
 ) -> BlockTile | Obstacle:
     """Return the tile of a product, or why no operand would be used often enough."""
     reduction, blocks = nest.required_reduction, target.thread_blocks
@@ -243,7 +243,7 @@ def _thread_shape(threads: int) -> tuple[int, int]:
 
 
 def _forms(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks, tile: BlockTile
+    nest: Nest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks, tile: BlockTile
 ) -> tuple[transforms.StageForm, ...]:
     """Return the forms of both operands if instructions copy them to shared memory; else ().
 
@@ -281,7 +281,7 @@ def _stage_depth(tile: BlockTile, terms: int, cell_bytes: int) -> int:
     return max(depth, least)
 
 
-def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transforms.Schedule:
+def _schedule_tile(nest: Nest, tile: BlockTile, target: Target) -> transforms.Schedule:
     """Return the schedule of a product in tiles.
 
     The columns of a thread are vectors, a block's width apart, if there are enough.

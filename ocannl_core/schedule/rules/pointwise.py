@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.nest_accesses import strides, turned_loads
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Splits, set_kinds
@@ -34,7 +34,7 @@ from ocannl_core.schedule.rules.vectorizable import (
 )
 
 
-def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
+def pointwise_schedule(nest: Nest, nodes: NodeInfos, target: Target) -> Schedule | None:
     """Return the schedule of a nest without a reduction, or None if plain loops are as fast."""
     if nest.reduction is not None or not is_vectorizable(nest, nodes):
         return None
@@ -54,7 +54,7 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
     return (*splits, Order((*others, blocks, vector)), SetKind(AxisKind.VECTOR, (vector,)))
 
 
-def _transposition(nest: KernelNest, nodes: NodeInfos, lanes: int) -> Schedule | None:
+def _transposition(nest: Nest, nodes: NodeInfos, lanes: int) -> Schedule | None:
     """Return the schedule that transposes rows to columns in square tiles, or None."""
     wide = [axis for axis in nest.axes if axis.extent >= lanes and axis.bound is None]
     for column in reversed(wide):
@@ -64,7 +64,7 @@ def _transposition(nest: KernelNest, nodes: NodeInfos, lanes: int) -> Schedule |
     return None
 
 
-def _is_square(nest: KernelNest, nodes: NodeInfos, row: LoopAxis, column: LoopAxis) -> bool:
+def _is_square(nest: Nest, nodes: NodeInfos, row: LoopAxis, column: LoopAxis) -> bool:
     """Return True if stores run along columns, and loads along columns or, some, along rows."""
     turned = turned_loads(nest, row.var, column.var)
     if not turned or any(load.dtype.in_lanes is not load.dtype for load in turned):
@@ -76,7 +76,7 @@ def _is_square(nest: KernelNest, nodes: NodeInfos, row: LoopAxis, column: LoopAx
     return stored == {1} and set(steps) <= {0, 1}
 
 
-def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) -> Schedule:
+def _tiles_of_squares(nest: Nest, square: Sequence[LoopAxis], lanes: int) -> Schedule:
     splits = Splits()
     loops: list[list[str]] = [[], [], []]
     for axis in square:
@@ -92,7 +92,7 @@ def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) 
     return (*splits, order, *set_kinds(AxisKind.VECTOR, inside))
 
 
-def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
+def _needs_vector_code(nest: Nest, nodes: NodeInfos) -> bool:
     """Return True if a nest has operations that C compilers do not vectorize."""
     return (
         any(nodes[node].dtype.is_narrow for node in nest.mentioned)
@@ -114,7 +114,7 @@ def _is_beyond_compilers(node: Node) -> bool:
             return False
 
 
-def _find_vector_axis(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:
+def _find_vector_axis(nest: Nest, nodes: NodeInfos) -> LoopAxis | None:
     """Return the axis with contiguous stores, and contiguous or broadcast loads."""
     read = [each for store in nest.epilogue for each in walk(store) if isinstance(each, Load)]
     accesses: list[Load | Store] = [*nest.epilogue, *read]

@@ -11,7 +11,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction
 from ocannl_core.ir.kernels.nest_accesses import epilogue_loads, strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Unary
@@ -81,9 +81,7 @@ class ReductionModel:
         dot_product: The instruction that adds the products of some terms; None if none does.
     """
 
-    def __init__(
-        self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
-    ) -> None:
+    def __init__(self, nest: Nest, reduction: Reduction, nodes: NodeInfos, target: Target) -> None:
         self.nest = nest
         self.machine = machine_model.MachineModel.of(target)
         self.has_vector_epilogue = has_vectorizable_epilogue(nest, nodes)

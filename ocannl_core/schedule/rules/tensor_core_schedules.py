@@ -28,7 +28,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.rounding import ceil_div, round_up
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction
 from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
@@ -150,7 +150,7 @@ class TensorCoreTile:
 
 
 def candidate_tiles(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
+    nest: Nest, reduction: Reduction, nodes: NodeInfos, target: Target
 ) -> Iterator[TensorCoreTile]:
     """Yield the tiles of a product that fit a device, the largest blocks first."""
     instruction, blocks = find_unit(MatrixInstruction, reduction, target), target.thread_blocks
@@ -183,7 +183,7 @@ def candidate_tiles(
 
 
 def _joined(
-    nest: KernelNest,
+    nest: Nest,
     nodes: NodeInfos,
     blocks: ThreadBlocks,
     columns: StagedOperand,
@@ -236,7 +236,7 @@ def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
 
 
 def find_tensor_core_tile(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
+    nest: Nest, reduction: Reduction, nodes: NodeInfos, target: Target
 ) -> TensorCoreTile | Obstacle:
     """Return the tile of a product: the largest of which there are enough for all processors, and
     that is not much larger than the product; or the reason why there is none.
@@ -261,7 +261,7 @@ def find_tensor_core_tile(
 
 
 def find_tensor_core_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target
+    nest: Nest, nodes: NodeInfos, target: Target
 ) -> transforms.Schedule | Obstacle:
     """Return a schedule with tiles of warps, or the reason why there is none."""
     tile = find_tensor_core_tile(nest, nest.required_reduction, nodes, target)
@@ -275,7 +275,7 @@ def find_tensor_core_schedule(
 
 
 def _staged(
-    nest: KernelNest,
+    nest: Nest,
     reduction: Reduction,
     nodes: NodeInfos,
     blocks: ThreadBlocks,
@@ -337,7 +337,7 @@ def conflicts(fragment: Fragment, dtype: DType, pitch: int, is_across: bool) -> 
     )
 
 
-def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> transforms.Schedule:
+def schedule_tensor_core_tile(nest: Nest, tile: TensorCoreTile) -> transforms.Schedule:
     """Return the schedule of a product in tiles of warps."""
     sums = tile.instruction.sums
     i, j, k = tile.rows, tile.columns, tile.terms

@@ -22,7 +22,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import IndexVar, as_affine, row_major
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -71,14 +71,14 @@ class WgmmaTile:
 
 
 def find_wgmma_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target
+    nest: Nest, nodes: NodeInfos, target: Target
 ) -> transforms.Schedule | Obstacle:
     """Return a schedule with a ring of stages, or the reason why there is none."""
     tile = _find_tile(nest, nodes, target)
     return tile if isinstance(tile, Obstacle) else _schedule_tile(nest, tile)
 
 
-def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile | Obstacle:
+def _find_tile(nest: Nest, nodes: NodeInfos, target: Target) -> WgmmaTile | Obstacle:
     """Return the tile of a product: the largest of which there are enough for all processors, and
     that is not much larger than the product; or the reason why there is none.
     """
@@ -127,7 +127,7 @@ def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile 
 
 
 def _contiguous_axis(
-    nest: KernelNest, factor: Expr, nodes: NodeInfos, cells: LoopAxis, terms: LoopAxis
+    nest: Nest, factor: Expr, nodes: NodeInfos, cells: LoopAxis, terms: LoopAxis
 ) -> str | None:
     """Return the axis along which a factor is contiguous; None if no box can be copied."""
     load = unwidened(factor)
@@ -149,7 +149,7 @@ def _contiguous_axis(
     return None
 
 
-def _schedule_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
+def _schedule_tile(nest: Nest, tile: WgmmaTile) -> transforms.Schedule:
     """Return the schedule of a product with a ring of stages."""
     sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
     batches = [axis.name for axis in nest.output_axes if axis.name not in (i, j)]

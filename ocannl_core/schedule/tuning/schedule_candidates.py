@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.rounding import ceil_div
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -51,9 +51,7 @@ class ScheduleCandidate:
     """The parameters of the schedule; None for plain loops and for tiles."""
 
 
-def first_candidates(
-    nest: KernelNest, nodes: NodeInfos, target: Target
-) -> tuple[ScheduleCandidate, ...]:
+def first_candidates(nest: Nest, nodes: NodeInfos, target: Target) -> tuple[ScheduleCandidate, ...]:
     """Return the default schedule, others that the search does not reach from it, and plain loops;
     nothing for a nest that has one schedule.
 
@@ -79,7 +77,7 @@ def first_candidates(
 
 
 def neighbors(
-    nest: KernelNest, nodes: NodeInfos, target: Target, candidate: ScheduleCandidate
+    nest: Nest, nodes: NodeInfos, target: Target, candidate: ScheduleCandidate
 ) -> Iterator[ScheduleCandidate]:
     """Yield the candidates that differ from one in one parameter, likely ones first; on thread
     blocks all others.
@@ -103,7 +101,7 @@ def neighbors(
             yield ScheduleCandidate(schedule, parameters)
 
 
-def is_applicable(nest: KernelNest, schedule: Schedule) -> bool:
+def is_applicable(nest: Nest, schedule: Schedule) -> bool:
     """Return True if a schedule can be applied to a nest."""
     try:
         apply_schedule(nest, schedule)

@@ -14,7 +14,7 @@ from typing import Any
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import StaticIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestStep, RowGroup
 from ocannl_core.ir.kernels.nodes import HostCall, Plan, RepeatedSteps, kernel_of
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
@@ -87,7 +87,7 @@ class _PlanParser(ProgramParser):
             raise self.error("no head of a step, `kernel title:`")
         return found[1], found[2] or ""
 
-    def nest(self, kind: str, lines: Sequence[SourceLine]) -> KernelNest:
+    def nest(self, kind: str, lines: Sequence[SourceLine]) -> Nest:
         line, (stated, rest) = self.line, leading(lines, "axes ")
         with ExitStack() as scopes:
             texts = re.split(r", (?=[^\W\d])", stated[0].text) if stated else []
@@ -97,7 +97,7 @@ class _PlanParser(ProgramParser):
         epilogue = tuple([each for each in stmts if isinstance(each, Store)])
         if len(epilogue) != len(stmts):
             raise line.error("an epilogue with other statements than stores")
-        return KernelNest(axes, reduction, epilogue)
+        return Nest(axes, reduction, epilogue)
 
     def axis(self, scopes: ExitStack, text: str) -> LoopAxis:
         """Return an axis, whose variable is defined until the end of the nest."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.kernels.transforms import FuseRows, Pack, parse_kernel_schedule
@@ -210,7 +210,7 @@ def test_nodes_reuse_the_memory_of_dead_ones() -> None:
     a, b, c, d = (draft.scratch(name, float32, 3, 4) for name in "abcd")
     out, x = draft.node("out", float32, 3, 4), draft.node("x", float32, 3, 4)
 
-    def nest(target: TensorNode, *sources: TensorNode) -> KernelNest:
+    def nest(target: TensorNode, *sources: TensorNode) -> Nest:
         value: Expr = draft.load(sources[0], i, j)
         for source in sources[1:]:
             value = Binary(BinaryOp.ADD, value, draft.load(source, i, j), float32)
@@ -220,13 +220,13 @@ def test_nodes_reuse_the_memory_of_dead_ones() -> None:
         assert found is not None
         return found
 
-    def turned(target: TensorNode, source: TensorNode) -> KernelNest:
+    def turned(target: TensorNode, source: TensorNode) -> Nest:
         store = draft.store(target, i, j, value=draft.load(source, j, i))
         found = kernel_nest(Block((loop(i, 3, loop(j, 3, store)),)))
         assert found is not None
         return found
 
-    def places(*nests: KernelNest) -> dict[TensorNode, TensorNode]:
+    def places(*nests: Nest) -> dict[TensorNode, TensorNode]:
         return reuse_buffers(nests, (a, b, c, d), draft.nodes)
 
     assert places(nest(a, x), nest(b, a), nest(c, b), nest(out, c)) == {b: a, c: a}

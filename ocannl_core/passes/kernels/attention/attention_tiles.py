@@ -8,7 +8,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.rounding import ceil_div, power_below, round_up
 from ocannl_core.ir.indexing import VarIndex
-from ocannl_core.ir.kernels.nest import KernelNest, iterations
+from ocannl_core.ir.kernels.nest import Nest, iterations
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle, ProductStatus, ProductUnit
 from ocannl_core.ir.kernels.transforms import FuseRows, KernelSchedule, WalkTiles
@@ -63,7 +63,7 @@ class AttentionTile:
     def block_cells(self) -> int:
         return self.threads[1] * self.cells
 
-    def products(self, nests: Iterable[KernelNest]) -> tuple[ProductStatus, ...]:
+    def products(self, nests: Iterable[Nest]) -> tuple[ProductStatus, ...]:
         """Return the status of the products of an attention."""
         unit = ProductUnit.MATRIX_INSTRUCTIONS
         refusals = () if self.obstacle is None else ((unit, self.obstacle),)
@@ -159,7 +159,7 @@ def shared_bytes(attention: FusedAttention, tile: AttentionTile) -> int:
 
 
 def choose_tile(
-    attention: FusedAttention, products: Sequence[KernelNest], nodes: NodeInfos, target: Target
+    attention: FusedAttention, products: Sequence[Nest], nodes: NodeInfos, target: Target
 ) -> AttentionTile | None:
     """Return the tile of an attention; None if none fits, or none is as fast as products apart."""
     blocks = target.thread_blocks
@@ -204,7 +204,7 @@ def _operations(attention: FusedAttention, tile: AttentionTile) -> float:
 
 
 def _number_tiles(
-    attention: FusedAttention, product: KernelNest, nodes: NodeInfos, target: Target
+    attention: FusedAttention, product: Nest, nodes: NodeInfos, target: Target
 ) -> Iterator[AttentionTile]:
     """Yield the tiles whose threads multiply numbers, as far as their registers suffice."""
     blocks = target.thread_blocks
@@ -273,7 +273,7 @@ def _lanes(attention: FusedAttention, nodes: NodeInfos, blocks: ThreadBlocks, ce
 
 
 def _common_instruction(
-    attention: FusedAttention, products: Sequence[KernelNest], target: Target
+    attention: FusedAttention, products: Sequence[Nest], target: Target
 ) -> MatrixInstruction | None:
     found = {find_unit(MatrixInstruction, nest.required_reduction, target) for nest in products}
     instruction, *others = found

@@ -21,8 +21,8 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.ir.kernels.nest import (
-    KernelNest,
     LoopAxis,
+    Nest,
     Reduction,
     map_parts,
     nodes_read,
@@ -215,7 +215,7 @@ class FusedLoops:
         members = self.fusion.members
         return tuple(n for at, n in self._partial.items() if not members[at].reduces_inner_rows)
 
-    def inner_nests(self) -> tuple[KernelNest | None, ...]:
+    def inner_nests(self) -> tuple[Nest | None, ...]:
         """Return the nests inside of the shared loops, with those merged that run along others;
         None for a nest without stores.
 
@@ -230,7 +230,7 @@ class FusedLoops:
                     "A node is inlined only if its definition has the same value at every read."
                 )
             nests = changed
-        loops: list[KernelNest | None] = []
+        loops: list[Nest | None] = []
         for at, nest in enumerate(nests):
             if at not in self.fusion.along:
                 loops.append(nest if nest.epilogue else None)
@@ -258,7 +258,7 @@ class FusedLoops:
                 nests = changed
                 inlined.append(node)
         along: set[int] = set()
-        loop: KernelNest | None = None
+        loop: Nest | None = None
         for at, nest in enumerate(nests):
             if not nest.epilogue:
                 continue
@@ -277,12 +277,10 @@ class FusedLoops:
             ),
         )
 
-    def _nests(self) -> tuple[KernelNest, ...]:
+    def _nests(self) -> tuple[Nest, ...]:
         return tuple(self._rewrite_nest(at, each) for at, each in enumerate(self._skipped.members))
 
-    def _inline(
-        self, nests: tuple[KernelNest, ...], node: TensorNode
-    ) -> tuple[KernelNest, ...] | None:
+    def _inline(self, nests: tuple[Nest, ...], node: TensorNode) -> tuple[Nest, ...] | None:
         if node in self.buffers:
             row = self.buffers[node]
             return inline_node(nests, row, self.new_nodes[row])
@@ -290,7 +288,7 @@ class FusedLoops:
             return None
         return inline_node(nests, node, self.nodes[node], rows=self._row_dims[node], is_kept=True)
 
-    def _rewrite_nest(self, position: int, member: Member) -> KernelNest:
+    def _rewrite_nest(self, position: int, member: Member) -> Nest:
         is_partial = self._is_accumulating(member)
         nest = self._accumulate(position, member) if is_partial else self.inner_nest(member)
         if position not in self._skipped.columns:
@@ -299,7 +297,7 @@ class FusedLoops:
         last_row = affine_sum((size, self._numbers[-1]), (1, FixedIndex(size - 1)))
         return replace(nest, axes=self._skipped.end_columns(position, nest.axes, last_row))
 
-    def inner_nest(self, member: Member) -> KernelNest:
+    def inner_nest(self, member: Member) -> Nest:
         """Return a nest as it is inside of the shared loops."""
         nest = map_parts(
             member.nest, partial(self._rewrite_expr, member), partial(self._rewrite_store, member)
@@ -365,23 +363,23 @@ class FusedLoops:
             if at not in dropped
         )
 
-    def share_buffers(self, nests: Sequence[KernelNest | None]) -> tuple[KernelNest | None, ...]:
+    def share_buffers(self, nests: Sequence[Nest | None]) -> tuple[Nest | None, ...]:
         """Return the nests with folded nodes in the buffers of others where live ranges allow."""
         known = [nest for nest in nests if nest is not None]
         buffers = reuse_buffers(known, tuple(self.buffers.values()), self.new_nodes)
 
         return tuple(with_nodes(nest, buffers) if nest is not None else None for nest in nests)
 
-    def _accumulate(self, position: int, member: Member) -> KernelNest:
+    def _accumulate(self, position: int, member: Member) -> Nest:
         reduction = member.nest.required_reduction
         cell = self._partial_cell(position, member, self._own_group())
         term = self._rewrite_expr(member, reduction.term)
         axes = self._inner_axes(member)
         if not any(axis.is_reduced for axis in axes):
             value = ir.Binary(reduction.op, cell, term, reduction.dtype)
-            return KernelNest(axes, None, (ir.Store(cell.node, cell.indices, value),))
+            return Nest(axes, None, (ir.Store(cell.node, cell.indices, value),))
         epilogue = (ir.Store(cell.node, cell.indices, ir.LocalRead(reduction.result)),)
-        return KernelNest(axes, replace(reduction, term=term, initial=cell), epilogue)
+        return Nest(axes, replace(reduction, term=term, initial=cell), epilogue)
 
     def _own_group(self) -> AxisIndex:
         return VarIndex(self._group) if self.fusion.groups > 1 else FixedIndex(0)
@@ -400,7 +398,7 @@ class FusedLoops:
                 cell = self._partial_cell(at, member, self._own_group())
                 store = ir.Store(cell.node, cell.indices, reduction.neutral)
                 yield from apply_schedule(
-                    KernelNest(self._partial_axes(member), None, (store,)), ()
+                    Nest(self._partial_axes(member), None, (store,)), ()
                 ).loops
 
     def _complete_sums(self) -> Iterator[ir.Stmt]:
@@ -416,16 +414,14 @@ class FusedLoops:
             epilogue = tuple(
                 self._substitute_total(member, store, total) for store in member.nest.epilogue
             )
-            yield from apply_schedule(
-                KernelNest(self._partial_axes(member), None, epilogue), ()
-            ).loops
+            yield from apply_schedule(Nest(self._partial_axes(member), None, epilogue), ()).loops
 
     def _substitute_total(self, member: Member, store: ir.Store, total: ir.Expr) -> ir.Store:
         reduction = member.nest.required_reduction
         store = with_value(store, ir.LocalRead(reduction.result), total)
         return substitute_in_store(store, self._substitution(member))
 
-    def sums(self) -> tuple[KernelNest, ...]:
+    def sums(self) -> tuple[Nest, ...]:
         """Return the nests that combine partial results."""
         return tuple(
             self._combine_partial(at, each)
@@ -433,13 +429,13 @@ class FusedLoops:
             if each.reduces_rows and not each.reduces_inner_rows
         )
 
-    def _combine_partial(self, position: int, member: Member) -> KernelNest:
+    def _combine_partial(self, position: int, member: Member) -> Nest:
         nest, reduction = member.nest, member.nest.required_reduction
         var = fresh_var(self._group.hint)
         cell = self._partial_cell(position, member, VarIndex(var))
         axes = (*nest.output_axes, LoopAxis("", var, 0, self.fusion.groups, is_reduced=True))
         combined: Reduction = replace(reduction, term=cell)
-        return KernelNest(with_letters(axes), combined, nest.epilogue)
+        return Nest(with_letters(axes), combined, nest.epilogue)
 
     def decide(self, rule: Rule) -> Iterator[ScheduleDecision]:
         """Yield the decisions of a rule inside of the shared loops, with packing hoisted."""

@@ -15,7 +15,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, variables
 from ocannl_core.ir.kernels import nest_plan
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, iterations
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, iterations
 from ocannl_core.ir.kernels.row_fusion import (
     Member,
     RowFusion,
@@ -380,14 +380,14 @@ def _are_complete(members: Sequence[Member], size: int) -> bool:
     return not sums or size == members[0].axes[-1].extent or batch >= _MIN_BATCH
 
 
-def _is_fusible(nest: KernelNest) -> bool:
+def _is_fusible(nest: Nest) -> bool:
     is_plain = all(
         axis.start == 0 and axis.extent > 0 and not axis.is_shifting for axis in nest.axes
     )
     return bool(nest.axes) and is_plain
 
 
-def _has_contiguous_rows(nest: KernelNest, rows: Sequence[LoopAxis]) -> bool:
+def _has_contiguous_rows(nest: Nest, rows: Sequence[LoopAxis]) -> bool:
     """Return True if the cells of a row are contiguous, windows along its axis aside."""
     outer = {axis.var for axis in rows}
     inner = {axis.var for axis in nest.axes} - outer
@@ -405,7 +405,7 @@ def _largest_divisor(number: int, most: int) -> int:
     )
 
 
-def _is_contraction(nest: KernelNest) -> bool:
+def _is_contraction(nest: Nest) -> bool:
     """Return True if every factor is reused: such a nest needs register tiles of its own."""
     if nest.reduction is None:
         return False
@@ -424,7 +424,7 @@ def _is_batch_axis(members: Sequence[Member], at: int) -> bool:
 
 
 def _match_rows(
-    nest: KernelNest, members: Sequence[Member], *, by_reads: bool = False
+    nest: Nest, members: Sequence[Member], *, by_reads: bool = False
 ) -> tuple[LoopAxis, ...] | None:
     """Return the axes of a nest that are the rows of others; None if it depends on all of their
     rows.
@@ -467,7 +467,7 @@ def _read_row_dims(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...
 
 
 def _align_axes(
-    nest: KernelNest, members: Sequence[Member], row_dims: Mapping[TensorNode, tuple[int, ...]]
+    nest: Nest, members: Sequence[Member], row_dims: Mapping[TensorNode, tuple[int, ...]]
 ) -> tuple[LoopAxis, ...] | None:
     """Return the axes that run along the rows, found through shared nodes."""
     by_var = {axis.var: axis for axis in nest.axes}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Pack, Schedule, root_of
@@ -24,7 +24,7 @@ from ocannl_core.schedule.apply.nest_state import apply_transforms
 
 
 def hoist_packing(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos, is_invariant: Callable[[Expr], bool]
+    nest: Nest, schedule: Schedule, nodes: NodeInfos, is_invariant: Callable[[Expr], bool]
 ) -> Schedule:
     """Return a schedule that packs invariant operands before any of its loops."""
     if nest.reduction is None or not schedule:
@@ -57,9 +57,7 @@ def hoist_packing(
     return (*hoisted, *added)
 
 
-def _has_strided_vectors(
-    nest: KernelNest, factor: Expr, vector_axis: str, nodes: NodeInfos
-) -> bool:
+def _has_strided_vectors(nest: Nest, factor: Expr, vector_axis: str, nodes: NodeInfos) -> bool:
     """Return True if a vector operand is reused, and its vectors are not adjacent in memory."""
     if not isinstance(factor, Load):
         return False

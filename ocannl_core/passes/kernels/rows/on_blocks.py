@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.rounding import ceil_div, power_above
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, iterations, nodes_read
+from ocannl_core.ir.kernels.nest import Nest, iterations, nodes_read
 from ocannl_core.ir.kernels.nest_accesses import Ranges
 from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
@@ -38,11 +38,7 @@ from ocannl_core.schedule.rules.decision import ScheduleDecision, products_of_ro
 
 
 def row_threads(
-    nests: Sequence[KernelNest],
-    rows: int,
-    nodes: NodeInfos,
-    blocks: ThreadBlocks,
-    shared_bytes: int = 0,
+    nests: Sequence[Nest], rows: int, nodes: NodeInfos, blocks: ThreadBlocks, shared_bytes: int = 0
 ) -> int:
     """Return the threads that run a row of some nests together: one for each cell or vector.
 
@@ -54,7 +50,7 @@ def row_threads(
         shared_bytes: The shared memory that a row takes.
     """
 
-    def length(nest: KernelNest) -> int:
+    def length(nest: Nest) -> int:
         lanes = max((vector_lanes(nest, axis, nodes, blocks) for axis in nest.axes), default=1)
         return ceil_div(iterations(nest.axes), rows * lanes)
 
@@ -92,7 +88,7 @@ def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
 
 def _row_body(
     loops: FusedLoops,
-    nests: Sequence[KernelNest | None],
+    nests: Sequence[Nest | None],
     schedules: Sequence[Schedule],
     known: NodeInfos,
     around: Ranges,
@@ -100,7 +96,7 @@ def _row_body(
     threads = fresh_var("thread")
     arrays: dict[TensorNode, NodeInfo] = {}
     shared: list[TensorNode] = []
-    own: list[tuple[KernelNest, tuple[ir.Stmt, ...]]] = []
+    own: list[tuple[Nest, tuple[ir.Stmt, ...]]] = []
     for nest, schedule in zip(nests, schedules, strict=True):
         if nest is None:
             continue

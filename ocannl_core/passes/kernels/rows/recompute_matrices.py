@@ -19,13 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import (
-    KernelNest,
-    iterations,
-    nodes_read,
-    substitute_in_nest,
-    with_nodes,
-)
+from ocannl_core.ir.kernels.nest import Nest, iterations, nodes_read, substitute_in_nest, with_nodes
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -249,7 +243,7 @@ def _recomputation(plan: NestPlan, matrices: _StoredMatrices) -> _Recomputation 
 
 
 def _pays(
-    plan: NestPlan, nests: Sequence[KernelNest], nodes: frozenset[TensorNode], readers: list[int]
+    plan: NestPlan, nests: Sequence[Nest], nodes: frozenset[TensorNode], readers: list[int]
 ) -> bool:
     """Return True if nests take no longer than loads and stores of the nodes that readers load."""
     products = sum(iterations(each.axes) for each in nests if each.reduction)
@@ -258,7 +252,7 @@ def _pays(
     return is_faster_to_recompute(products, traffic, VECTOR_PRODUCTS_PER_BYTE)
 
 
-def _nest_of_stores(plan: NestPlan, at: int, needed: frozenset[TensorNode]) -> KernelNest:
+def _nest_of_stores(plan: NestPlan, at: int, needed: frozenset[TensorNode]) -> Nest:
     """Return the nest of a step with the stores of some nodes alone, and variables of its own."""
     nest = nest_of(plan.steps[at])
     assert nest is not None

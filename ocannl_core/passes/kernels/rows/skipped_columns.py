@@ -30,7 +30,7 @@ from ocannl_core.ir.indexing import (
     affine_sum,
     as_affine,
 )
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
@@ -66,7 +66,7 @@ class SkippedColumns:
         """The positions of sums over rows, which add to cells of columns."""
         return frozenset(at for at in self.columns if self.members[at].reduces_rows)
 
-    def with_tiles(self, sums: Iterable[tuple[KernelNest, Schedule, LoopVar]]) -> SkippedColumns:
+    def with_tiles(self, sums: Iterable[tuple[Nest, Schedule, LoopVar]]) -> SkippedColumns:
         """Return the columns with the reach of the tiles of sums, given with their columns."""
         tiles = (
             apply_transforms(nest, schedule).whole_block(axis.name)

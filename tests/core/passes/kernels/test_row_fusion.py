@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
@@ -65,17 +65,17 @@ class Softmax:
     def over(self, stmt: Stmt) -> Stmt:
         return loop(I, ROWS, loop(J, LENGTH, stmt))
 
-    def nests(self, *more: Stmt) -> list[KernelNest]:
+    def nests(self, *more: Stmt) -> list[Nest]:
         return [nest_of(stmt) for stmt in (*self.stmts, *more)]
 
 
-def nest_of(stmt: Stmt) -> KernelNest:
+def nest_of(stmt: Stmt) -> Nest:
     nest = kernel_nest(Block((stmt,)))
     assert nest is not None
     return nest
 
 
-def text_of(draft: Draft, nests: Sequence[KernelNest], schedule: str) -> str:
+def text_of(draft: Draft, nests: Sequence[Nest], schedule: str) -> str:
     """Return the loops of nests together as text."""
     result = fuse_rows(nests, parse_kernel_schedule(schedule), draft.nodes)
     draft.nodes.update(result.nodes)
@@ -83,7 +83,7 @@ def text_of(draft: Draft, nests: Sequence[KernelNest], schedule: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.startswith("  "))
 
 
-def refusal(draft: Draft, nests: Sequence[KernelNest], schedule: str) -> str:
+def refusal(draft: Draft, nests: Sequence[Nest], schedule: str) -> str:
     with pytest.raises(UsageError) as caught:
         fuse_rows(nests, parse_kernel_schedule(schedule), draft.nodes)
     return str(caught.value).splitlines()[0]
@@ -371,7 +371,7 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
     target = replace(known, vector_bytes=64, vector_registers=32, cache_bytes=(near, 1, 1))
     plan = split_kernels(example.program)
 
-    def rule(nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
+    def rule(nest: Nest, nodes: NodeInfos) -> ScheduleDecision:
         if nest.reduction is None:
             return ScheduleDecision(pointwise_schedule(nest, nodes, target))
         return ScheduleDecision(contraction_schedule(nest, nodes, target))
