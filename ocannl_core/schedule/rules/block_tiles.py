@@ -58,6 +58,13 @@ class ProductAxes:
         """The names of the axes of rows, columns and terms."""
         return self.row.name, self.column.name, self.term.name
 
+    def others(self, nest: Nest) -> tuple[list[str], list[str]]:
+        """Return the names of the other axes of cells, and of the other reduced axes."""
+        return (
+            [axis.name for axis in nest.output_axes if axis.name not in self.names],
+            [axis.name for axis in nest.reduced if axis.name not in self.names],
+        )
+
     def fills(self, cells: tuple[int, int], processors: int) -> bool:
         """Return True if tiles keep all processors busy and none is much too large."""
         height, width = cells
@@ -114,13 +121,9 @@ def product_axes(nest: Nest, nodes: NodeInfos | None = None) -> ProductAxes | No
 class BlockTile:
     """The tile of a product that a thread block computes."""
 
-    rows: str
-    """The axis of cells on which the second factor does not depend."""
-    columns: str
-    """The axis of cells on which the first one does not depend."""
-    terms: str
-    row_operand: int
+    axes: ProductAxes
     threads: tuple[int, int]
+    """The threads along rows and columns."""
     cells: tuple[int, int]
     """The cells of a thread along rows and columns."""
     depth: int
@@ -180,7 +183,7 @@ def _find_tile(
     axes = product_axes(nest, nodes)
     if axes is None:
         return Obstacle.AXES
-    row, column, term, operand = axes.row, axes.column, axes.term, axes.row_operand
+    row, column, term = axes.row, axes.column, axes.term
     if min(row.extent, column.extent) < machine.MIN_BLOCK_TILE or term.extent < machine.BLOCK_TERMS:
         return Obstacle.SIZE
     threads = _thread_shape(blocks.threads)
@@ -190,7 +193,7 @@ def _find_tile(
     )
     if not found:
         return Obstacle.RESOURCES
-    tile = BlockTile(*axes.names, operand, threads, (found, found), depth or machine.BLOCK_TERMS)
+    tile = BlockTile(axes, threads, (found, found), depth or machine.BLOCK_TERMS)
     forms = _forms(nest, reduction, nodes, blocks, tile)
     own_depth, stages = tile.depth, 1
     if forms:
@@ -202,7 +205,7 @@ def _find_tile(
         if stages < 2:
             own_depth, stages, forms = tile.depth, 1, ()
     supertile = axes.supertile(tile.extents, nbytes, machine.RESIDENT_BLOCKS, target)
-    return BlockTile(*axes.names, operand, threads, tile.cells, own_depth, forms, stages, supertile)
+    return BlockTile(axes, threads, tile.cells, own_depth, forms, stages, supertile)
 
 
 def _side(
@@ -251,16 +254,17 @@ def _forms(
     transposed on its way, cell by cell.
     """
     found: list[transforms.StageForm] = []
+    rows, columns, terms = tile.axes.names
     for at, factor in enumerate(reduction.factors):
-        is_row = at == tile.row_operand
-        axis = tile.rows if is_row else tile.columns
+        is_row = at == tile.axes.row_operand
+        axis = rows if is_row else columns
         if not isinstance(factor, Load) or factor.dtype is not reduction.dtype:
             return ()
         width = copy_width(factor, nest.axes, axis, nodes, blocks.asynchronous_copies)
         if not width:
             return ()
         steps = strides(nest.axes, (factor,), nodes)
-        is_across = steps[tile.terms] == 1 and steps[axis] != 1
+        is_across = steps[terms] == 1 and steps[axis] != 1
         cells = tile.extents[0 if is_row else 1]
         found.append(
             transforms.StageForm(at, width, cells + (machine.PADDING_CELLS if is_across else 0))
@@ -286,7 +290,7 @@ def _schedule_tile(nest: Nest, tile: BlockTile, target: Target) -> transforms.Sc
 
     The columns of a thread are vectors, a block's width apart, if there are enough.
     """
-    i, j, k = tile.rows, tile.columns, tile.terms
+    i, j, k = tile.axes.names
     (rows, columns), (row_cells, column_cells) = tile.threads, tile.cells
     blocks = target.thread_blocks
     assert blocks is not None
@@ -300,15 +304,15 @@ def _schedule_tile(nest: Nest, tile: BlockTile, target: Target) -> transforms.Sc
     digits, inside = _split_threads(splits, vectors, columns, machine.COLUMN_DIGITS, lanes)
     cells = [own_columns, inside] if lanes > 1 else [own_columns]
     steps, term = splits.cut(k, tile.depth)
-    others = [axis.name for axis in nest.output_axes if axis.name not in (tile.rows, j)]
-    reduced = [axis.name for axis in nest.reduced if axis.name != k]
+    others, reduced = tile.axes.others(nest)
     inner = (steps, term, own_rows, *cells)
     # the last digits of both axes are the threads of a subgroup
     high = int(rows > machine.ROW_DIGITS[0]), int(columns > machine.COLUMN_DIGITS[0])
     block = (*row_digits[: high[0]], *digits[: high[1]])
     block = (*block, *row_digits[high[0] :], *digits[high[1] :])
     grid = (*others, *outer, tile_of_columns, *tiles)
-    operands = {tile.row_operand: tile_rows, 1 - tile.row_operand: tile_columns}
+    at = tile.axes.row_operand
+    operands = {at: tile_rows, 1 - at: tile_columns}
     return (
         *splits,
         transforms.SetKind(AxisKind.GRID, grid),

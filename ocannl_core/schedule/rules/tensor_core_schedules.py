@@ -53,7 +53,12 @@ from ocannl_core.schedule.machine_model import (
     WARP_BLOCKS,
     WARP_REGISTERS,
 )
-from ocannl_core.schedule.rules.block_tiles import copy_width, product_axes, split_tiles
+from ocannl_core.schedule.rules.block_tiles import (
+    ProductAxes,
+    copy_width,
+    product_axes,
+    split_tiles,
+)
 from ocannl_core.schedule.rules.unit_choice import find_unit
 
 
@@ -75,11 +80,7 @@ class TensorCoreTile:
     """The tile of a product that a thread block computes by matrix instructions."""
 
     instruction: MatrixInstruction
-    rows: str
-    """The axis of cells of the first of the operands."""
-    columns: str
-    """The axis of cells of the other one."""
-    terms: str
+    axes: ProductAxes
     operands: tuple[StagedOperand, StagedOperand]
     """The operand with the rows and the one with the columns."""
     warps: tuple[int, int]
@@ -103,12 +104,11 @@ class TensorCoreTile:
 
     def extent(self, axis: str) -> int:
         """Return the cells or terms of a block along an axis."""
-        height, width = self.cells
-        return {self.rows: height, self.columns: width, self.terms: self.depth}[axis]
+        return dict(zip(self.axes.names, (*self.cells, self.depth), strict=True))[axis]
 
     def pitch(self, operand: StagedOperand) -> int:
         """Return the cells from one row of an operand in shared memory to the next one."""
-        is_across = operand.axes[1] != self.terms
+        is_across = operand.axes[1] != self.axes.term.name
         return pitch(operand.fragment, operand.dtype, self.extent(operand.axes[1]), is_across)
 
     def form(self, operand: StagedOperand) -> transforms.StageForm:
@@ -171,9 +171,7 @@ def candidate_tiles(
         if not all(tiles):
             continue
         joined = _joined(nest, nodes, blocks, operands[1], sums, tiles[1], depth)
-        one = TensorCoreTile(
-            instruction, *axes.names, operands, warps, tiles, depth, 1, joined=joined
-        )
+        one = TensorCoreTile(instruction, axes, operands, warps, tiles, depth, 1, joined=joined)
         most = min(MAX_STAGES, blocks.local_bytes // one.stage_bytes)
         is_small = one.registers + WARP_REGISTERS <= blocks.registers
         if most < 2 or not is_small or one.threads > blocks.max_threads:
@@ -267,10 +265,8 @@ def find_tensor_core_schedule(
     tile = find_tensor_core_tile(nest, nest.required_reduction, nodes, target)
     if isinstance(tile, Obstacle):
         return tile
-    axes = product_axes(nest, nodes)
-    assert axes is not None
     nbytes = tile.instruction.dtype.nbytes
-    supertile = axes.supertile(tile.cells, nbytes, RESIDENT_BLOCKS, target)
+    supertile = tile.axes.supertile(tile.cells, nbytes, RESIDENT_BLOCKS, target)
     return schedule_tensor_core_tile(nest, replace(tile, supertile=supertile))
 
 
@@ -340,7 +336,7 @@ def conflicts(fragment: Fragment, dtype: DType, pitch: int, is_across: bool) -> 
 def schedule_tensor_core_tile(nest: Nest, tile: TensorCoreTile) -> transforms.Schedule:
     """Return the schedule of a product in tiles of warps."""
     sums = tile.instruction.sums
-    i, j, k = tile.rows, tile.columns, tile.terms
+    i, j, k = tile.axes.names
     splits = transforms.Splits()
     leaves: dict[Digit, str] = {}
     vector, joined = "", list[str]()
@@ -369,8 +365,7 @@ def schedule_tensor_core_tile(nest: Nest, tile: TensorCoreTile) -> transforms.Sc
         leaves[last] = name
     stage, terms = splits.cut(k, tile.depth)
     products, term = splits.cut(terms, tile.instruction.terms)
-    batches = [axis.name for axis in nest.output_axes if axis.name not in (tile.rows, j)]
-    reduced = [axis.name for axis in nest.reduced if axis.name != k]
+    batches, reduced = tile.axes.others(nest)
     grid = (*batches, *outer, tile_of_columns, *inner)
     block_axes = (*warps, *(leaves[digit] for digit in sums.threads))
     rows, columns = (

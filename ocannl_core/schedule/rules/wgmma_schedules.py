@@ -39,7 +39,7 @@ from ocannl_core.schedule.machine_model import (
     MIN_RING_STEPS,
     RING_BYTES,
 )
-from ocannl_core.schedule.rules.block_tiles import product_axes, split_tiles
+from ocannl_core.schedule.rules.block_tiles import ProductAxes, product_axes, split_tiles
 from ocannl_core.schedule.rules.unit_choice import find_unit
 
 
@@ -48,11 +48,7 @@ class WgmmaTile:
     """The tile of a product that a thread block computes by WGMMA."""
 
     product: AsynchronousProduct
-    rows: str
-    """The axis of cells of the first of the operands."""
-    columns: str
-    """The axis of cells of the other one."""
-    terms: str
+    axes: ProductAxes
     operands: tuple[tuple[int, str], tuple[int, str]]
     """The position of the operand with the rows and of the other one in the term, and the axis of
     each along which it is contiguous.
@@ -116,7 +112,7 @@ def _find_tile(nest: Nest, nodes: NodeInfos, target: Target) -> WgmmaTile | Obst
         threads = (groups + 1) * product.threads
         if width not in product.columns or stages < 2 or threads > blocks.max_threads:
             continue
-        last = WgmmaTile(product, *axes.names, operands, groups, width, stages)
+        last = WgmmaTile(product, axes, operands, groups, width, stages)
         if axes.fills((height, width), blocks.processors):
             break
     if last is None:
@@ -151,9 +147,8 @@ def _contiguous_axis(
 
 def _schedule_tile(nest: Nest, tile: WgmmaTile) -> transforms.Schedule:
     """Return the schedule of a product with a ring of stages."""
-    sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
-    batches = [axis.name for axis in nest.output_axes if axis.name not in (i, j)]
-    reduced = [axis.name for axis in nest.reduced if axis.name != k]
+    sums, (i, j, k) = tile.product.sums, tile.axes.names
+    batches, reduced = tile.axes.others(nest)
     splits = transforms.Splits()
     outer, tiles, rows = split_tiles(splits, i, tile.height, tile.supertile)
     steps = sums.rows, sums.threads[0].rows, sums.places[0].rows

@@ -176,7 +176,7 @@ def test_threads_of_a_warp_load_from_different_banks(sizes: tuple[int, int, int]
     assert len(tiles) == 4
     for tile in tiles:
         for operand in tile.operands:
-            is_across = operand.axes[1] != tile.terms
+            is_across = operand.axes[1] != tile.axes.term.name
             cells = tile.extent(operand.axes[1])
             form = operand.fragment, operand.dtype
             assert conflicts(*form, tile.pitch(operand), is_across) == 1
