@@ -250,6 +250,8 @@ ATTENTION_THREADS = 128
 """The threads of a block of flash attention, which walks along its columns."""
 ATTENTION_COLUMN_THREADS = (16, 8)
 """The threads with the same rows: the first number of which a subgroup has as many, or the last."""
+ATTENTION_DIGIT = 4
+"""The threads inside of a digit of a thread's number along the columns: copies use digits."""
 ATTENTION_ROWS, ATTENTION_COLUMNS = (8, 4, 2, 1), (4, 2, 1)
 """The rows and columns of a thread that multiplies numbers, of which a rule chooses."""
 ATTENTION_TILES, ATTENTION_TILE_COLUMNS = (2, 1), (8, 4, 2)

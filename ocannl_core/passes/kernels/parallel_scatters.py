@@ -36,10 +36,10 @@ from ocannl_core.ir.kernels.nest_recognition import perfect_loops
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import contains, map_expr, substitute_in_stmt, walk, with_loops
-from ocannl_core.ir.numbers.dtypes import Kind
+from ocannl_core.ir.numbers.dtypes import Kind, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.ir.target import ThreadBlocks
-from ocannl_core.schedule.machine_model import MIN_CYCLIC_SCATTERS
+from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES, MIN_CYCLIC_SCATTERS
 
 _KINDS = frozenset({Kind.SIGNED, Kind.UNSIGNED})
 
@@ -98,7 +98,7 @@ def distribute_scatter_cyclically(
     return ir.For(part, 0, count, ir.Block()), part_of_scatter
 
 
-_STRIPS = (64, 32, 16)
+_STRIPS = tuple(lines * CACHE_LINE_BYTES // float32.nbytes for lines in (4, 2, 1))
 """Columns of a strip: whole cache lines of float32, so that no two threads write to one."""
 _FEWEST = 4
 """The least number of strips, for threads to have about as many each."""

@@ -53,9 +53,7 @@ from ocannl_core.passes.kernels.attention.fused_attention import FusedAttention,
 from ocannl_core.passes.kernels.attention.online_softmax import LEAST, Invariants, OnlineSoftmax
 from ocannl_core.passes.kernels.attention.tile_copies import Side, TileCopies
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
-
-_DIGIT = 4
-"""The threads inside of a digit of a thread's number along the columns: copies use digits."""
+from ocannl_core.schedule.machine_model import ATTENTION_DIGIT
 
 
 def emit_attention(
@@ -108,12 +106,12 @@ def _threads(tile: AttentionTile) -> tuple[tuple[tuple[LoopVar, int], ...], Axis
         digits.append((var, tile.row_step))
         row.append((1, VarIndex(var)))
     column: list[tuple[int, AxisIndex]] = []
-    if across > _DIGIT:
+    if across > ATTENTION_DIGIT:
         var = fresh_var("column")
-        digits.append((var, across // _DIGIT))
-        column.append((_DIGIT, VarIndex(var)))
+        digits.append((var, across // ATTENTION_DIGIT))
+        column.append((ATTENTION_DIGIT, VarIndex(var)))
     var = fresh_var("column")
-    digits.append((var, min(across, _DIGIT)))
+    digits.append((var, min(across, ATTENTION_DIGIT)))
     column.append((1, VarIndex(var)))
     return tuple(digits), affine_sum(*row), affine_sum(*column)
 
