@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.transforms import Splits, Transform, inner_of, outer_of, set_kinds
+from ocannl_core.ir.kernels.transforms import Splits, Transform, set_kinds
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.schedule.rules.reduction_model import ReductionModel
 
@@ -43,16 +43,10 @@ class ThreadedAxis:
     axis: str
     size: int
     """The most iterations of a share."""
-
-    @property
-    def outer(self) -> str:
-        """The loop over shares."""
-        return outer_of(self.axis)
-
-    @property
-    def inner(self) -> str:
-        """The axis inside a share."""
-        return inner_of(self.axis)
+    outer: str
+    """The loop over shares."""
+    inner: str
+    """The axis inside a share."""
 
 
 class PackingLayout(Enum):

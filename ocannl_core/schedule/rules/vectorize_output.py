@@ -243,8 +243,7 @@ class _OutputVectorizer:
         # equal shares need no code for a remainder
         name, count = min(fitting, key=lambda each: model.extents[each[0]] % each[1] > 0)
         size = ceil_div(model.extents[name], count)
-        splits.cut(name, size, evenly=True)
-        return ThreadedAxis(name, size)
+        return ThreadedAxis(name, size, *splits.cut(name, size, evenly=True))
 
     def _packs_in_every_share(self) -> bool:
         """Return True if every share packs vectors again, inside of blocks of the reduction."""
