@@ -189,10 +189,6 @@ def _split(state: NestState, split: transforms.Split) -> NestState:
     return replace(state, tree=tree, order=order, kinds=dict.fromkeys(order, AxisKind.SERIAL))
 
 
-def _order(state: NestState, order: transforms.Order) -> NestState:
-    return replace(state, order=state.tree.ordered(order))
-
-
 def _set_kind(state: NestState, given: SetKind) -> NestState:
     kind, axes = given.kind, given.axes
     if not (kind.on_blocks if state.is_on_blocks else kind.on_processors):
@@ -271,20 +267,12 @@ def _pipeline(state: NestState, pipeline: transforms.Pipeline) -> NestState:
     return replace(state, pipeline=pipeline)
 
 
-def _stage_form(state: NestState, form: transforms.StageForm) -> NestState:
-    return replace(state, forms={**state.forms, form.operand: form})
-
-
 def _ring(state: NestState, ring: transforms.Ring) -> NestState:
     if state.pipeline is not None or state.ring:
         raise UsageError(
             "A schedule has one ring, and no pipeline beside it.", found=schedule_text((ring,))
         )
     return replace(state, ring=ring.axis)
-
-
-def _shuffle(state: NestState, shuffle: transforms.Shuffle) -> NestState:
-    return replace(state, lanes=max(state.lanes, shuffle.lanes))
 
 
 def _accumulate(state: NestState, given: transforms.AccumulateAt) -> NestState:
@@ -303,19 +291,19 @@ def _apply(state: NestState, transform: transforms.Transform) -> NestState:
         case transforms.Split():
             return _split(state, transform)
         case transforms.Order():
-            return _order(state, transform)
+            return replace(state, order=state.tree.ordered(transform))
         case SetKind():
             return _set_kind(state, transform)
         case transforms.TileMatrix():
             return _tile(state, transform)
         case transforms.Shuffle():
-            return _shuffle(state, transform)
+            return replace(state, lanes=max(state.lanes, transform.lanes))
         case transforms.Pack():
             return _pack(state, transform)
         case transforms.Pipeline():
             return _pipeline(state, transform)
         case transforms.StageForm():
-            return _stage_form(state, transform)
+            return replace(state, forms={**state.forms, transform.operand: transform})
         case transforms.Ring():
             return _ring(state, transform)
         case transforms.AccumulateAt():
