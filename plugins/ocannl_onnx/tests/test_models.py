@@ -62,6 +62,20 @@ def test_an_extent_at_run_time_takes_the_place_of_a_named_axis(rng: np.random.Ge
         assert np.allclose(found, expected_of(weights, x), atol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "scale"), [(7, 1.7), (7, 0.6), (5, 0.3), (1, 2.5)])
+def test_corners_of_a_resized_axis_are_those_of_its_whole_length(size: int, scale: float) -> None:
+    """As PyTorch and onnxruntime compute `interpolate(scale_factor=, align_corners=True)`."""
+    attributes = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **attributes)
+    scales = {"scales": np.float32([1, scale])}
+    loaded = ocannl_onnx.load(model([node], {"x": [1, size]}, {"y": None}, scales))
+    given = loaded.placeholders()
+    cells = np.square(np.arange(size, dtype=np.float32))
+    found = computed(loaded(**given), {given["x"]: cells[None]})
+    places = np.linspace(0, size - 1, int(size * scale))
+    assert np.allclose(found, [np.interp(places, np.arange(size), cells)], rtol=1e-6)
+
+
 @pytest.mark.parametrize("pads", [[1, 1, 1, 1], [0, 1, 2, 1], [0, 0, 1, 1], [2, 2, 0, 0]])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_windows_of_a_computed_tensor_reach_into_its_margins(
