@@ -15,14 +15,12 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TypeVar
 
+from ocannl_core.base.interruptions import Overdue
+
 T = TypeVar("T")
 
 _AGAIN = 1.0
 """Seconds until the next interruption of code that has caught the previous one."""
-
-
-class Overdue(BaseException):
-    """The interruption of code that takes too long; `except Exception` does not catch it."""
 
 
 def call_within(seconds: float, action: Callable[[], T]) -> T:

@@ -10,9 +10,9 @@ from typing import Protocol, cast
 
 from ocannl_core.backend import registry
 from ocannl_core.backend.plugins import describe
-from ocannl_core.backend.results import reraise_interruption
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError, UsageError
+from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.base.version import __version__
 from ocannl_core.cli import (
     backends,

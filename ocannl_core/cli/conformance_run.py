@@ -13,10 +13,10 @@ from ocannl_core.backend.interface_use import files_of, notes_for_authors
 from ocannl_core.backend.manager import reference, select
 from ocannl_core.backend.plugins import describe
 from ocannl_core.backend.protocols import VERSIONS_PAGE
-from ocannl_core.backend.results import reraise_interruption
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
+from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.cli.conformance_report import ConformanceReport
 from ocannl_core.testing import explain_assertions
 from ocannl_core.testing.allowances import Allowances, allowances_of
