@@ -498,7 +498,7 @@ def sgd_step(
     _check_nesterov(nesterov, momentum)
     dtype = state_format(p)
     delta = declare("sgd_delta", dtype=dtype)
-    delta[:] = in_format(p.grad, dtype, p) + weight_decay * in_format(p, dtype, p)
+    delta[:] = in_format(p.grad, dtype) + weight_decay * in_format(p, dtype)
     if momentum > 0:
         velocity = declare("sgd_momentum", dtype=dtype)
         velocity[:] = momentum * velocity + delta
