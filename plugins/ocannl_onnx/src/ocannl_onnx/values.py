@@ -145,7 +145,8 @@ class Value:
 
     def _counted(self) -> Tensor:
         """Return cells some of which are extents at run time, as numbers of a call."""
-        assert self.array is not None and self.extents is not None
+        assert self.array is not None
+        assert self.extents is not None
         carrier = self.format.carrier
         cells = [
             oc.tensor(number, dtype=carrier)
