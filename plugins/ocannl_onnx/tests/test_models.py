@@ -438,6 +438,55 @@ def test_an_extent_at_run_time_is_a_number_of_each_call() -> None:
 
 
 @pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("last = Sub(n, one) y = Gather(x, last)", lambda x: x[-1]),
+        ("f = Cast<to = 1>(n) s = Sqrt(f) y = Div(x, s)", lambda x: x / len(x) ** 0.5),
+        ("s = Shape(x) f = Cast<to = 1>(s) p = ReduceProd(f) y = Div(x, p)", lambda x: x / x.size),
+        ("y = Slice(x, first, rows, first)", lambda x: x),
+        (
+            "r = Range(zero, n, one) f = Cast<to = 1>(r) u = Unsqueeze(f, second) y = Add(x, u)",
+            lambda x: x + np.arange(len(x))[:, None],
+        ),
+    ],
+)
+def test_graphs_compute_with_extents(nodes: str, expected: Any) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 3] x) => (float[a] y)
+        <int64 one = {{1}}, int64 zero = {{0}}, int64[1] first = {{0}}, int64[1] second = {{1}}> {{
+            rows = Shape<end=1>(x) n = Squeeze(rows) {nodes} }}"""
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        loaded = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n})
+        inputs = loaded.placeholders()
+        y = loaded(**inputs)
+        for rows in (2, 5):
+            x = np.arange(3.0 * rows, dtype=np.float32).reshape(rows, 3)
+            found = computed(y, {inputs["x"]: x}, n=rows)
+            assert np.allclose(found, expected(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "e = Sub(rows, one) y = Slice(x, first, e, first)",
+        "f = Cast<to = 1>(rows) g = Erf(f) h = Mul(g, f) e = Cast<to = 7>(h) y = Expand(zero, e)",
+        "e, p = TopK(rows, one) y = ConstantOfShape(e)",
+    ],
+)
+def test_other_sizes_that_follow_from_extents_are_refused(nodes: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 3] x) => (float[a, b] y)
+        <int64[1] one = {{1}}, int64[1] first = {{0}}, float zero = {{0}}> {{
+            rows = Shape<end=1>(x) {nodes} }}"""
+    with oc.Session():
+        extents = {"n": oc.static_extent("n", max=5)}
+        loaded = ocannl_onnx.load(onnx.parser.parse_model(text), extents=extents)
+        with pytest.raises(ocannl_onnx.UnsupportedOperatorError, match="an extent at run time"):
+            loaded(**loaded.placeholders())
+
+
+@pytest.mark.parametrize(
     "nodes",
     [
         "z = Constant<value = float {1.5}>() spread = Expand(z, sizes)",

@@ -12,7 +12,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import Tensor
-from ocannl_onnx.errors import StepName
+from ocannl_onnx.errors import EXTENT, StepName
 from ocannl_onnx.file_names import note_file_name
 from ocannl_onnx.formats import Format, format_named, format_of
 
@@ -228,7 +228,7 @@ def inputs_of(items: Iterable[Any]) -> frozenset[str]:
     for item in items:
         match item:
             case Value():
-                found |= item.inputs
+                found |= item.inputs if item.extents is None else item.inputs | {EXTENT}
             case Sequence():
                 found |= inputs_of(item.items)
             case Optional():
