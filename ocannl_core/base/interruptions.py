@@ -39,7 +39,10 @@ def _is_of_signal_handler(error: BaseException) -> bool:
 def _code_of(handler: object) -> CodeType | None:
     while isinstance(handler, partial):
         handler = handler.func
-    if not isinstance(handler, FunctionType | MethodType):
-        handler = getattr(type(handler), "__call__", None)  # noqa: B004  (for its code)
+    if not isinstance(handler, FunctionType | MethodType):  # an instance, or no handler
+        found = (
+            vars(kind).get("__call__") for kind in type(handler).__mro__
+        )  # not the metaclass's
+        handler = next(filter(None, found), None)
     code = getattr(handler, "__code__", None)
     return code if isinstance(code, CodeType) else None

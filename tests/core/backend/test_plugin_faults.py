@@ -27,6 +27,7 @@ from ocannl_core.base.errors import BackendNotFoundError, HookError, OcannlError
 from ocannl_core.base.files.directory import warn_once
 from ocannl_core.ir.kernels.nodes import FinishedStep, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.node import MemoryMode
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.loops.pipeline import NamedPass
 from tests.core.backend.conftest import WORKING, write_plugin
@@ -262,6 +263,16 @@ def test_an_exception_of_a_signal_handler_is_no_fault_of_a_plugin(
             run("faulty")
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_an_exception_of_an_enumeration_is_a_fault_of_its_plugin() -> None:
+    """Signals without a handler have members of one in its place."""
+
+    def fail() -> None:
+        MemoryMode("everywhere")
+
+    faulty(ocannl_generate=fail)
+    assert "ocannl_generate: it raised ValueError: 'everywhere' is not a valid" in fails()
 
 
 def test_a_launcher_that_fails_at_a_later_call_is_named() -> None:
