@@ -40,9 +40,7 @@ def _code_of(handler: object) -> CodeType | None:
     while isinstance(handler, partial):
         handler = handler.func
     if not isinstance(handler, FunctionType | MethodType):  # an instance, or no handler
-        found = (
-            vars(kind).get("__call__") for kind in type(handler).__mro__
-        )  # not the metaclass's
-        handler = next(filter(None, found), None)
+        own = (vars(kind).get("__call__") for kind in type(handler).__mro__)  # no metaclass's
+        handler = next(filter(None, own), None)
     code = getattr(handler, "__code__", None)
     return code if isinstance(code, CodeType) else None

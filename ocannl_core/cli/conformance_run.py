@@ -62,14 +62,16 @@ def check(arguments: argparse.Namespace) -> int:
 
     found.watch = watch = _Watch(arguments.timeout, end)
     cases = {each: _corpus_named(each, watch) for each in corpora if each != "suite"}
-    for corpus in corpora:
-        if corpus == "suite":
-            _run_suite(found, arguments.k, is_verbose=arguments.verbose)
-            continue
-        watch.begin(corpus)
-        for result in cases[corpus](subject, oracle, allowances, arguments.k or ""):
-            found.results.append(result)
-            watch.begin(f"{corpus}, after {result.name}")
+    try:
+        for corpus in corpora:
+            if corpus == "suite":
+                _run_suite(found, arguments.k, is_verbose=arguments.verbose)
+                continue
+            watch.begin(corpus)
+            for result in cases[corpus](subject, oracle, allowances, arguments.k or ""):
+                found.results.append(result)
+                watch.begin(f"{corpus}, after {result.name}")
+    finally:
         watch.end()
     if not found.results:
         raise UsageError("The suite has a test that matches.", found=f"-k {arguments.k}")

@@ -348,6 +348,21 @@ def test_a_deadlock_ends_the_check_and_names_the_test(
     assert not report["stale"]
 
 
+def test_the_time_of_a_case_ends_with_its_check(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cases() -> Iterator[ReferenceCase]:
+        yield ReferenceCase("one", lambda device: [1], [1])
+        raise KeyError("no second case")
+
+    register()
+    add_corpus(monkeypatch, lambda: cases)
+    with pytest.raises(KeyError):
+        main(["check-backend", "mine", "--corpus", "theirs", "--timeout", "60"])
+    timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    assert all(each.finished.is_set() for each in timers)
+
+
 def test_failed_assertions_show_values(tmp_path: Path) -> None:
     command = NUMBERED + (
         "from ocannl_core.cli import main\n"
