@@ -23,6 +23,7 @@ SAMPLE = {
     "sequence_map_add_2_sequences": Outcome.PASSED,
     "strnormalizer_export_monday_casesensintive_lower": Outcome.PASSED,
     "training_dropout_default": Outcome.SKIPPED,
+    "resize_downsample_scales_linear_align_corners": Outcome.SKIPPED,
 }
 
 

@@ -376,6 +376,50 @@ def test_loops_over_time_have_extents_and_static_indices(tmp_path: Path) -> None
                 assert np.allclose(there, ctx[tensor], atol=1e-5)
 
 
+def _recurrent(batch: oc.StaticExtent) -> Any:
+    x = _x(5, batch=[4, batch])
+    return [x], oc.nn.lstm(x, width=3)[0]
+
+
+def _means_of_steps(batch: oc.StaticExtent) -> Any:
+    x = _x(5, batch=[4, batch])
+
+    def step(h: oc.Tensor, row: oc.Tensor) -> Any:
+        h = oc.sigmoid(h + row)
+        return h, oc.mean(h, axis=0)
+
+    return [x], oc.scan(step, oc.zeros_like(x[0]), x)[0]
+
+
+def _centered(batch: oc.StaticExtent) -> Any:
+    x = _x(5, batch=[batch])
+    return [x], oc.sigmoid(x - oc.mean(x, axis=0))
+
+
+@pytest.mark.parametrize("build", [_recurrent, _means_of_steps, _centered])
+def test_programs_over_extents_are_loaded_again(tmp_path: Path, build: Any) -> None:
+    path = tmp_path / "model.onnx"
+    with oc.Session():
+        inputs, y = build(oc.static_extent("batch", max=7))
+        ctx = oc.Context("interp")
+        ctx.init_params(y)
+        ocannl_onnx.save(path, {"y": y}, inputs, ctx)
+        operators = [each.op_type for each in onnx.load(path).graph.node]
+        assert "Slice" not in operators
+        loaded = ocannl_onnx.load(path, extents={"batch": oc.static_extent("batch", max=8)})
+        (port,) = loaded.placeholders().values()
+        again = loaded(port)
+        ctx.init_params(again)
+        first, second = (ctx.compile(oc.train.forward(each), keep=[each]) for each in (y, again))
+        for rows in (3, 7):
+            sizes = [4, rows, 5] if build is not _centered else [rows, 5]
+            cells = np.random.default_rng(rows).normal(size=sizes).astype(np.float32)
+            ctx[inputs[0]] = ctx[port] = cells
+            first(batch=rows)
+            second(batch=rows)
+            assert np.allclose(ctx[again], ctx[y], atol=1e-6)
+
+
 def test_a_cache_is_an_input_and_an_output(tmp_path: Path) -> None:
     path = tmp_path / "decode.onnx"
     with oc.Session(seed=3):

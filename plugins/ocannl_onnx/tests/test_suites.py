@@ -182,6 +182,11 @@ REFUSED = re.compile(
 )
 BEYOND_TOLERANCE = {"test_dft_inverse", "test_dft_inverse_opset19"}
 """Expected results hold rounding errors of 2e-7 in place of 0, which is twice the tolerance."""
+FRACTIONAL_LENGTHS = {
+    "test_resize_downsample_scales_cubic_align_corners",
+    "test_resize_downsample_scales_linear_align_corners",
+}
+"""Expected results contradict the text of the standard, PyTorch and onnxruntime."""
 
 
 @pytest.mark.slow
@@ -193,7 +198,7 @@ def test_every_sixth_node_case_agrees_or_is_refused_by_name(
     unexpected = []
     for name, case in list(cases.items())[::6]:
         found = run_case(case, backend)
-        if found.status == "agrees" or name in BEYOND_TOLERANCE:
+        if found.status == "agrees" or name in BEYOND_TOLERANCE | FRACTIONAL_LENGTHS:
             continue
         if not (found.status == "refused" and REFUSED.match(name)):
             unexpected.append(f"{name}: {found.status}, {found.reason}")
