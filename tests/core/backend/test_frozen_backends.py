@@ -21,7 +21,7 @@ FROZEN = ROOT / "tests" / "frozen_backends"
 BACKENDS = sorted(path.parent for path in FROZEN.glob("*/*/pyproject.toml"))
 IDS = [f"{path.parent.name}-{path.name}" for path in BACKENDS]
 PARTS = {
-    "tiny_c": "not random_programs",
+    "tiny_c": "not (random_programs or primitive or words or constants or conversions)",
     "tiny_py": "hand_made or memory",
     "tiny_numba": "hand_made or memory",
 }
