@@ -38,9 +38,11 @@ def mark_combinations(items: Iterable[pytest.Item], functions: Set[str], long: S
 
 
 def mark_interpreted(items: Iterable[pytest.Item], functions: Set[str]) -> None:
-    """Mark slow tests on the interpreter as long, but for conformance and one of each function.
+    """Mark tests on the interpreter as long where others find the same.
 
-    The function runs with all of its values in C. Of slow functions all of them become long.
+    A test of conformance in a number format compares other devices with the interpreter, which it
+    would compare with itself. Of slow tests, one of each function stays, as the function runs with
+    all of its values in C; of slow functions none.
 
     Args:
         items: Tests with their own marks.
@@ -48,10 +50,14 @@ def mark_interpreted(items: Iterable[pytest.Item], functions: Set[str]) -> None:
     """
     seen = set(functions)
     for item in items:
-        if item.get_closest_marker("slow") is None or "conformance" in item.path.name:
+        if not str(dict(_parameters(item)).get("target")).startswith("interp:"):
             continue
-        if str(dict(_parameters(item)).get("target")).startswith("interp:"):
-            name = item.nodeid.partition("[")[0]
+        name = item.nodeid.partition("[")[0]
+        if "conformance" in item.path.name:
+            if {"oracle", "dtype"} <= set(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.slow)
+                item.add_marker(pytest.mark.long)
+        elif item.get_closest_marker("slow") is not None:
             if name in seen:
                 item.add_marker(pytest.mark.long)
             seen.add(name)
