@@ -214,7 +214,7 @@ PROGRAMS: tuple[Callable[[], Program], ...] = (
     ordering,
     randomness,
 )
-LONG = (image, sequence, attention, product, narrow)
+LONG = (image, sequence, attention, product, narrow, adam)
 
 
 @pytest.mark.parametrize(
