@@ -18,6 +18,7 @@ from ocannl_core import nn
 from ocannl_core.base.errors import UsageError
 from ocannl_core.runtime.export.exported import load_exported
 from ocannl_core.runtime.routine import Routine
+from tests.support.slow import slow
 from tests.support.strict_compilers import built, compilers
 
 
@@ -155,7 +156,7 @@ def test_functions_have_no_names_of_the_file_or_of_headers(tmp_path: Path) -> No
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("threads", [*slow([False]), True])
 def test_names_inside_of_the_file_are_no_arguments(threads: bool, tmp_path: Path) -> None:
     def exported(names: Sequence[str], indices: Sequence[str], file: Path) -> str:
         """Export and call a program with inputs and integer arguments of the given names."""
