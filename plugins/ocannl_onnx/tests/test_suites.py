@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 
 from plugins.ocannl_onnx.tests.node_cases import compare, data_sets, load_cases, only, run_case
+from tests.support.slow import long
 
 SAMPLE = [
     "add_bcast",
@@ -201,7 +202,7 @@ def test_every_sixth_node_case_agrees_or_is_refused_by_name(backend: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suite", ["simple", "pytorch-operator", "pytorch-converted"])
+@pytest.mark.parametrize("suite", ["simple", "pytorch-operator", *long(["pytorch-converted"])])
 def test_the_other_suites_agree(suite: str) -> None:
     found = {name: run_case(case, "cpu_c") for name, case in load_cases(suite).items()}
     assert {name: each.reason for name, each in found.items() if each.status != "agrees"} == {}
