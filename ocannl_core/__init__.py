@@ -61,15 +61,11 @@ from ocannl_core.ir.numbers.dtypes import bool_ as bool
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.computations.computation import Computation
 from ocannl_core.tensor.computations.recording import cd, section
-from ocannl_core.tensor.custom.ordering import argsort, median, searchsorted, sort, topk
-from ocannl_core.tensor.custom.scans import cummax, cummin, cumprod, cumsum
 from ocannl_core.tensor.graph.assignment import neutral
 from ocannl_core.tensor.graph.expression import functions
-from ocannl_core.tensor.graph.methods import numpy_functions
 from ocannl_core.tensor.graph.session import Session, atomic, make_atomic, reset
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand, places_of
 from ocannl_core.tensor.models.network_blocks import NetworkBlock, evaluation, op
 from ocannl_core.tensor.models.parameters import (
     declare,
@@ -104,34 +100,11 @@ from ocannl_core.tensor.operations.activations import (
     softsign,
     square,
 )
+from ocannl_core.tensor.operations.activations import power as pow
+from ocannl_core.tensor.operations.axes import require_shape, require_shapes
 from ocannl_core.tensor.operations.contractions import einmax, einsum, fma, matmul, where
-from ocannl_core.tensor.operations.filled import (
-    eye,
-    full,
-    full_like,
-    linspace,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
-)
-from ocannl_core.tensor.operations.joining import concat, stack
 from ocannl_core.tensor.operations.literals import arange, batch, from_function, number, tensor
-from ocannl_core.tensor.operations.position_writes import put, put_along
-from ocannl_core.tensor.operations.positions import scatter, take, take_along
-from ocannl_core.tensor.operations.powers import power as pow
 from ocannl_core.tensor.operations.random import categorical, kaiming, normal, uniform, xavier
-from ocannl_core.tensor.operations.rearrangement import (
-    broadcast_to,
-    expand_dims,
-    flatten,
-    moveaxis,
-    permute,
-    reshape,
-    squeeze,
-    swapaxes,
-    transpose,
-)
 from ocannl_core.tensor.operations.reductions import (
     all,
     any,
@@ -149,17 +122,6 @@ from ocannl_core.tensor.operations.reductions import (
     sum,
     var,
 )
-from ocannl_core.tensor.operations.repetition import (
-    flip,
-    one_hot,
-    pad,
-    repeat,
-    roll,
-    tile,
-    tril,
-    triu,
-)
-from ocannl_core.tensor.operations.required_shapes import require_shape, require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.dimension import Dimension, dim
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
@@ -191,33 +153,77 @@ if TYPE_CHECKING:
     from ocannl_core.runtime.target_code import TargetCode, compile_for
     from ocannl_core.tensor import custom
     from ocannl_core.tensor.computations.precision_report import precision_report
+    from ocannl_core.tensor.custom.ordering import argsort, median, searchsorted, sort, topk
+    from ocannl_core.tensor.custom.scans import cummax, cummin, cumprod, cumsum
+    from ocannl_core.tensor.operations.filled import (
+        eye,
+        full,
+        full_like,
+        linspace,
+        ones,
+        ones_like,
+        zeros,
+        zeros_like,
+    )
     from ocannl_core.tensor.operations.gradients import gradients
-    from ocannl_core.tensor.operations.scan import scan
-    from ocannl_core.tensor.operations.scan_while import scan_while
+    from ocannl_core.tensor.operations.positions import put, put_along, scatter, take, take_along
+    from ocannl_core.tensor.operations.rearrangement import (
+        broadcast_to,
+        concat,
+        expand_dims,
+        flatten,
+        moveaxis,
+        permute,
+        reshape,
+        squeeze,
+        stack,
+        swapaxes,
+        transpose,
+    )
+    from ocannl_core.tensor.operations.repetition import (
+        flip,
+        one_hot,
+        pad,
+        repeat,
+        roll,
+        tile,
+        tril,
+        triu,
+    )
+    from ocannl_core.tensor.operations.scan import scan, scan_while
 
-_LOADED_ON_DEMAND = {
-    "Context": "ocannl_core.runtime.context",
-    "Routine": "ocannl_core.runtime.context",
-    "TargetCode": "ocannl_core.runtime.target_code",
-    "compile_for": "ocannl_core.runtime.target_code",
-    "Stored": "ocannl_core.data.checkpoints.stored",
-    "curves": "ocannl_core.display.pictures.curves",
-    "explain": "ocannl_core.display.explain",
-    "gradients": "ocannl_core.tensor.operations.gradients",
-    "graph": "ocannl_core.display.pictures.expression_graph",
-    "heatmap": "ocannl_core.display.pictures.heatmaps",
-    "hookimpl": "ocannl_core.backend.specs",
-    "load": "ocannl_core.data.checkpoints.load",
-    "load_exported": "ocannl_core.runtime.export.exported",
-    "precision_report": "ocannl_core.tensor.computations.precision_report",
-    "save": "ocannl_core.data.checkpoints.save",
-    "scan": "ocannl_core.tensor.operations.scan",
-    "scan_while": "ocannl_core.tensor.operations.scan_while",
-    "show": "ocannl_core.display.views",
-    "summary": "ocannl_core.display.summary",
-    "table": "ocannl_core.display.tables",
-    "tree": "ocannl_core.display.trees",
-}
+_LOADED_ON_DEMAND = places_of(
+    "ocannl_core",
+    {
+        "backend.specs": "hookimpl",
+        "data.checkpoints.load": "load",
+        "data.checkpoints.save": "save",
+        "data.checkpoints.stored": "Stored",
+        "display.explain": "explain",
+        "display.pictures.curves": "curves",
+        "display.pictures.expression_graph": "graph",
+        "display.pictures.heatmaps": "heatmap",
+        "display.summary": "summary",
+        "display.tables": "table",
+        "display.trees": "tree",
+        "display.views": "show",
+        "runtime.context": "Context Routine",
+        "runtime.export.exported": "load_exported",
+        "runtime.target_code": "TargetCode compile_for",
+        "tensor.computations.precision_report": "precision_report",
+        "tensor.custom.ordering": "argsort median searchsorted sort topk",
+        "tensor.custom.scans": "cummax cummin cumprod cumsum",
+        "tensor.operations.filled": "eye full full_like linspace ones ones_like zeros zeros_like",
+        "tensor.operations.gradients": "gradients",
+        "tensor.operations.positions": "put put_along scatter take take_along",
+        "tensor.operations.rearrangement": (
+            "broadcast_to concat expand_dims flatten moveaxis permute reshape squeeze stack "
+            "swapaxes transpose"
+        ),
+        "tensor.operations.repetition": "flip one_hot pad repeat roll tile tril triu",
+        "tensor.operations.scan": "scan scan_while",
+    },
+)
 _MODULES_ON_DEMAND = {
     "custom": "ocannl_core.tensor.custom",
     **{
@@ -270,7 +276,7 @@ __all__ = [
 __all__ += pointwise_operations.__all__
 
 make_atomic(functions, functions)
-make_atomic(numpy_functions, numpy_functions)
+functions.prepare = make_atomic
 make_atomic(globals(), __all__)
 guard(globals(), __all__)
 guard(vars(settings), ("describe", "other_arguments", "overrides"))

@@ -57,7 +57,7 @@ from ocannl_core.ir.numbers.primitives import (
     neutral,
     working_format,
 )
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+from ocannl_core.tensor.messages.call_errors import list_names, load_on_demand
 
 # fmt: off
 __all__ = [

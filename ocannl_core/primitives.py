@@ -3,8 +3,7 @@
 Gates and operands of recorded code, sums and maxima of sums, and cells that hold their position.
 """
 
-from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand
 from ocannl_core.tensor.operations.contractions import interleave, outer_sum, tropical
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.primitives.pointwise_operations import (

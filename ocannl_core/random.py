@@ -4,8 +4,7 @@
 """
 
 from ocannl_core.ir.numbers.dtypes import uint4x32
-from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand
 from ocannl_core.tensor.operations.random import random_words as words
 from ocannl_core.tensor.operations.random import threefry4x32, uniform_of, word
 

@@ -138,9 +138,16 @@ def get_registry() -> Registry:
 def _scan(*groups: str) -> list[_Plugins]:
     """Return the plugins of some groups that installed distributions declare; import none."""
     # Imported here because it replaces the standard finder, and to keep importing the core cheap.
-    from importlib_metadata import entry_points
+    from importlib_metadata import EntryPoints, distributions
 
-    every = entry_points()  # reads the metadata of every distribution: once for all groups
+    # `entry_points` would read two files of each of the hundreds of distributions, and parse one
+    declared: dict[str, EntryPoints] = {}
+    for each in distributions():
+        text = each.read_text("entry_points.txt") or ""
+        if any(group in text for group in groups):
+            (name,) = _headers(each, "Name")
+            declared.setdefault(_normal(name), each.entry_points)
+    every = EntryPoints(point for points in declared.values() for point in points)
     return [_plugins_among(every.select(group=group)) for group in groups]
 
 
@@ -150,7 +157,7 @@ def _plugins_among(points: Iterable[EntryPoint]) -> _Plugins:
         found.setdefault(printable(point.name), []).append(point)
     plugins = _Plugins({}, {}, {})
     for name, alike in sorted(found.items()):
-        first, *others = sorted(alike, key=_precedence)
+        first, *others = sorted(alike, key=_precedence) if len(alike) > 1 else alike
         shadowed = tuple(str(_entry(point)) for point in others)
         plugins.entries[name] = replace(_entry(first), shadowed=shadowed)
         plugins.readers[name] = first.load
@@ -255,7 +262,7 @@ def _entry(point: EntryPoint) -> PluginEntry:
     except (AttributeError, ValueError):  # the record of the origin is missing or malformed
         origin = None
     editable = bool(getattr(getattr(origin, "dir_info", None), "editable", False))
-    name, version = (printable(_header(distribution, each)) for each in ("Name", "Version"))
+    name, version = map(printable, _headers(distribution, "Name", "Version"))
     return PluginEntry(called, value, name or "unknown distribution", version, editable)
 
 
@@ -265,15 +272,15 @@ class _Texts(Protocol):
     def read_text(self, filename: str, /) -> str | None: ...
 
 
-def _header(distribution: _Texts, header: str) -> str:
-    """Return the value of a header in a distribution's metadata, or an empty text."""
+def _headers(distribution: _Texts, *names: str) -> list[str]:
+    """Return the values of headers in a distribution's metadata, empty where one is missing."""
     # `distribution.metadata` would import `email`, which takes as long as the whole scan
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    for line in text.partition("\n\n")[0].splitlines():
-        key, colon, value = line.partition(":")
-        if colon and key.lower() == header.lower():
-            return value.strip()
-    return ""
+    lines = text.partition("\n\n")[0].splitlines()
+    found: dict[str, str] = {}
+    for key, _, value in (line.partition(":") for line in lines):
+        found.setdefault(key.lower(), value.strip())
+    return [found.get(each.lower(), "") for each in names]
 
 
 def _is_enabled(name: str) -> bool:

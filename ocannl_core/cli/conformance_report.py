@@ -18,7 +18,7 @@ from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.base.version import __version__
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.target import Capability, Target
-from ocannl_core.testing.outcomes import CaseResult, Outcome
+from ocannl_core.testing.allowances import CaseResult, Outcome
 
 SCHEMA = 1
 """The version of the JSON: incremented when a key changes its meaning or goes."""

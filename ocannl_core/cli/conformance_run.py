@@ -19,10 +19,9 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
 from ocannl_core.cli.conformance_report import ConformanceReport
 from ocannl_core.testing import explain_assertions
-from ocannl_core.testing.allowances import Allowances, allowances_of
+from ocannl_core.testing.allowances import Allowances, CaseResult, Outcome, allowances_of
 from ocannl_core.testing.corpora import opinfo, primitive_edges, reference_cases
 from ocannl_core.testing.corpora.reference_cases import ReferenceCase
-from ocannl_core.testing.outcomes import CaseResult, Outcome
 from ocannl_core.testing.subject import Subject
 
 _SUITE = Path(__file__).parents[1] / "testing" / "suite.py"

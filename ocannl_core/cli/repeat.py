@@ -7,16 +7,20 @@ ocannl repeat --times 20 train.py -- -v    twenty times
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import zip_longest
 from multiprocessing import get_context
 
+from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.cli.scripts import add_script_arguments, checked, run_script
-from ocannl_core.runtime.observers.observers import observing
-from ocannl_core.runtime.observers.result_digests import Digest, Digests
+from ocannl_core.ir.assignments.traverse import leaves, targets
+from ocannl_core.ir.host_arrays import interior
+from ocannl_core.runtime.observers.observers import LinkedRoutine, RunObserver, observing
 
 HELP = "run a program several times, and compare the bits of all results"
 DESCRIPTION = (
@@ -86,3 +90,47 @@ def _difference(first: list[Digest], found: list[Digest]) -> str:
         cause = "computes other bits in" if each.is_written else "reads other bits from"
         return f"{each.routine}, run {each.run} of all routines, {cause} {each.node}"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The cells of a tensor after a run of a routine."""
+
+    routine: str
+    run: int
+    """The number of the run among all runs of the program, from 1."""
+    node: str
+    is_written: bool
+    """False for a tensor that the routine only reads."""
+    cells: bytes
+    """A digest of shape, format and cells."""
+
+
+class Digests(RunObserver):
+    """An observer that takes digests of all tensors of each routine, before and after its runs:
+    first of the tensors that it only reads.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Digest] = []
+        self._runs = 0
+
+    def launcher(self, routine: LinkedRoutine, launch: Launcher) -> Launcher:
+        """Return a launcher that takes digests after each run."""
+        plan, build = routine.build.plan, routine.build
+        written = {node for each in leaves(build.assignments.body) for node in targets(each)}
+        order = sorted(plan.params, key=lambda node: node in written)
+
+        def run(numbers: Sequence[int]) -> None:
+            launch(numbers)
+            build.backend.synchronize(build.target)
+            self._runs += 1
+            for node, cells in routine.cells(order).items():
+                inner = interior(cells, plan.nodes[node])
+                content = hashlib.sha256(f"{inner.shape} {inner.dtype}".encode())
+                content.update(inner.tobytes())
+                is_written = node in written
+                digest = content.digest()
+                self.found.append(Digest(routine.name, self._runs, node.name, is_written, digest))
+
+        return run

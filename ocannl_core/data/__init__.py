@@ -3,8 +3,7 @@
 from ocannl_core.data.files import characters, contexts, read_cifar10, read_idx, windows
 from ocannl_core.data.loader import Batch, Loader, LoaderState
 from ocannl_core.data.permutation import permutation
-from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand
+from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand
 from ocannl_core.tensor.operations.literals import mapped as memmap
 
 # fmt: off

@@ -10,10 +10,8 @@ from ocannl_core.nn.attention import (
     multi_head_attention,
 )
 from ocannl_core.nn.attention_weights import attention_weights
-from ocannl_core.nn.dropout import dropout
 from ocannl_core.tensor.graph.session import make_atomic
-from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand, places_of
+from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand, places_of
 
 if TYPE_CHECKING:
     from ocannl_core.nn.checkpoints import gpt2_names, llama_names, resnet_names
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
         separable_conv,
         vgg_block,
     )
-    from ocannl_core.nn.layers import dense, mlp, repeat_layers
+    from ocannl_core.nn.layers import dense, dropout, mlp, repeat_layers
     from ocannl_core.nn.losses import (
         accuracy,
         binary_cross_entropy,
@@ -81,7 +79,7 @@ _MODULES = {
     "generation": "Generator",
     "images": "basic_block bottleneck_block global_avg_pool lenet mobilenet resnet separable_conv "
     "vgg_block",
-    "layers": "dense mlp repeat_layers",
+    "layers": "dense dropout mlp repeat_layers",
     "losses": "accuracy binary_cross_entropy confusion cross_entropy hinge huber kl_divergence "
     "mean_squared_error perplexity",
     "normalization": "batch_norm group_norm instance_norm layer_norm rms_norm",

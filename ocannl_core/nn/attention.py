@@ -13,8 +13,8 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers.dtypes import SHORT_RANGE, DType, constant_limit, int32, saturate
 from ocannl_core.nn.attention_weights import note_weights
-from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.nn.embeddings import Positions, positions_of, rotary
+from ocannl_core.nn.layers import dropout as drop
 from ocannl_core.nn.sizes import last_size, require_axes
 from ocannl_core.nn.statistics import softmax
 from ocannl_core.shape.language.shape_terms import Size
@@ -23,10 +23,10 @@ from ocannl_core.tensor.graph.definitions import Literal
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import Axes, declare, param
+from ocannl_core.tensor.operations.axes import require_shape
 from ocannl_core.tensor.operations.contractions import einsum
 from ocannl_core.tensor.operations.literals import number, offsets, tensor
 from ocannl_core.tensor.operations.positions import take
-from ocannl_core.tensor.operations.required_shapes import require_shape
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 SCORES = "... s | h d; ... t | h d => ... s | t -> h"

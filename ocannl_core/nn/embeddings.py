@@ -15,10 +15,10 @@ from ocannl_core.nn.sizes import last_size, with_shape_of
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param
+from ocannl_core.tensor.operations.axes import require_shape
 from ocannl_core.tensor.operations.contractions import concat, einsum, interleave
 from ocannl_core.tensor.operations.literals import number, offsets
 from ocannl_core.tensor.operations.positions import take
-from ocannl_core.tensor.operations.required_shapes import require_shape
 from ocannl_core.tensor.primitives.pointwise_operations import cast, cos, exp, sin
 
 

@@ -18,11 +18,10 @@ from ocannl_core.tensor.custom.scans import cumsum
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import NetworkBlock, evaluation
 from ocannl_core.tensor.models.parameters import declare, placeholder, static_index
-from ocannl_core.tensor.operations.axes import sized_axes_of
+from ocannl_core.tensor.operations.axes import require_shape, sized_axes_of
 from ocannl_core.tensor.operations.literals import number
 from ocannl_core.tensor.operations.random import drawn_position
 from ocannl_core.tensor.operations.reductions import min as least
-from ocannl_core.tensor.operations.required_shapes import require_shape
 from ocannl_core.tensor.primitives.pointwise_operations import cast, exp, maximum, where
 
 if TYPE_CHECKING:

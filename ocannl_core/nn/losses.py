@@ -16,13 +16,12 @@ from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.activations import softplus
-from ocannl_core.tensor.operations.axes import sized_axes_of
+from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
 from ocannl_core.tensor.operations.contractions import einmax, einsum, where
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.positions import checked, second
 from ocannl_core.tensor.operations.reductions import argmax, in_format_of, in_wide_range
 from ocannl_core.tensor.operations.reductions import mean_along as mean
-from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations
 
 Reduction = Literal["mean", "sum", "none"]

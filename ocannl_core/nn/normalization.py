@@ -13,11 +13,10 @@ from ocannl_core.tensor.graph.definitions import Effect
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import is_evaluating, op
 from ocannl_core.tensor.models.parameters import param, statistic
-from ocannl_core.tensor.operations.axes import sized_axes_of
+from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
 from ocannl_core.tensor.operations.contractions import where
 from ocannl_core.tensor.operations.reductions import in_format_of, in_wide_range
 from ocannl_core.tensor.operations.reductions import mean_along as mean
-from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import int32
-from ocannl_core.nn.dropout import dropout as drop
+from ocannl_core.nn.layers import dropout as drop
 from ocannl_core.nn.sizes import require_axes
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param
 from ocannl_core.tensor.operations.activations import sigmoid
 from ocannl_core.tensor.operations.contractions import einsum
-from ocannl_core.tensor.operations.joining import concat
 from ocannl_core.tensor.operations.literals import offsets
+from ocannl_core.tensor.operations.rearrangement import concat
 from ocannl_core.tensor.operations.scan import scan
 from ocannl_core.tensor.primitives.pointwise_operations import less, tanh, where
 

@@ -8,7 +8,7 @@ from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.required_shapes import require_shape, require_shapes
+from ocannl_core.tensor.operations.axes import require_shape, require_shapes
 
 
 def last_size(x: Tensor, name: str) -> int:

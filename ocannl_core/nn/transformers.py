@@ -11,9 +11,9 @@ from ocannl_core.nn.attention import (
     multi_head_attention,
     width_of_heads,
 )
-from ocannl_core.nn.dropout import dropout as drop
 from ocannl_core.nn.embeddings import Positions, embedding, learned_positions
 from ocannl_core.nn.layers import dense, repeat_layers
+from ocannl_core.nn.layers import dropout as drop
 from ocannl_core.nn.normalization import layer_norm
 from ocannl_core.nn.sizes import with_shape_of
 from ocannl_core.tensor.graph.tensor import Tensor

@@ -37,8 +37,7 @@ from ocannl_core.runtime.memory import MemoryEntry, MemoryReport
 from ocannl_core.runtime.routine import Routine
 from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
 from ocannl_core.tensor.graph.expression import refusal
-from ocannl_core.tensor.messages.foreign_modules import missing_attribute
-from ocannl_core.tensor.messages.foreign_names import CONTEXT_ATTRIBUTES
+from ocannl_core.tensor.messages.foreign_names import CONTEXT_ATTRIBUTES, missing_attribute
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend

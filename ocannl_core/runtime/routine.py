@@ -11,11 +11,10 @@ from ocannl_core.backend.protocols import Buffer, Launcher
 from ocannl_core.base.errors import LinkError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.driver import compile_again, refuse_partition, search_placements_again
-from ocannl_core.compile.memory_plan import MemoryPlan, memory_plan
+from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.stages import Linkable
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex, affine
-from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.loops.usage import IndexBound
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import checks, link, merge, recompute_nodes
@@ -32,9 +31,9 @@ from ocannl_core.runtime.store import (
     dependences,
     is_pending,
 )
+from ocannl_core.runtime.target_code import CompiledCode
 from ocannl_core.tensor.graph.expression import refusal
-from ocannl_core.tensor.messages.foreign_modules import missing_attribute
-from ocannl_core.tensor.messages.foreign_names import CONTEXT_ATTRIBUTES
+from ocannl_core.tensor.messages.foreign_names import CONTEXT_ATTRIBUTES, missing_attribute
 
 if TYPE_CHECKING:
     from ocannl_core.compile.placements.report import PlacementTuning
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from ocannl_core.runtime.export.export_routines import ExportedRoutine
 
 
-class Routine:
+class Routine(CompiledCode):
     """Compiled code bound to the memory of a context; calling it runs it.
 
     Attributes:
@@ -65,7 +64,7 @@ class Routine:
 
     # fmt: off
     __slots__ = (
-        "__weakref__", "_accepted", "_build", "_carried", "_extents", "_history", "_is_ready",
+        "__weakref__", "_accepted", "_carried", "_extents", "_history", "_is_ready",
         "_is_repeatable", "_launch", "_limits", "_linkable", "_memory", "_merge_buffer", "_needed",
         "_order", "_pauses", "_recomputed", "_run", "_sized", "_store", "_used", "_written",
         "bindings", "context", "merged", "name", "ordinal", "placements", "reads", "writes",
@@ -304,16 +303,6 @@ class Routine:
         return self._is_ready or all(stored.has_value for stored in self._needed)
 
     @property
-    def source(self) -> str:
-        """The generated code."""
-        return self._build.source.text
-
-    @property
-    def plan(self) -> Plan:
-        """The kernels and the order in which they run."""
-        return self._build.plan
-
-    @property
     def devices(self) -> tuple[str, ...]:
         """The devices of its kernels and the transfers between them, as lines in the order of
         execution; empty if all kernels run on the context's own device.
@@ -327,11 +316,6 @@ class Routine:
         return tuple(described_flow(executable))
 
     @property
-    def memory_plan(self) -> MemoryPlan:
-        """The memory of the routine's own nodes, some of which share it; printable."""
-        return memory_plan(self._build.plan)
-
-    @property
     def tuned_placements(self) -> TunedPlacements | None:
         """The result of a search over placements, with those that it chose; None without one."""
         return self._build.request.tuned
@@ -340,25 +324,6 @@ class Routine:
     def nodes(self) -> Mapping[TensorNode, NodeInfo]:
         """The infos of all compiled nodes, including those that were optimized away."""
         return {**self._build.assignments.nodes, **self._build.optimized.nodes}
-
-    @property
-    def language(self) -> str:
-        """The language of the generated code, such as `c`."""
-        return self._build.source.language
-
-    @property
-    def loop_ir(self) -> str:
-        """The optimized loop program as text."""
-        from ocannl_core.ir.loops.printer import to_text
-
-        return to_text(self._build.optimized)
-
-    @property
-    def assignments(self) -> str:
-        """The assignments that were compiled, as text."""
-        from ocannl_core.ir.assignments.printer import to_text
-
-        return to_text(self._build.assignments)
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in self._of_the_core]

@@ -1,4 +1,4 @@
-"""Compilation ahead of time: code for a described device, which this machine need not have."""
+"""Compiled code to read, and compilation for a described device, which need not be here."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from ocannl_core.base.suggestions import did_you_mean
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.driver import compile_computation
 from ocannl_core.compile.memory_plan import MemoryPlan, memory_plan
-from ocannl_core.compile.stages import CompileOptions, Linkable
-from ocannl_core.ir.assignments import printer as assign_printer
+from ocannl_core.compile.stages import Build, CompileOptions, Linkable
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.loops import printer as loop_printer
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.runtime import checks
@@ -28,7 +26,49 @@ if TYPE_CHECKING:
     from ocannl_core.tensor.graph.tensor import Tensor
 
 
-class TargetCode:
+class CompiledCode:
+    """The forms of compiled code that can be read."""
+
+    __slots__ = ("_build",)
+
+    _build: Build
+
+    @property
+    def source(self) -> str:
+        """The generated code."""
+        return self._build.source.text
+
+    @property
+    def language(self) -> str:
+        """The language of the generated code, such as `c`."""
+        return self._build.source.language
+
+    @property
+    def plan(self) -> Plan:
+        """The kernels and the order in which they run."""
+        return self._build.plan
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        """The memory of the routine's own nodes, some of which share it; printable."""
+        return memory_plan(self._build.plan)
+
+    @property
+    def loop_ir(self) -> str:
+        """The optimized loop program as text."""
+        from ocannl_core.ir.loops.printer import to_text
+
+        return to_text(self._build.optimized)
+
+    @property
+    def assignments(self) -> str:
+        """The assignments that were compiled, as text."""
+        from ocannl_core.ir.assignments.printer import to_text
+
+        return to_text(self._build.assignments)
+
+
+class TargetCode(CompiledCode):
     """The code of a routine for a target without a device: it can be read and not run.
 
     Attributes:
@@ -37,40 +77,21 @@ class TargetCode:
         bindings: The static indices that the routine takes.
     """
 
-    __slots__ = ("_linkable", "bindings", "name", "target")
+    __slots__ = ("_usage", "bindings", "name", "target")
 
     def __init__(self, linkable: Linkable) -> None:
-        self._linkable = linkable
+        self._build = linkable.built
+        self._usage = linkable.usage
         self.name = linkable.built.plan.name
         self.target = linkable.built.target
         self.bindings = linkable.bindings
-
-    @property
-    def source(self) -> str:
-        """The generated code."""
-        return self._linkable.built.source.text
-
-    @property
-    def language(self) -> str:
-        """The language of the generated code, such as `c`."""
-        return self._linkable.built.source.language
 
     @property
     def code(self) -> Any:
         """The object that `ocannl_generate` of the backend returned: a `RoutineSource` for
         languages of the C family, with the launches of all kernels.
         """
-        return self._linkable.built.source
-
-    @property
-    def plan(self) -> Plan:
-        """The kernels and the order in which they run."""
-        return self._linkable.built.plan
-
-    @property
-    def memory_plan(self) -> MemoryPlan:
-        """The memory of the routine's own nodes, some of which share it; printable."""
-        return memory_plan(self.plan)
+        return self._build.source
 
     @property
     def memory(self) -> Mapping[TensorNode, NodeInfo]:
@@ -82,27 +103,17 @@ class TargetCode:
     @property
     def reads(self) -> frozenset[TensorNode]:
         """The nodes of the caller that the code reads before it writes them."""
-        return frozenset(self._linkable.usage.reads_first) & self.memory.keys()
+        return frozenset(self._usage.reads_first) & self.memory.keys()
 
     @property
     def writes(self) -> frozenset[TensorNode]:
         """The nodes of the caller that the code writes."""
-        return frozenset(self._linkable.usage.writes) & self.memory.keys()
+        return frozenset(self._usage.writes) & self.memory.keys()
 
     @property
     def placements(self) -> Mapping[TensorNode, Placement]:
         """The placement of each node that the code mentions, with its reason."""
-        return self._linkable.built.placements
-
-    @property
-    def loop_ir(self) -> str:
-        """The optimized loop program as text."""
-        return loop_printer.to_text(self._linkable.built.optimized)
-
-    @property
-    def assignments(self) -> str:
-        """The assignments as text."""
-        return assign_printer.to_text(self._linkable.built.assignments)
+        return self._build.placements
 
     def __call__(self, /, *positional: object, **indices: object) -> NoReturn:
         """Raise the error of a call without a device."""

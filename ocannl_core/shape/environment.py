@@ -39,7 +39,6 @@ from ocannl_core.shape.language.shape_terms import (
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.counts import count_cells
 from ocannl_core.shape.solving.derivations import ShapeReport, explain
-from ocannl_core.shape.solving.generalization import SchemeNames, equate_with_least
 from ocannl_core.shape.solving.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.solving.ranks import implied_axes
 from ocannl_core.shape.solving.state import LeafTensor, SolverState
@@ -404,6 +403,8 @@ class Environment:
         """Return arguments and shapes that follow from them with as few variables as possible, and
         the relations that remain between these, without any effect on inference.
         """
+        from ocannl_core.shape.solving.generalization import SchemeNames, equate_with_least
+
         with self.undo_log.lock, self.atomic() as transaction:
             equate_with_least(self._state, arguments.values())
             found = {name: self.view(shape) for name, shape in {**arguments, **shapes}.items()}

@@ -1,4 +1,4 @@
-"""The tolerances and exclusions of a backend, in a file `conformance.toml` of its package.
+"""The outcomes of a check of a backend, and what its package allows in `conformance.toml`.
 
     [[tolerance]]
     cases = "primitives/exp/float16"
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from fnmatch import fnmatchcase
 from importlib import import_module, resources
 
@@ -24,7 +25,37 @@ from ocannl_core.backend.loaded_backend import Backend
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.testing.compare import Tolerance
-from ocannl_core.testing.outcomes import CaseResult, Outcome
+
+
+class Outcome(Enum):
+    """The outcome of one case; the value is its word in reports."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    REFUSED = "refused"
+    """It failed, and the device does not declare the part of the language."""
+    UNDECLARED = "passed, undeclared"
+    EXCLUDED = "excluded"
+    """It failed, and the plugin has a reason for that."""
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """The result of one case."""
+
+    name: str
+    """The name of the case, whose first part is the suite or the corpus."""
+    outcome: Outcome
+    part: str = ""
+    """The format or capability that it is about; empty if it is about none."""
+    text: str = ""
+    """The error, the reason for skipping, or the reason of the exclusion."""
+    error: float | None = None
+    """The largest error found, in units in the last place; None if not measured."""
+    needs_tolerance: bool = False
+    """True if it passed by a tolerance of the plugin alone."""
+
 
 FILE = "conformance.toml"
 _KEYS: Mapping[str, Mapping[str, tuple[type, ...]]] = {

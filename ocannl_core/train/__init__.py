@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from ocannl_core.tensor.computations.computation import forward, unchanged_roots
+from ocannl_core.tensor.computations.computation import forward, trainable_params, unchanged_roots
 from ocannl_core.tensor.computations.computation import gradient_update as grad_update
-from ocannl_core.tensor.computations.trained_parameters import trainable_params
-from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand, places_of
+from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand, places_of
 
 if TYPE_CHECKING:
     from ocannl_core.train.communication import Communicator

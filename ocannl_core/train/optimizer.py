@@ -29,12 +29,15 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
 from ocannl_core.base.renamed import old_method
 from ocannl_core.ir.numbers.dtypes import DType, float32, float64, int32
-from ocannl_core.tensor.computations.computation import Computation, statistics_update
+from ocannl_core.tensor.computations.computation import (
+    Computation,
+    statistics_update,
+    trained_by_name,
+)
 from ocannl_core.tensor.computations.recording import cd
-from ocannl_core.tensor.computations.trained_parameters import trained_by_name
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
-from ocannl_core.tensor.messages.foreign_modules import missing_attribute
+from ocannl_core.tensor.messages.foreign_names import missing_attribute
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.train.guards import SUM, DynamicScale, OptimizerState, ZScore, gated, state_format

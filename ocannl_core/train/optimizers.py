@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers.dtypes import float64
+from ocannl_core.tensor.computations.computation import trained_by_name
 from ocannl_core.tensor.computations.recording import cd
-from ocannl_core.tensor.computations.trained_parameters import trained_by_name
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import declare
 from ocannl_core.tensor.operations.contractions import einsum, where

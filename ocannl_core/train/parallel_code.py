@@ -15,9 +15,13 @@ from typing import Any, assert_never
 
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.numbers.dtypes import DType, float32, int64, promote
-from ocannl_core.tensor.computations.computation import Computation, forward, gradient_update
+from ocannl_core.tensor.computations.computation import (
+    Computation,
+    forward,
+    gradient_update,
+    trainable_params,
+)
 from ocannl_core.tensor.computations.recording import cd
-from ocannl_core.tensor.computations.trained_parameters import trainable_params
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import declare, is_shared_by_models
 from ocannl_core.tensor.operations.literals import number

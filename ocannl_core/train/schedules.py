@@ -87,88 +87,65 @@ class Schedule(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class _Constant(Schedule):
-    rate: float
+class _Formula(Schedule):
+    """A function of the step and of other arguments."""
+
+    function: Callable[..., Number]
+    arguments: tuple[Any, ...]
 
     def value(self, step: Number) -> Number:
-        return self.rate + 0.0 * step
+        return self.function(step, *self.arguments)
+
+    def __repr__(self) -> str:  # the same in all processes, which compare it
+        return f"{self.function.__name__[1:]}({', '.join(map(repr, self.arguments))})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Linear(Schedule):
-    first: float
-    last: float
-    steps: int
-
-    def value(self, step: Number) -> Number:
-        return self.first + (self.last - self.first) * _minimum(step / self.steps, 1.0)
+def _constant(step: Number, rate: float) -> Number:
+    return rate + 0.0 * step
 
 
-@dataclass(frozen=True, slots=True)
-class _HalfWave(Schedule):
-    """Half a wave of the cosine between two positions that need not be whole."""
-
-    first: float
-    last: float
-    length: float
-    start: float
-
-    def value(self, step: Number) -> Number:
-        if self.length <= 0:
-            return self.last + 0.0 * step
-        progress = _minimum(_maximum((step - self.start) / self.length, 0.0), 1.0)
-        return self.last + (self.first - self.last) * (0.5 * (1.0 + _cos(math.pi * progress)))
+def _linear(step: Number, first: float, last: float, steps: int) -> Number:
+    return first + (last - first) * _minimum(step / steps, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _RootDecay(Schedule):
-    """The stage of decay of a warm-up-stable-decay schedule: `1 - sqrt(progress)`."""
-
-    first: float
-    last: float
-    steps: int
-
-    def value(self, step: Number) -> Number:
-        return self.first - (self.first - self.last) * _sqrt(_minimum(step / self.steps, 1.0))
+def _half_wave(step: Number, first: float, last: float, length: float, start: float) -> Number:
+    """Return half a wave of the cosine between two positions that need not be whole."""
+    if length <= 0:
+        return last + 0.0 * step
+    progress = _minimum(_maximum((step - start) / length, 0.0), 1.0)
+    return last + (first - last) * (0.5 * (1.0 + _cos(math.pi * progress)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Exponential(Schedule):
-    rate: float
-    decay: float
-    steps: int
-    is_staircase: bool
-    last: float
-
-    def value(self, step: Number) -> Number:
-        count = step / self.steps
-        if self.is_staircase:
-            count = count - count % 1.0
-        return _maximum(self.rate * _exp2(count * math.log2(self.decay)), self.last)
+def _root_decay(step: Number, first: float, last: float, steps: int) -> Number:
+    """Return the decay of a warm-up-stable-decay schedule: `1 - sqrt(progress)`."""
+    return first - (first - last) * _sqrt(_minimum(step / steps, 1.0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Warmup(Schedule):
-    """A linear rise to the first value of another schedule, then that schedule."""
-
-    after: Schedule
-    steps: int
-
-    def value(self, step: Number) -> Number:
-        rise = _minimum((step + 1.0) / self.steps, 1.0)
-        return rise * self.after.value(_maximum(step - self.steps, 0.0))
+def _exponential(
+    step: Number, rate: float, decay: float, steps: int, is_staircase: bool, last: float
+) -> Number:
+    count = step / steps
+    if is_staircase:
+        count = count - count % 1.0
+    return _maximum(rate * _exp2(count * math.log2(decay)), last)
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined(Schedule):
-    parts: tuple[Schedule, ...]
-    boundaries: tuple[int, ...]
+def _warmup(step: Number, after: Schedule, steps: int) -> Number:
+    """Return a linear rise to the first value of another schedule, then that schedule."""
+    rise = _minimum((step + 1.0) / steps, 1.0)
+    return rise * after.value(_maximum(step - steps, 0.0))
 
-    def value(self, step: Number) -> Number:
-        found = self.parts[0].value(step)
-        for start, part in zip(self.boundaries, self.parts[1:], strict=True):
-            found = _where(step < start, found, part.value(_maximum(step - start, 0.0)))
-        return found
+
+def _joined(step: Number, parts: tuple[Schedule, ...], boundaries: tuple[int, ...]) -> Number:
+    found = parts[0].value(step)
+    for start, part in zip(boundaries, parts[1:], strict=True):
+        found = _where(step < start, found, part.value(_maximum(step - start, 0.0)))
+    return found
+
+
+def _peak(step: Number, before: Schedule, after: Schedule, at: float) -> Number:
+    """Return a schedule up to a position that need not be whole, and another one after it."""
+    return _where(step <= at, before.value(step), after.value(step))
 
 
 def constant(rate: float, *, warmup: int = 0) -> Schedule:
@@ -178,7 +155,7 @@ def constant(rate: float, *, warmup: int = 0) -> Schedule:
         warmup: The number of updates of the linear rise; the first has `rate / warmup`.
     """
     _check_numbers(rate=rate)
-    return _with_warmup(_Constant(rate), warmup)
+    return _with_warmup(_Formula(_constant, (rate,)), warmup)
 
 
 def linear(rate: float, *, steps: int, final: float = 0.0, warmup: int = 0) -> Schedule:
@@ -191,7 +168,7 @@ def linear(rate: float, *, steps: int, final: float = 0.0, warmup: int = 0) -> S
         warmup: The number of updates of the linear rise at the start.
     """
     _check_numbers(rate=rate, final=final)
-    return _with_warmup(_Linear(rate, final, _rest(steps, warmup)), warmup)
+    return _with_warmup(_Formula(_linear, (rate, final, _rest(steps, warmup))), warmup)
 
 
 def cosine(rate: float, *, steps: int, final: float = 0.0, warmup: int = 0) -> Schedule:
@@ -200,7 +177,8 @@ def cosine(rate: float, *, steps: int, final: float = 0.0, warmup: int = 0) -> S
     For the arguments see `linear`.
     """
     _check_numbers(rate=rate, final=final)
-    return _with_warmup(_HalfWave(rate, final, _rest(steps, warmup), 0.0), warmup)
+    falling = _Formula(_half_wave, (rate, final, _rest(steps, warmup), 0.0))
+    return _with_warmup(falling, warmup)
 
 
 def wsd(rate: float, *, steps: int, decay: int, final: float = 0.0, warmup: int = 0) -> Schedule:
@@ -219,9 +197,10 @@ def wsd(rate: float, *, steps: int, decay: int, final: float = 0.0, warmup: int 
     stable = _rest(steps, warmup) - decay
     if stable < 0:
         raise _overfull(f"warmup={warmup} and decay={decay} in steps={steps}")
-    falling = _RootDecay(rate, final, decay)
-    flat = _Joined((_Constant(rate), falling), (stable,)) if stable else falling
-    return _with_warmup(flat, warmup)
+    found = _Formula(_root_decay, (rate, final, decay))
+    if stable:
+        found = _Formula(_joined, ((_Formula(_constant, (rate,)), found), (stable,)))
+    return _with_warmup(found, warmup)
 
 
 def exponential(
@@ -244,7 +223,7 @@ def exponential(
             found=f"decay={decay!r}",
             fix="decay=0.5, steps=1000 halves the value every 1000 updates",
         )
-    return _Exponential(rate, decay, steps, staircase, final)
+    return _Formula(_exponential, (rate, decay, steps, staircase, final))
 
 
 def one_cycle(
@@ -281,21 +260,9 @@ def one_cycle(
         )
     first = rate / first_divisor
     top = rise * steps - 1.0
-    up = _HalfWave(first, rate, top, 0.0)
-    down = _HalfWave(rate, first / last_divisor, steps - 1.0 - top, top)
-    return _Peak(up, down, top)
-
-
-@dataclass(frozen=True, slots=True)
-class _Peak(Schedule):
-    """A schedule up to a position that need not be whole, and another one after it."""
-
-    before: Schedule
-    after: Schedule
-    at: float
-
-    def value(self, step: Number) -> Number:
-        return _where(step <= self.at, self.before.value(step), self.after.value(step))
+    up = _Formula(_half_wave, (first, rate, top, 0.0))
+    down = _Formula(_half_wave, (rate, first / last_divisor, steps - 1.0 - top, top))
+    return _Formula(_peak, (up, down, top))
 
 
 def joined(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Schedule:
@@ -318,14 +285,14 @@ def joined(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Sched
             "Between schedules there is one boundary each, in ascending order.",
             found=f"{len(parts)} schedules, boundaries={list(starts)}",
         )
-    return _Joined(parts, starts)
+    return _Formula(_joined, (parts, starts))
 
 
 def _with_warmup(schedule: Schedule, warmup: int) -> Schedule:
     if warmup == 0:
         return schedule
     _check_count("warmup", warmup)
-    return _Warmup(schedule, warmup)
+    return _Formula(_warmup, (schedule, warmup))
 
 
 def _rest(steps: int, warmup: int) -> int:

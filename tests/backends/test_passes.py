@@ -16,8 +16,8 @@ from ocannl_core.passes.loops.licm import hoist_invariants
 from ocannl_core.passes.loops.pipeline import core_passes, run_passes
 from ocannl_core.testing.compare import Array, assert_same
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import loop_programs
 from ocannl_core.testing.subject import subject_named
+from tests.support.loop_programs import loop_programs
 
 
 def optimized(program: LoopProgram) -> LoopProgram:

@@ -14,11 +14,10 @@ import pytest
 
 from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import TargetReport
-from ocannl_core.testing.allowances import allowances_of
+from ocannl_core.testing.allowances import Outcome, allowances_of
 from ocannl_core.testing.conformance import BackendConformance
 from ocannl_core.testing.contexts import ContextConformance
 from ocannl_core.testing.corpora import primitive_edges
-from ocannl_core.testing.outcomes import Outcome
 from ocannl_core.testing.subject import Subject, subject_named
 from ocannl_core.testing.training import TrainingConformance
 

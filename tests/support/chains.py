@@ -32,9 +32,9 @@ from ocannl_core.ir.loops.nodes import (
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.testing.author import random_cells
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.programs import Example
+from ocannl_core.testing.strategies import random_cells
 
 _SHAPES = ((), (4,), (4,), (7,), (3, 4), (4, 4), (1, 4))
 _OPS = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.SUB, BinaryOp.MAX)

@@ -14,7 +14,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.templates import Template, canonical_form
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import loop_programs
+from tests.support.loop_programs import loop_programs
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,13 @@ def test_a_stable_stage_lies_between_warm_up_and_decay() -> None:
 def test_joined_schedules_begin_at_their_first_values() -> None:
     joined = T.joined([T.constant(1.0), T.linear(0.5, steps=5)], boundaries=[3])
     assert [joined(k) for k in range(6)] == pytest.approx([1, 1, 1, 0.5, 0.4, 0.3])
+
+
+def test_a_schedule_is_a_value_that_other_processes_print_alike() -> None:
+    cosine = T.cosine(1e-3, steps=100, warmup=5)
+    assert cosine == T.cosine(1e-3, steps=100, warmup=5) != T.cosine(1e-3, steps=100, warmup=6)
+    assert pickle.loads(pickle.dumps(cosine)) == cosine
+    assert repr(cosine) == "warmup(half_wave(0.001, 0.0, 95, 0.0), 5)"
 
 
 def test_an_optimizer_follows_its_schedule(target: str) -> None:

@@ -25,7 +25,6 @@ from ocannl_core.ir.assignments.nodes import (
     NodeOperand,
     RepeatedAssignments,
 )
-from ocannl_core.ir.assignments.order import reorder_assignments
 from ocannl_core.ir.assignments.traverse import (
     Leaf,
     leaves,
@@ -56,6 +55,8 @@ def bufferize_calls(
     if not calls:
         return program
     if any(call.destroyed for call in calls):
+        from ocannl_core.ir.assignments.order import reorder_assignments
+
         program = _merge_shared(reorder_assignments(program, persistent, kept), persistent)
     return _remove_margins(program)
 

@@ -20,7 +20,7 @@ from ocannl_core.shape.language.shape_terms import AffineDim, ConcatDim, DimVar,
 from ocannl_core.shape.solving import ranks
 from ocannl_core.shape.solving.computed_sizes import SolutionRole, linear, roles
 from ocannl_core.shape.solving.counts import Count
-from ocannl_core.shape.solving.formula_messages import part_without_cells
+from ocannl_core.shape.solving.messages import part_without_cells
 from ocannl_core.shape.solving.selections import selected_rows
 from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.solving.underdetermined import refuse_guesses

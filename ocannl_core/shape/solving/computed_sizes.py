@@ -22,7 +22,7 @@ from typing import NamedTuple, assert_never
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.shape.language import shape_terms
 from ocannl_core.shape.language.constraints import DimEqual
-from ocannl_core.shape.solving import formula_messages as messages
+from ocannl_core.shape.solving import messages
 from ocannl_core.shape.solving.state import SolverState
 
 

@@ -8,7 +8,7 @@ from ocannl_core.base.errors import ShapeError
 from ocannl_core.shape.language import constraints
 from ocannl_core.shape.language.shape_terms import Dim, DimVar, Row, RowVar, Size
 from ocannl_core.shape.solving import dims, rows
-from ocannl_core.shape.solving.formula_messages import count_fails, counted_extent, counts_differ
+from ocannl_core.shape.solving.messages import count_fails, counted_extent, counts_differ
 from ocannl_core.shape.solving.state import Known, SolverState
 
 

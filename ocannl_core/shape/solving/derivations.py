@@ -23,8 +23,7 @@ from ocannl_core.shape.language.shape_terms import (
     dim_variables,
 )
 from ocannl_core.shape.solving import ranks
-from ocannl_core.shape.solving.formula_messages import substitute_known
-from ocannl_core.shape.solving.messages import narrow_origin
+from ocannl_core.shape.solving.messages import narrow_origin, substitute_known
 from ocannl_core.shape.solving.state import SolverState, sides
 
 

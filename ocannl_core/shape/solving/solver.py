@@ -9,11 +9,11 @@ from ocannl_core.shape.language import constraints
 from ocannl_core.shape.solving import (
     counts,
     dims,
-    guess_messages,
     row_equations,
     row_order,
     selections,
     subscripted_rows,
+    underdetermined,
 )
 from ocannl_core.shape.solving.messages import out_of_steps
 from ocannl_core.shape.solving.state import Edge, SolverState, Work
@@ -40,7 +40,7 @@ def run(state: SolverState) -> None:
         try:
             step(state, work)
         except ShapeError as error:
-            raise guess_messages.add_guess_notes(state, work, error) from None
+            raise underdetermined.add_guess_notes(state, work, error) from None
 
 
 def step(state: SolverState, work: Work) -> None:

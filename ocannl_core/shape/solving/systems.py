@@ -17,7 +17,7 @@ from fractions import Fraction
 from ocannl_core.base.origin import Origin
 from ocannl_core.shape.language.constraints import DimEqual, Formula
 from ocannl_core.shape.language.shape_terms import DimVar, Size
-from ocannl_core.shape.solving import formula_messages as messages
+from ocannl_core.shape.solving import messages
 from ocannl_core.shape.solving.computed_sizes import difference
 from ocannl_core.shape.solving.state import SolverState
 

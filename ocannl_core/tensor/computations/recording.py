@@ -2,7 +2,7 @@
 
 Operators create tensors as elsewhere, without gradients. A tensor of recorded code is computed at
 the place of its expression if it is used, so later writes to its operands do not change it. A
-tensor that one assignment merely copies is computed by that assignment (see `copy_elimination`).
+tensor that one assignment merely copies is computed by that assignment (see `eliminate_copies`).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from ocannl_core.shape.language.shape_terms import Shape, broadcast_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise, SliceUpdate
 from ocannl_core.tensor.computations import computation_steps
-from ocannl_core.tensor.computations.copy_elimination import eliminate_copies
+from ocannl_core.tensor.computations.computation_steps import eliminate_copies
 from ocannl_core.tensor.computations.doubtful_broadcasts import report_broadcasts
 from ocannl_core.tensor.computations.external_calls import (
     ExternalCalls,
@@ -55,10 +55,10 @@ from ocannl_core.tensor.graph.definitions import (
     ResultOfLoop,
     ancestors,
 )
-from ocannl_core.tensor.graph.formulas import SELECTION
 from ocannl_core.tensor.graph.index_maps import IndexMaps
 from ocannl_core.tensor.graph.margins import has_margins, node_info
 from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.slots import SELECTION
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.dimension import Dimension
 

@@ -42,7 +42,7 @@ from ocannl_core.tensor.derivatives.derived_operations import (
     rounded,
     value_beyond,
 )
-from ocannl_core.tensor.graph import formulas
+from ocannl_core.tensor.graph import slots
 from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.margins import Margins, has_margins, margins_of
 from ocannl_core.tensor.graph.precision import result_dtype
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _NO_POSITION = -1
 """The position of an intermediate result, which has axes of its own."""
-_SELECTED_TERM = formulas.Variable("intermediate", 0, "term")
+_SELECTED_TERM = slots.Variable("intermediate", 0, "term")
 """The cells that a maximum or minimum compares, stored in the number format of the result."""
 
 
@@ -125,7 +125,7 @@ class SlotCode:
         self._is_padded = has_margins(self._projections)
         self._code = tensor.definition.operation.forward
         self._selection = selection
-        self._accesses: dict[formulas.Variable, SlotAccess] = {}
+        self._accesses: dict[slots.Variable, SlotAccess] = {}
 
     def forward(self) -> None:
         """Emit the computation of the result."""
@@ -157,14 +157,14 @@ class SlotCode:
             where=str(self._tensor.origin),
         )
 
-    def _access(self, variable: formulas.Variable) -> SlotAccess:
+    def _access(self, variable: slots.Variable) -> SlotAccess:
         """Return the access of a variable; a merge buffer is accessed like its tensor."""
         found = self._accesses.get(variable)
         if found is None:
             found = self._accesses[variable] = self._new_access(variable)
         return found
 
-    def _new_access(self, variable: formulas.Variable) -> SlotAccess:
+    def _new_access(self, variable: slots.Variable) -> SlotAccess:
         if variable.is_merge:
             base = self._access(replace(variable, is_merge=False))
             if not isinstance(base.operand, assign.NodeOperand):
@@ -173,20 +173,20 @@ class SlotCode:
             return replace(base, operand=assign.Merge(base.operand.node))
         match variable.role:
             case "selection":
-                result = self._new_access(formulas.RESULT)
+                result = self._new_access(slots.RESULT)
                 node = self._selection or self.selection()
-                dtype = self._access(formulas.POSITION).dtype
+                dtype = self._access(slots.POSITION).dtype
                 beyond = self._beyond(variable)
                 return replace(result, operand=assign.NodeOperand(node), dtype=dtype, beyond=beyond)
             case "position":
-                return self._accesses.get(formulas.POSITION) or self._ramp()
+                return self._accesses.get(slots.POSITION) or self._ramp()
             case "count":
-                position = self._access(formulas.POSITION)
+                position = self._access(slots.POSITION)
                 return SlotAccess(assign.Scalar(float(prod(position.dims))), position.dtype, (), ())
             case _:
                 return self._access_of_tensor(variable)
 
-    def _access_of_tensor(self, variable: formulas.Variable) -> SlotAccess:
+    def _access_of_tensor(self, variable: slots.Variable) -> SlotAccess:
         position = variable.position
         tensor = self._tensor_at(position)
         p = self._projections
@@ -211,7 +211,7 @@ class SlotCode:
         beyond = self._beyond(variable)
         return SlotAccess(operand, tensor.dtype, index, dims, position, beyond)
 
-    def _beyond(self, variable: formulas.Variable) -> float | None:
+    def _beyond(self, variable: slots.Variable) -> float | None:
         """Return the number in the margins of a slot whose windows leave an axis, or None."""
         found, position = self._projections, variable.position
         if not (found.margins or found.lhs_margins):
@@ -323,13 +323,13 @@ class SlotCode:
         if missing:
             (number,) = missing
             numbers[number] = len(args)
-            op, args = BinaryOp.FIRST, (*args, self._access(formulas.Variable("value", number + 1)))
+            op, args = BinaryOp.FIRST, (*args, self._access(slots.Variable("value", number + 1)))
         renumbered = (
             arg.with_numbers(numbers) if isinstance(arg, SlotAccess) else arg for arg in args
         )
         return target.with_numbers(numbers), op, tuple(renumbered)
 
-    def _refuse_logic(self, value: formulas.Formula) -> NoReturn:
+    def _refuse_logic(self, value: slots.Formula) -> NoReturn:
         origin = self._tensor.origin
         raise UsageError(
             "The logic of an operation holds for all its assignments, or each states its own.",
@@ -341,7 +341,7 @@ class SlotCode:
 
     def _align(
         self, assignment: SlotAssignment, target: SlotAccess
-    ) -> tuple[SlotAccess, formulas.Formula]:
+    ) -> tuple[SlotAccess, slots.Formula]:
         """Return the target and the value of an assignment, under the index maps of its logic."""
         origin, part = self._tensor.origin, assignment.part
         shapes = [self._tensor_at(position).shape for position in part.sources]
@@ -355,17 +355,17 @@ class SlotCode:
                 fix="mark the window with `<`, or make it an operation of its own",
             )
         self._projections = found
-        value = formulas.with_occurrences(assignment.value)
+        value = slots.with_occurrences(assignment.value)
         for variable, index, dims in zip(
-            formulas.variables_in(value), found.rhs, found.rhs_dims, strict=True
+            slots.variables_in(value), found.rhs, found.rhs_dims, strict=True
         ):
             access = self._access(replace(variable, occurrence=0))
             self._accesses[variable] = replace(access, index=index, dims=dims)
         return replace(target, index=found.lhs, dims=found.lhs_dims), value
 
-    def _unpack(self, target: SlotAccess, words: formulas.Formula) -> None:
+    def _unpack(self, target: SlotAccess, words: slots.Formula) -> None:
         """Emit the assignment of runs of cells, one for each word."""
-        assert isinstance(words, formulas.Variable)
+        assert isinstance(words, slots.Variable)
         operand, index, dims = _as_operand(self._access(words))
         domain = self._projections.domain
         projections = Projections(domain, target.index, (index,), target.dims, (dims,))
@@ -373,10 +373,10 @@ class SlotCode:
             assign.SetVector(target.node, operand, projections, self._tensor.origin)
         )
 
-    def _refuse_reduction(self, target: SlotAccess, value: formulas.Formula) -> None:
+    def _refuse_reduction(self, target: SlotAccess, value: slots.Formula) -> None:
         """Refuse a plain assignment that would keep the last of several values of a cell."""
         extents = self._projections.extents
-        read = (self._access(each).variables for each in formulas.variables_in(value))
+        read = (self._access(each).variables for each in slots.variables_in(value))
         reduced = set().union(*read) - target.variables
         if any(isinstance(var, LoopVar) and extents.get(var, 1) > 1 for var in reduced):
             kind = SpecError if isinstance(self._definition.logic, Einsum) else UsageError
@@ -397,12 +397,12 @@ class SlotCode:
         order = dict.fromkeys([*first, *extents])
         return tuple([(var, extents[var]) for var in order if used is None or var in used])
 
-    def _settle(self, value: formulas.Formula, target: DType) -> Argument:
+    def _settle(self, value: slots.Formula, target: DType) -> Argument:
         """Return a value as an operand of an assignment to a format; store a nested application in
         a node of its own first, in that format if it holds the operands.
         """
         match value:
-            case formulas.Variable():
+            case slots.Variable():
                 access = self._access(value)
                 if access.operand is None:
                     text = self._code.text(value)
@@ -410,7 +410,7 @@ class SlotCode:
                 if value.role == "value":
                     self._check_gradient_in_memory(self._tensor_at(value.position))
                 return access
-            case formulas.Application(op, args, like):
+            case slots.Application(op, args, like):
                 stated = None if like is None else self._access(like).dtype
                 settled = tuple(self._settle(arg, stated or target) for arg in args)
                 dtype = stated or self._format(op, settled, target)
@@ -484,7 +484,7 @@ class SlotCode:
 
     def selection(self) -> TensorNode:
         """Emit the search for the cells that a maximum selects; return the node of positions."""
-        result = self._access(formulas.RESULT)
+        result = self._access(slots.RESULT)
         extreme = self._definition.operation.forward.extreme
         if extreme is None:
             self._refuse(
@@ -492,13 +492,13 @@ class SlotCode:
                 "forward function does not accumulate one into v"
             )
         combine, value = extreme
-        term = self._settle(rounded(value, formulas.RESULT), result.dtype)
+        term = self._settle(rounded(value, slots.RESULT), result.dtype)
         assert isinstance(term, SlotAccess)
         self._accesses[_SELECTED_TERM] = term
         margins = margins_of(self._projections, None)
-        dtype = self._access(formulas.POSITION).dtype
+        dtype = self._access(slots.POSITION).dtype
         first = self._new("first", dtype, result.index, result.dims, margins)
-        searched = position_search(combine, formulas.RESULT, _SELECTED_TERM)
+        searched = position_search(combine, slots.RESULT, _SELECTED_TERM)
         args = tuple(self._settle(arg, dtype) for arg in searched.args)
         self._accumulate(first, BinaryOp.MIN, True, searched.op, args)
         return first.node
@@ -550,9 +550,9 @@ def _holders(*values: Argument) -> set[int]:
     return found
 
 
-def _as_application(value: formulas.Formula) -> tuple[Op, tuple[formulas.Formula, ...]]:
+def _as_application(value: slots.Formula) -> tuple[Op, tuple[slots.Formula, ...]]:
     """Return the primitive and the arguments that compute a value, `identity` for a slot."""
-    if isinstance(value, formulas.Application):
+    if isinstance(value, slots.Application):
         return value.op, value.args
     return UnaryOp.IDENTITY, (value,)
 

@@ -16,8 +16,7 @@ from ocannl_core.base.origin import skip_lines_of
 from ocannl_core.ir.external import NativeCode
 from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
 from ocannl_core.tensor.custom.variables import ObjectResult, ObjectType, TensorType, as_variable
-from ocannl_core.tensor.messages.call_errors import guard
-from ocannl_core.tensor.messages.names_on_demand import list_names, load_on_demand, places_of
+from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand, places_of
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.custom.composite import Composite

@@ -21,17 +21,18 @@ from ocannl_core.tensor.custom.scalar_ops import Gradient, PointwiseOp, paramete
 from ocannl_core.tensor.custom.variables import Array, Storage, TensorType, as_variables
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Applied, Filled, ancestors
-from ocannl_core.tensor.graph.formulas import (
+from ocannl_core.tensor.graph.precision import Why
+from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.slots import (
     COTANGENT,
     RESULT,
     Application,
+    Code,
     Formula,
+    SlotAssignment,
     Variable,
     operand_variables,
 )
-from ocannl_core.tensor.graph.precision import Why
-from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.slots import Code, SlotAssignment
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import placeholder
 from ocannl_core.tensor.operations.gradients import gradients

@@ -381,6 +381,3 @@ def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:
 
 def _of_rank(x: Any, rank: int) -> Any:
     return functions["reshape"](x, *[1] * rank) if rank else x
-
-
-functions.update(argsort=argsort, sort=sort, topk=topk, searchsorted=searchsorted, median=median)

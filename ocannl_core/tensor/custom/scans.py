@@ -19,7 +19,6 @@ from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float32
 from ocannl_core.tensor.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.tensor.custom.op import Apply
 from ocannl_core.tensor.custom.variables import Array, Storage
-from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
@@ -388,7 +387,3 @@ def cummax(x: Any, axis: int | None = None) -> Any:
 def cummin(x: Any, axis: int | None = None) -> Any:
     """Return the running minimum along an axis, each cell included; NaN from the first NaN on."""
     return _scan("min", x, axis)
-
-
-functions.update(cumsum=cumsum, cumprod=cumprod, cummax=cummax, cummin=cummin)
-functions.update(products_of_others=products_of_others)

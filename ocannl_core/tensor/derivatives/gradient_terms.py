@@ -19,24 +19,27 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
-from ocannl_core.tensor.derivatives.chain_rule import added, negated, substitute
 from ocannl_core.tensor.derivatives.derived_operations import (
+    added,
+    negated,
     padding_of,
     search_operation,
     slot_behind,
+    substitute,
     term_operation,
 )
 from ocannl_core.tensor.graph.definitions import Applied, Filled
-from ocannl_core.tensor.graph.formulas import (
+from ocannl_core.tensor.graph.precision import Precision
+from ocannl_core.tensor.graph.slots import (
     POSITION,
+    Code,
     Formula,
+    SlotAssignment,
     Variable,
     operand_variables,
     variables_in,
     with_occurrences,
 )
-from ocannl_core.tensor.graph.precision import Precision
-from ocannl_core.tensor.graph.slots import Code, SlotAssignment
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operands import check_recorded_here, note_accesses
 from ocannl_core.tensor.primitives.operation import Operation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from numbers import Real
 from typing import Any, NoReturn
 
@@ -11,7 +12,26 @@ from ocannl_core.ir.indexing import IndexExpression, StaticIndex
 
 Function = Callable[..., Any]
 
-functions: dict[str, Function] = {}
+
+class LateFunctions(dict[str, Function]):
+    """Functions by name, some of which are imported at their first use."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, str] = {}
+        """The modules of functions that may not be imported yet."""
+        self.prepare: Callable[[dict[str, Function], list[str]], None] = lambda found, names: None
+        """A change to the functions of some names, made when they are imported."""
+
+    def __missing__(self, name: str) -> Function:
+        place = self.places[name]
+        module = import_module(place)
+        together = [each for each, where in self.places.items() if where == place]
+        self.update({each: getattr(module, each) for each in together})
+        self.prepare(self, together)
+        return self[name]
+
+
+functions = LateFunctions()
 """The functions behind the operators and methods of tensors, by name. Operations make tensors, and
 tensors apply operations: `tensor.operations.operators` binds them when the package is imported.
 """

@@ -12,13 +12,7 @@ from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.base.errors import MissingAttributeError, UsageError
-from ocannl_core.tensor.graph.expression import (
-    Expression,
-    Function,
-    functions,
-    refusal,
-    refuse_operand,
-)
+from ocannl_core.tensor.graph.expression import Expression, functions, refusal, refuse_operand
 from ocannl_core.tensor.messages.call_errors import called
 from ocannl_core.tensor.messages.foreign_names import (
     ATTRIBUTES,
@@ -27,9 +21,6 @@ from ocannl_core.tensor.messages.foreign_names import (
     UFUNC_METHODS,
     UFUNCS,
 )
-
-numpy_functions: dict[str, Function] = {}
-"""Functions of NumPy with arguments of their own, by name; bound late, too."""
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -253,14 +244,14 @@ class TensorMethods(Expression):
         for each in inputs:
             if not isinstance(each, Expression | Real):
                 refuse_operand(each)
-        return (numpy_functions.get(name) or functions[ours])(*inputs)
+        return (functions["numpy_counterpart"](name) or functions[ours])(*inputs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Return the operation of the same meaning as a function of NumPy."""
         name = function.__name__
         if function.__module__.endswith("linalg"):
             name = f"linalg.{name}"
-        ours = numpy_functions.get(name)
+        ours = functions["numpy_counterpart"](name)
         if ours is None and name in FUNCTIONS:
             ours = functions[FUNCTIONS[name]]
         if ours is None:

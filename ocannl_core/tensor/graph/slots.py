@@ -1,4 +1,7 @@
-"""Slots: the parameters of the functions that define an operation, and the trace of such functions.
+"""Formulas, and slots: the parameters of the functions that define an operation, and their trace.
+
+A formula is a value that the code of an operation assigns, as a tree over variables. A slot is a
+variable as a parameter of a function that defines an operation:
 
 `v` is the result, `v1` the first operand, `g1` the gradient of the first operand. Operators on
 slots apply bare primitives; an assignment to a slot becomes one accumulating assignment over the
@@ -15,33 +18,132 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from itertools import count
+from typing import Any, Literal, assert_never
 
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import returns_of
-from ocannl_core.ir.numbers.primitives import BinaryOp, Op
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op, Result, TernaryOp
 from ocannl_core.ir.text import ATOM, Text, accumulation_symbol, application
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
-from ocannl_core.tensor.graph import formulas
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.subscript_keys import key_text
 
+Role = Literal["value", "gradient", "intermediate", "selection", "position", "count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A slot in a formula.
+
+    Attributes:
+        role: The value or the gradient of a tensor, an intermediate tensor with its axes, the
+            position of the cell that a maximum or minimum selects, the position on the reduced
+            axes, or the number of these positions.
+        position: The tensor: the result (0) or an operand (from 1).
+        name: The name of an intermediate slot.
+        occurrence: A number that distinguishes reads of one slot along different axes; 0 if they
+            are not distinguished.
+        is_merge: True for the merge buffer of the tensor.
+    """
+
+    role: Role
+    position: int
+    name: str = ""
+    occurrence: int = 0
+    is_merge: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A primitive applied to formulas."""
+
+    op: Op
+    args: tuple[Formula, ...]
+    like: Variable | None = None
+    """The variable in whose number format the value is stored; None where the format follows from
+    the operands.
+    """
+
+
+Formula = Variable | Application | float
+
+RESULT = Variable("value", 0)
+COTANGENT = Variable("gradient", 0)
+"""The gradient of the result."""
+SELECTION = Variable("selection", 0)
+POSITION = Variable("position", 0)
+COUNT = Variable("count", 0)
+
+
+def operand_variables(operands: int, role: Role = "value") -> tuple[Variable, ...]:
+    """Return the values or the gradients of the operands of an operation."""
+    return tuple(Variable(role, position) for position in range(1, operands + 1))
+
+
+def variables_in(formula: Formula) -> Iterator[Variable]:
+    """Yield the variables of a formula, one for each occurrence."""
+    match formula:
+        case Variable():
+            yield formula
+        case Application(args=args):
+            for arg in args:
+                yield from variables_in(arg)
+        case float():
+            pass
+        case _:
+            assert_never(formula)
+
+
+def makes_floats(formula: Formula) -> bool:
+    """Return True if a formula has fractional values for integers, too."""
+    match formula:
+        case Application(op=op, args=args):
+            if op.value.result in (Result.TRUTH, Result.BITS):
+                return False
+            chosen = args[1:] if op is TernaryOp.WHERE else args
+            return op.value.is_real or any(map(makes_floats, chosen))
+        case float():
+            return formula % 1 != 0
+        case Variable():
+            return False
+        case _:
+            assert_never(formula)
+
+
+def map_variables(formula: Formula, function: Callable[[Variable], Formula]) -> Formula:
+    """Return a formula with every occurrence of a variable replaced, in order."""
+    match formula:
+        case Variable():
+            return function(formula)
+        case Application(args=args):
+            return replace(formula, args=tuple(map_variables(arg, function) for arg in args))
+        case float():
+            return formula
+        case _:
+            assert_never(formula)
+
+
+def with_occurrences(formula: Formula) -> Formula:
+    """Return a formula whose variables occur once each, numbered in order."""
+    numbers = count(1)
+    return map_variables(formula, lambda variable: replace(variable, occurrence=next(numbers)))
+
+
 ALL = -1
 """In place of a position: a parameter that gets the slots of all operands, as a tuple."""
 
-SLOT_NAMES: dict[str, formulas.Variable] = {
-    **dict.fromkeys(("v", "t", "lhs"), formulas.RESULT),
-    **{
-        f"{name}{i}": formulas.Variable("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)
-    },
-    "vs": formulas.Variable("value", ALL),
-    "g": formulas.COTANGENT,
-    "gs": formulas.Variable("gradient", ALL),
-    **{f"g{i}": formulas.Variable("gradient", i) for i in (1, 2, 3)},
-    "selected": formulas.SELECTION,
+SLOT_NAMES: dict[str, Variable] = {
+    **dict.fromkeys(("v", "t", "lhs"), RESULT),
+    **{f"{name}{i}": Variable("value", i) for name in ("v", "t", "rhs") for i in (1, 2, 3)},
+    "vs": Variable("value", ALL),
+    "g": COTANGENT,
+    "gs": Variable("gradient", ALL),
+    **{f"g{i}": Variable("gradient", i) for i in (1, 2, 3)},
+    "selected": SELECTION,
 }
 
 RETURNS_NOTHING = (
@@ -53,7 +155,7 @@ _INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
 
 
 @cache
-def slot_of(name: str) -> formulas.Variable | None:
+def slot_of(name: str) -> Variable | None:
     """Return the variable of a parameter; None if the name does not denote a slot."""
     if name in SLOT_NAMES:
         return SLOT_NAMES[name]
@@ -61,11 +163,11 @@ def slot_of(name: str) -> formulas.Variable | None:
     if match is None:
         return None
     side = match[1] or match[2]
-    return formulas.Variable("intermediate", 0 if side == "lhs" else int(side[3:] or 1), name)
+    return Variable("intermediate", 0 if side == "lhs" else int(side[3:] or 1), name)
 
 
 @lru_cache(maxsize=1024)
-def parameter_slots(function: Callable[..., None]) -> Mapping[str, formulas.Variable]:
+def parameter_slots(function: Callable[..., None]) -> Mapping[str, Variable]:
     """Return the variables of the parameters of a defining function, by name."""
     found = {name: slot_of(name) for name in signature_of(function).parameters}
     if unknown := [name for name, variable in found.items() if variable is None]:
@@ -78,7 +180,7 @@ def parameter_slots(function: Callable[..., None]) -> Mapping[str, formulas.Vari
     return {name: variable for name, variable in found.items() if variable is not None}
 
 
-def slot_texts(slots: Sequence[formulas.Variable]) -> Mapping[formulas.Variable, str]:
+def slot_texts(slots: Sequence[Variable]) -> Mapping[Variable, str]:
     """Return names of slots for messages: `v`, `g2`, `position`."""
     prefixes = {"value": "v", "gradient": "g"}
     return {each: f"{prefixes.get(each.role, each.role)}{each.position or ''}" for each in slots}
@@ -88,17 +190,17 @@ def slot_texts(slots: Sequence[formulas.Variable]) -> Mapping[formulas.Variable,
 class SlotAssignment:
     """`target = target combine value`, after a reset of the target if `reset`."""
 
-    target: formulas.Variable
+    target: Variable
     combine: BinaryOp
     reset: bool
-    value: formulas.Formula
+    value: Formula
     logic: Logic | None = None
     """The logic that is stated for the assignment, or None."""
 
     @property
     def part(self) -> ConcatPart:
         """The logic, with the tensors that it lines up."""
-        sources = tuple(variable.position for variable in formulas.variables_in(self.value))
+        sources = tuple(variable.position for variable in variables_in(self.value))
         return ConcatPart(self.target.position, sources, self.logic or Pointwise())
 
 
@@ -108,7 +210,7 @@ class Code:
     __slots__ = ("_assignments", "_trace", "_violations", "slots")
 
     def __init__(
-        self, slots: Mapping[formulas.Variable, str], trace: Callable[[], Iterable[SlotAssignment]]
+        self, slots: Mapping[Variable, str], trace: Callable[[], Iterable[SlotAssignment]]
     ) -> None:
         self.slots = slots
         """The slots that the code may access, with the names of parameters."""
@@ -117,7 +219,7 @@ class Code:
         self._violations: tuple[str | None, ...] | None = None
 
     @staticmethod
-    def of(slots: Sequence[formulas.Variable], *assignments: SlotAssignment) -> Code:
+    def of(slots: Sequence[Variable], *assignments: SlotAssignment) -> Code:
         """Return code of given assignments."""
         return Code(slot_texts(slots), lambda: assignments)
 
@@ -128,12 +230,12 @@ class Code:
         The function is called when the assignments are first read: functions of this package refer
         to operations that are defined later.
         """
-        slots: dict[formulas.Variable, str] = {}
+        slots: dict[Variable, str] = {}
         for name, variable in parameter_slots(function).items():
-            if variable == formulas.SELECTION:
-                slots |= {formulas.SELECTION: name, formulas.POSITION: "position"}
+            if variable == SELECTION:
+                slots |= {SELECTION: name, POSITION: "position"}
             elif variable.position == ALL:
-                every = formulas.operand_variables(operands, variable.role)
+                every = operand_variables(operands, variable.role)
                 slots |= {each: f"{name}[{i}]" for i, each in enumerate(every)}
             else:
                 slots[variable] = name
@@ -149,7 +251,7 @@ class Code:
     @property
     def makes_floats(self) -> bool:
         """Return True if some value has a fraction whatever the operands are."""
-        return any(formulas.makes_floats(each.value) for each in self.assignments)
+        return any(makes_floats(each.value) for each in self.assignments)
 
     @property
     def violations(self) -> tuple[str | None, ...]:
@@ -166,18 +268,18 @@ class Code:
             lines.append(f"{self.text(each.target)}{start} {symbol} {value}")
         return "\n".join(lines)
 
-    def text(self, formula: formulas.Formula) -> str:
+    def text(self, formula: Formula) -> str:
         """Return a formula as text."""
         return self._printed(formula)[0]
 
-    def _printed(self, formula: formulas.Formula) -> Text:
+    def _printed(self, formula: Formula) -> Text:
         match formula:
-            case formulas.Variable(is_merge=True):
+            case Variable(is_merge=True):
                 return f"{self.text(replace(formula, is_merge=False))}.merge", ATOM
-            case formulas.Variable():
+            case Variable():
                 slot = replace(formula, occurrence=0)
                 return self.slots.get(slot) or slot_texts([slot])[slot], ATOM
-            case formulas.Application(op, args):
+            case Application(op, args):
                 return application(op, [self._printed(arg) for arg in args])
             case _:
                 return repr(formula), ATOM
@@ -185,7 +287,7 @@ class Code:
     @property
     def results(self) -> list[SlotAssignment]:
         """The assignments to the result."""
-        return [each for each in self.assignments if each.target == formulas.RESULT]
+        return [each for each in self.assignments if each.target == RESULT]
 
     @property
     def accumulation(self) -> BinaryOp | None:
@@ -194,7 +296,7 @@ class Code:
         return next((each for each in found if each is not BinaryOp.SECOND), None)
 
     @property
-    def extreme(self) -> tuple[BinaryOp, formulas.Formula] | None:
+    def extreme(self) -> tuple[BinaryOp, Formula] | None:
         """The accumulation of a maximum or minimum and its operand; None for other results."""
         match self.results:
             case [SlotAssignment(_, (BinaryOp.MAX | BinaryOp.MIN) as combine, _, value)]:
@@ -214,13 +316,13 @@ def _violations(code: Code) -> Iterator[str | None]:
     """
     is_gradient = any(each.role == "gradient" for each in code.slots)
     unwritten = {each for each in code.slots if each.role == "intermediate"}
-    unwritten |= set() if is_gradient else {formulas.RESULT}
-    gradients = {each for each in code.slots if each.role == "gradient"} - {formulas.COTANGENT}
+    unwritten |= set() if is_gradient else {RESULT}
+    gradients = {each for each in code.slots if each.role == "gradient"} - {COTANGENT}
     targets = unwritten | gradients
     for each in code.assignments:
         target, is_plain = each.target, each.combine is BinaryOp.SECOND
         is_sum = each.combine in (BinaryOp.ADD, BinaryOp.SUB) and not each.reset
-        early = next((v for v in formulas.variables_in(each.value) if v in unwritten), None)
+        early = next((v for v in variables_in(each.value) if v in unwritten), None)
         if target not in targets:
             yield f"it writes {code.text(target)}"
         elif target in gradients and not is_sum:
@@ -237,12 +339,12 @@ def _violations(code: Code) -> Iterator[str | None]:
 def _trace(function: Callable[..., None], operands: int) -> list[SlotAssignment]:
     found: list[SlotAssignment] = []
 
-    def argument(name: str, variable: formulas.Variable) -> Any:
-        if variable == formulas.SELECTION:
-            slots = Slot(name, variable, found), Slot("position", formulas.POSITION, found)
+    def argument(name: str, variable: Variable) -> Any:
+        if variable == SELECTION:
+            slots = Slot(name, variable, found), Slot("position", POSITION, found)
             return SlotApplication(BinaryOp.EQ, slots)
         if variable.position == ALL:
-            every = formulas.operand_variables(operands, variable.role)
+            every = operand_variables(operands, variable.role)
             return tuple(Slot(f"{name}[{i}]", each, found) for i, each in enumerate(every))
         return Slot(name, variable, found)
 
@@ -274,7 +376,7 @@ class Slot(Assignable):
     """A parameter of a defining function, while the function is traced."""
 
     name: str
-    variable: formulas.Variable
+    variable: Variable
     assignments: list[SlotAssignment]
     """The assignments of the function so far."""
 
@@ -320,12 +422,12 @@ class Slot(Assignable):
 SlotValue = Slot | SlotApplication | int | float
 
 
-def _formula(value: SlotValue) -> formulas.Formula:
+def _formula(value: SlotValue) -> Formula:
     match value:
         case Slot(variable=variable):
             return variable
         case SlotApplication(op, args):
-            return formulas.Application(op, tuple(map(_formula, args)))
+            return Application(op, tuple(map(_formula, args)))
         case _:
             return float(value)
 

@@ -1,10 +1,10 @@
-"""Errors about arguments: the boundary between users and the package.
+"""The boundary between users and the package: errors about arguments, and names on demand.
 
 A public module holds each of its functions with a boundary around it: an exception that leaves the
 function is compared with the arguments of the call. If an argument does not fit the annotation of
 its parameter, that is the error reported. A call that succeeds pays for one more call of Python,
 and for a check of its flags. Calls from inside the package do not pass the boundary: modules import
-functions from where they are defined.
+functions from where they are defined. A name is imported at its first use (`load_on_demand`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial, wraps
+from importlib import import_module
 from inspect import Parameter, Signature, isclass, isfunction
 from types import NoneType, TracebackType
 from typing import Any
@@ -25,7 +26,9 @@ from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import MissingAttributeError, OcannlError, UsageError, add_line
 from ocannl_core.base.fast_dataclass import OnFirstUse
 from ocannl_core.base.origin import is_inside
+from ocannl_core.base.renamed import old_name, warn_of_old
 from ocannl_core.tensor.messages.annotations import annotation_of, fits, in_words
+from ocannl_core.tensor.messages.foreign_names import missing_name
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "dim": ("axis",),
@@ -313,3 +316,52 @@ def _description(described: Iterable[object], name: str) -> str:
         if found is not None:
             return f"{name}: {' '.join(found[1].split())}"
     return ""
+
+
+def load_on_demand(
+    namespace: dict[str, Any],
+    places: Mapping[str, str],
+    prepare: Callable[[dict[str, Any], list[str]], None] | None = None,
+) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a public module.
+
+    Args:
+        namespace: The globals of the module.
+        places: The modules that define the names.
+        prepare: A function of the globals and of names in them that have been loaded.
+    """
+    title = public_title(namespace)
+
+    def load(name: str) -> Any:
+        if name not in places:
+            if (renamed := old_name(f"{title}.{name}")) is not None:
+                new, value = renamed
+                warn_of_old(f"{title}.{name}", new)
+                return value()
+            raise missing_name(title, name, namespace["__all__"])
+        module = import_module(places[name])
+        together = [each for each, place in places.items() if place == places[name]]
+        namespace.update({each: getattr(module, each) for each in together})
+        if prepare is not None:
+            prepare(namespace, together)
+        guard(namespace, together)
+        return namespace[name]
+
+    return load
+
+
+def places_of(package: str, modules: Mapping[str, str]) -> dict[str, str]:
+    """Return the places of names for `load_on_demand`.
+
+    Args:
+        package: The name of a package.
+        modules: The names, separated by spaces, that each module of the package defines.
+    """
+    return {
+        name: f"{package}.{module}" for module, names in modules.items() for name in names.split()
+    }
+
+
+def list_names(namespace: dict[str, Any]) -> Callable[[], list[str]]:
+    """Return the `__dir__` of a public module: its public names, loaded or not."""
+    return lambda: sorted({*namespace["__all__"], *(n for n in namespace if n.startswith("__"))})

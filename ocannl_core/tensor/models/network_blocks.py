@@ -33,7 +33,7 @@ from ocannl_core.tensor.messages.call_errors import (
     refuse,
     renamed_arguments,
 )
-from ocannl_core.tensor.messages.foreign_modules import missing_attribute
+from ocannl_core.tensor.messages.foreign_names import missing_attribute
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -20,7 +20,6 @@ from ocannl_core.tensor.graph.definitions import Declared
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication, slot_application
 from ocannl_core.tensor.graph.subscript_keys import key_text, parse_keys, parts_of
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.concatenation_checks import covers_result
 from ocannl_core.tensor.primitives.dimension import Capture
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
@@ -31,7 +30,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     primitive_gradient,
 )
 from ocannl_core.tensor.primitives.pointwise_operations import where as where_pointwise
-from ocannl_core.tensor.primitives.specifications import composite_operation
+from ocannl_core.tensor.primitives.specifications import composite_operation, covers_result
 
 
 def _sum_of_triple_products(v: Any, v1: Any, v2: Any, v3: Any) -> None:

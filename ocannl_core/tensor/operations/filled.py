@@ -23,10 +23,9 @@ from ocannl_core.shape.language.shape_terms import Shape, Size
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.precision import choose_precision
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.axes import apply, operand
+from ocannl_core.tensor.operations.axes import apply, operand, require_shape, require_shapes
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.literals import tensor as literal
-from ocannl_core.tensor.operations.required_shapes import require_shape, require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import fill_tensor
 

@@ -16,7 +16,7 @@ import numpy as np
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.tensor.graph.expression import functions
-from ocannl_core.tensor.graph.methods import numpy_functions
+from ocannl_core.tensor.graph.session import make_atomic
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import (
     activations,
@@ -34,16 +34,24 @@ from ocannl_core.tensor.operations.axes import (
     sized_axes_of,
     write_shape,
 )
-from ocannl_core.tensor.operations.joining import concat
-from ocannl_core.tensor.operations.joining import stack as stack_along
 from ocannl_core.tensor.operations.positions import take as take_rows
 from ocannl_core.tensor.operations.positions import take_along
+from ocannl_core.tensor.operations.rearrangement import concat
+from ocannl_core.tensor.operations.rearrangement import stack as stack_along
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
+
+_counterparts: dict[str, Callable[..., Any]] = {}
+"""The functions by name."""
+
+
+def numpy_counterpart(name: str) -> Callable[..., Any] | None:
+    """Return the function in the place of one of NumPy; None without one."""
+    return _counterparts.get(name)
 
 
 def _counterpart(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        numpy_functions.update(dict.fromkeys(names or (function.__name__,), function))
+        _counterparts.update(dict.fromkeys(names or (function.__name__,), function))
         return function
 
     return register
@@ -455,7 +463,7 @@ def size(a: Any, axis: int | None = None) -> Any:
     return a.size if axis is None else tuple(a.shape)[axis]
 
 
-numpy_functions |= {
+_counterparts |= {
     "around": lambda a, decimals=0: a.__round__(decimals),
     "astype": lambda x, dtype: pointwise.cast(x, dtype),
     "copy": lambda a: operand(a, "copy"),  # tensors are values
@@ -477,6 +485,7 @@ numpy_functions |= {
     "vdot": lambda a, b: einsum("a,a->", rearrangement.flatten(a), rearrangement.flatten(b)),
     "zeros_like": filled.zeros_like,
 }
-numpy_functions["round"] = numpy_functions["around"]
+_counterparts["round"] = _counterparts["around"]
 for _name in ("matrix_transpose", "outer"):
-    numpy_functions[f"linalg.{_name}"] = numpy_functions[_name]
+    _counterparts[f"linalg.{_name}"] = _counterparts[_name]
+make_atomic(_counterparts, _counterparts)

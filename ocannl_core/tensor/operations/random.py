@@ -30,10 +30,9 @@ from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.precision import Precision, choose_precision
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.axes import sized_axes_of
+from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
 from ocannl_core.tensor.operations.literals import number
 from ocannl_core.tensor.operations.reductions import argmax
-from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives.operands import fill_tensor, word_constant
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import (

@@ -32,11 +32,11 @@ from ocannl_core.tensor.operations.axes import (
     apply,
     axes_of,
     operand,
+    require_shapes,
     sized_axes_of,
     write_shape,
 )
 from ocannl_core.tensor.operations.literals import offsets
-from ocannl_core.tensor.operations.required_shapes import require_shapes
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.dimension import count
 from ocannl_core.tensor.primitives.operands import as_tensor, constant, fill_tensor

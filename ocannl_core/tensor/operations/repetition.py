@@ -24,14 +24,13 @@ from ocannl_core.tensor.operations.axes import (
     apply,
     axes_of,
     operand,
+    require_shapes,
     sized_axes_of,
     write_shape,
 )
 from ocannl_core.tensor.operations.contractions import where_along
-from ocannl_core.tensor.operations.joining import concat
 from ocannl_core.tensor.operations.literals import arange, offsets, tensor
-from ocannl_core.tensor.operations.rearrangement import move
-from ocannl_core.tensor.operations.required_shapes import require_shapes
+from ocannl_core.tensor.operations.rearrangement import concat, move
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import constant
 from ocannl_core.tensor.primitives.operation import Operation, define_operation

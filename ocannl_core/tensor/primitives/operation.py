@@ -34,7 +34,6 @@ from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Compose, Logic, Pointwise, Several
 from ocannl_core.tensor.graph.definitions import Applied, check_label
 from ocannl_core.tensor.graph.expression import functions
-from ocannl_core.tensor.graph.formulas import SELECTION
 from ocannl_core.tensor.graph.index_maps import IndexMaps, index_maps
 from ocannl_core.tensor.graph.precision import (
     Precision,
@@ -46,7 +45,13 @@ from ocannl_core.tensor.graph.precision import (
     whole_number_format,
 )
 from ocannl_core.tensor.graph.session import Session
-from ocannl_core.tensor.graph.slots import Code, SlotApplication, parameter_slots, slot_application
+from ocannl_core.tensor.graph.slots import (
+    SELECTION,
+    Code,
+    SlotApplication,
+    parameter_slots,
+    slot_application,
+)
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.dimension import Capture, captured_names
 from ocannl_core.tensor.primitives.operands import (

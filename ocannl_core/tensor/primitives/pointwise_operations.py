@@ -16,8 +16,13 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import DType, Kind, dtype_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, arity
-from ocannl_core.tensor.graph.formulas import RESULT, Application, operand_variables
-from ocannl_core.tensor.graph.slots import Code, SlotAssignment
+from ocannl_core.tensor.graph.slots import (
+    RESULT,
+    Application,
+    Code,
+    SlotAssignment,
+    operand_variables,
+)
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operands import suggest_operand
 from ocannl_core.tensor.primitives.operation import Operation

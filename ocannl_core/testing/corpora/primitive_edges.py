@@ -18,9 +18,8 @@ from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import DType, Kind, from_bits, round_to
 from ocannl_core.ir.numbers.primitives import Op
 from ocannl_core.testing import number_programs
-from ocannl_core.testing.allowances import Allowances
+from ocannl_core.testing.allowances import Allowances, CaseResult, Outcome
 from ocannl_core.testing.compare import Array, difference, ulp_distances
-from ocannl_core.testing.outcomes import CaseResult, Outcome
 from ocannl_core.testing.primitive_tables import primitives, special_values, tolerance
 from ocannl_core.testing.subject import Subject
 

@@ -14,8 +14,7 @@ import numpy as np
 from ocannl_core.base.errors import UnsupportedError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers import dtypes
-from ocannl_core.testing.allowances import Allowances
-from ocannl_core.testing.outcomes import CaseResult, Outcome
+from ocannl_core.testing.allowances import Allowances, CaseResult, Outcome
 from ocannl_core.testing.subject import Subject
 
 Result: TypeAlias = Any

@@ -23,9 +23,8 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, accumulates
 from ocannl_core.ir.text import accumulation_symbol
-from ocannl_core.testing.parser.lines import SourceLine, leading, nested_lines
 from ocannl_core.testing.parser.python_expressions import ExpressionParser
-from ocannl_core.testing.parser.symbols import python_name
+from ocannl_core.testing.parser.symbols import SourceLine, leading, nested_lines, python_name
 
 RANGE = r"\((?:(-?\d+), )?(-?\d+)\)(?: while (.+?) < (\w+))?"
 REPETITION = r"repeat (\w+) in range\((\d+)\)( reversed)?"

@@ -21,8 +21,8 @@ from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
 from ocannl_core.ir.kernels.transforms import FuseRows, parse_schedule
 from ocannl_core.ir.loops.nodes import Binary, Block, CallExternal, LocalRead, SetLocal, Store
 from ocannl_core.ir.node import TensorNode
-from ocannl_core.testing.parser.lines import SourceLine, leading
 from ocannl_core.testing.parser.loops import RANGE, REPETITION, ProgramParser
+from ocannl_core.testing.parser.symbols import SourceLine, leading
 
 _REPETITION = re.compile(rf"{REPETITION}(?: (.*))?:\s*")
 _STEP = re.compile(r"(parallel kernel|kernel|host|(?:widened )?(?:fast )?nest|rows)(?: (.*))?:\s*")

@@ -10,9 +10,8 @@ import pytest
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 
-from ocannl_core.testing.allowances import Allowances
+from ocannl_core.testing.allowances import Allowances, Outcome
 from ocannl_core.testing.corpora import reference_cases
-from ocannl_core.testing.outcomes import Outcome
 from ocannl_core.testing.subject import subject_named
 from ocannl_onnx.corpus import cases
 from plugins.ocannl_onnx.tests.node_cases import only

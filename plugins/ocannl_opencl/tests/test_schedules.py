@@ -19,10 +19,11 @@ from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing import programs
 from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import loop_programs, random_programs
+from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
 from tests.support.attention import Sizes, expected_gradients, gradient_program
 from tests.support.example_count import example_count
+from tests.support.loop_programs import loop_programs
 from tests.support.reductions import random_reductions
 from tests.support.rows import random_row_programs
 

@@ -38,10 +38,9 @@ from ocannl_core.backend_api.memory import Arena, DeviceMemory, RoutineMemory, t
 from ocannl_core.codegen.instructions.floats import FloatLayout
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import DType, bits_of
-from ocannl_core.testing.allowances import Allowances
+from ocannl_core.testing.allowances import Allowances, Outcome
 from ocannl_core.testing.conformance import BackendConformance
 from ocannl_core.testing.corpora import primitive_edges
-from ocannl_core.testing.outcomes import Outcome
 from ocannl_core.testing.subject import subject_named
 
 NUMPY = {

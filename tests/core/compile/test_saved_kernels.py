@@ -23,8 +23,8 @@ from ocannl_core.ir.templates import Template, canonical_form
 from ocannl_core.passes.kernels import schedule_kernels
 from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import loop_programs
 from ocannl_core.testing.subject import subject_named
+from tests.support.loop_programs import loop_programs
 
 DEVICES = [("cpu_c", "x86-64-v3"), ("cuda", "sm_80"), ("opencl", "gpu")]
 

@@ -48,7 +48,7 @@ from ocannl_core.ir.serialization.schema import form_of, record_of
 from ocannl_core.ir.target import Target
 from ocannl_core.ir.templates import canonical_form
 from ocannl_core.testing.programs import HAND_MADE, Example
-from ocannl_core.testing.strategies import loop_programs
+from tests.support.loop_programs import loop_programs
 
 
 def form_like(value: Any) -> Form | None:

@@ -33,7 +33,7 @@ from ocannl_core.ir.serialization.forms import NotDataError
 from ocannl_core.ir.templates import Key, Template, canonical_form
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example, RunningSum
-from ocannl_core.testing.strategies import loop_programs
+from tests.support.loop_programs import loop_programs
 
 
 def scaled(prefix: str, extent: int = 4, local: int = 0, factor: int = 1) -> For:

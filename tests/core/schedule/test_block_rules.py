@@ -24,8 +24,9 @@ from ocannl_core.schedule.rules.block_rules import block_schedules, decide_on_bl
 from ocannl_core.testing import programs
 from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import loop_programs, random_programs
+from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
+from tests.support.loop_programs import loop_programs
 from tests.support.reductions import random_reductions
 from tests.support.rows import random_row_programs
 from tests.support.schedules import schedule_by_rule

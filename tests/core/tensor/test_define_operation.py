@@ -13,7 +13,7 @@ import ocannl_core as oc
 from ocannl_core.ir.assignments.nodes import Accumulate, Merge
 from ocannl_core.ir.assignments.traverse import leaves
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.tensor.graph.formulas import RESULT
+from ocannl_core.tensor.graph.slots import RESULT
 from tests.support.primitive_operations import primitive_operations
 
 

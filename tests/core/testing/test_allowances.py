@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.testing.allowances import Allowances, read_allowances
+from ocannl_core.testing.allowances import Allowances, CaseResult, Outcome, read_allowances
 from ocannl_core.testing.compare import EXACT, Tolerance
-from ocannl_core.testing.outcomes import CaseResult, Outcome
 
 FILE = """
 [[exclusion]]

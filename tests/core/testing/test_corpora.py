@@ -19,11 +19,10 @@ from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import float16, float32, uint8
-from ocannl_core.testing.allowances import Allowances, read_allowances
+from ocannl_core.testing.allowances import Allowances, CaseResult, Outcome, read_allowances
 from ocannl_core.testing.compare import Array
 from ocannl_core.testing.corpora import opinfo, primitive_edges, reference_cases
 from ocannl_core.testing.corpora.reference_cases import CaseSkipped, ReferenceCase
-from ocannl_core.testing.outcomes import CaseResult, Outcome
 from ocannl_core.testing.subject import Subject, subject_named
 
 

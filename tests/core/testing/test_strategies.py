@@ -26,8 +26,9 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.primitive_tables import exact_primitives, primitives, special_values
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import INDEPENDENT_KINDS, loop_programs, random_programs
+from ocannl_core.testing.strategies import INDEPENDENT_KINDS, random_programs
 from tests.support.example_count import example_count
+from tests.support.loop_programs import loop_programs
 
 NUMBERS = tuple(dtype for dtype in dtypes.ALL if dtype is not dtypes.uint4x32)
 

@@ -49,7 +49,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import loop_programs
+from tests.support.loop_programs import loop_programs
 
 Run = Callable[..., dict[TensorNode, Any]]
 

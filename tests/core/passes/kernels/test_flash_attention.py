@@ -19,8 +19,8 @@ from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.nn.embeddings import positions_of
 from ocannl_core.passes.kernels.pipeline import finish_for, plan_kernels, schedule_for
+from ocannl_core.tensor.operations.axes import require_shape
 from ocannl_core.tensor.operations.literals import offsets
-from ocannl_core.tensor.operations.required_shapes import require_shape
 from ocannl_core.testing.subject import subject_named
 from tests.support.attention import Sizes, attention_program, expected, random_operands
 from tests.support.verify_plans import verify

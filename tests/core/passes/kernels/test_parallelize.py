@@ -43,7 +43,7 @@ from ocannl_core.passes.kernels.parallelize import parallelize_step, top_pieces
 from ocannl_core.passes.kernels.pipeline import schedule_for
 from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import loop_programs
+from tests.support.loop_programs import loop_programs
 from tests.support.reductions import random_reductions
 from tests.support.verify_plans import verify
 

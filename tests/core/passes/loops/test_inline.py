@@ -23,10 +23,10 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.loops.inline.decide import InliningResult, Policy, inline
 from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import loop_programs
 from tests.support.chains import chain_programs
 from tests.support.example_count import example_count
 from tests.support.inlining import KEPT, inlined, plus, times
+from tests.support.loop_programs import loop_programs
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 I, J, K, A, B = (fresh_var(name) for name in "ijkab")  # noqa: E741

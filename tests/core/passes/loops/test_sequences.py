@@ -24,8 +24,9 @@ from ocannl_core.passes.loops.placement import allocate_scratch
 from ocannl_core.passes.loops.simplify import simplify
 from ocannl_core.testing.compare import assert_same
 from ocannl_core.testing.programs import Example
-from ocannl_core.testing.strategies import SOME_DTYPES, loop_programs
+from ocannl_core.testing.strategies import SOME_DTYPES
 from tests.support.example_count import example_count
+from tests.support.loop_programs import loop_programs
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
 Pass = Callable[[LoopProgram], LoopProgram]

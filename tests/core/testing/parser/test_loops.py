@@ -41,9 +41,10 @@ from ocannl_core.testing import group_programs, number_programs, programs
 from ocannl_core.testing.parser.loops import parse
 from ocannl_core.testing.primitive_tables import primitives
 from ocannl_core.testing.programs import Example, RunningSum
-from ocannl_core.testing.strategies import loop_programs, random_programs
+from ocannl_core.testing.strategies import random_programs
 from tests.support.blocks import random_block_programs
 from tests.support.chains import chain_programs
+from tests.support.loop_programs import loop_programs
 from tests.support.products import random_products
 from tests.support.reductions import random_reductions
 from tests.support.rows import random_row_programs

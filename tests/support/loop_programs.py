@@ -1,4 +1,4 @@
-"""Author of random loop programs whose nests reuse nodes and computations of earlier nests."""
+"""Random loop programs for passes, whose nests reuse nodes and computations of earlier nests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,15 @@ from ocannl_core.ir.loops.traverse import clone_expr, free_locals, free_variable
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
-from ocannl_core.testing.author import Author, Bounds
 from ocannl_core.testing.primitive_tables import accumulators
+from ocannl_core.testing.programs import Example
+from ocannl_core.testing.strategies import (
+    INDEPENDENT_KINDS,
+    SOME_DTYPES,
+    Author,
+    Bounds,
+    example_of,
+)
 
 Loops = list[tuple[LoopVar, int]]
 
@@ -253,3 +260,25 @@ class SequelAuthor(Author):
         if not known:
             return None
         return clone_expr(self.choose(known), lambda dtype, _: self._new_local(dtype))
+
+
+@st.composite
+def loop_programs(
+    draw: st.DrawFn,
+    dtypes: Sequence[DType] = SOME_DTYPES,
+    kinds: Sequence[ir.AxisKind] = INDEPENDENT_KINDS,
+    depth: int = 2,
+    max_nests: int = 4,
+) -> Example:
+    """Return programs for passes: nests as in `random_programs`, and nests that depend on earlier
+    ones.
+
+    Nodes, parameters included, are overwritten in full, in part, repeatedly and by recurrences;
+    some have margins; computations repeat in one statement, in siblings and in later nests; loads
+    are guarded; reductions select one entry of a table. Arguments are as for `random_programs`.
+    """
+    author = SequelAuthor(draw, tuple(dtypes), tuple(kinds))
+    stmts: list[ir.Stmt] = []
+    for _ in range(draw(st.integers(1, max_nests))):
+        stmts += author.sequel(depth)
+    return example_of(draw, author, stmts)
