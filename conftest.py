@@ -18,7 +18,7 @@ from hypothesis import settings
 
 import ocannl_core as oc
 from ocannl_core.compile import saved_code
-from tests.support.combinations import mark_combinations
+from tests.support.combinations import mark_combinations, mark_interpreted
 from tests.support.isolation import ROOT, WrittenFiles, environment_of, take_measurements
 from tests.support.processor_times import ProcessorTimes
 
@@ -101,8 +101,8 @@ def saved_routines(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of `tests/slow.txt`, which `make test` leaves out, the slow ones of
-    `tests/long.txt`, which `make test-slow` leaves out, too, and combinations of functions of
-    `tests/combined.txt`.
+    `tests/long.txt`, which `make test-slow` leaves out, too, combinations of functions of
+    `tests/combined.txt`, and tests on the interpreter.
     """
     slow, long, combined = (
         frozenset((ROOT / "tests" / name).read_text(encoding="utf-8").splitlines())
@@ -113,6 +113,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if name in slow:
             item.add_marker(pytest.mark.slow)
     mark_combinations(items, combined, long)
+    mark_interpreted(items, slow)
     for item in items:
         name = item.nodeid.partition("[")[0]
         if name in long - combined and item.get_closest_marker("slow") is not None:

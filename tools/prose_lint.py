@@ -21,11 +21,9 @@ These rules hold:
 from __future__ import annotations
 
 import ast
-import io
 import re
 import subprocess
 import sys
-import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +72,9 @@ _CODE = re.compile(r"`[^`]*`")
 _CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _WORD = re.compile(r"[A-Za-z']+")
 _REPEATED = re.compile(r"^\s+(\w+): (?:The|An?|Its|Their) \1\.$", re.MULTILINE)
+_STRING_OR_COMMENT = re.compile(
+    r'''("""|'{3})(?:\\.|.)*?\1|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|#[^\n]*''', re.DOTALL
+)
 _BAR = re.compile(r"#\s*[-=]{4,}")
 _BRITISH = re.compile(
     r"\b(\w+)is(?:e|ed|es|ing|ations?|ers?)\b|\b\w+ys(?:ed|ing)\b|"
@@ -105,17 +106,26 @@ class Text:
     is_docstring: bool
 
 
-def texts(source: str) -> Iterator[Text]:
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a module, those inside of others included."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inside = getattr(tree, name, None)
+        for each in inside if isinstance(inside, list) else ():
+            yield each
+            yield from statements(each)
+
+
+def texts(source: str, tree: ast.Module | None = None) -> Iterator[Text]:
     """Yield the docstrings of a module, attribute docstrings included, and its comments."""
-    for node in ast.walk(ast.parse(source)):
-        body = getattr(node, "body", None)
-        for stmt in body if isinstance(body, list) else ():
-            match stmt:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    yield Text(stmt.lineno, text, True)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield Text(token.start[0], token.string, False)
+    for stmt in statements(tree or ast.parse(source)):
+        match stmt:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield Text(stmt.lineno, text, True)
+    line = at = 0
+    for found in _STRING_OR_COMMENT.finditer(source):
+        line, at = line + source.count("\n", at, found.start()), found.start()
+        if found[0].startswith("#"):
+            yield Text(line + 1, found[0], False)
 
 
 def forbidden_opening(docstring: str) -> str | None:
@@ -182,9 +192,9 @@ def title_problem(title: str) -> str | None:
     return None
 
 
-def forbidden_test_names(source: str) -> Iterator[tuple[int, str]]:
+def forbidden_test_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and name of each test whose name contains a word of `NOT_IN_TESTS`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(tree):
         if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
             continue
         if not NOT_IN_TESTS.isdisjoint(node.name.split("_")):
@@ -216,9 +226,10 @@ def lint_distribution(
     for path in paths:
         place = path.relative_to(root)
         source = path.read_text(encoding="utf-8")
-        for line, test in forbidden_test_names(source):
+        tree = ast.parse(source)
+        for line, test in forbidden_test_names(tree):
             findings.append(f"{place}:{line}: {test} contains a word of NOT_IN_TESTS")
-        for each in texts(source):
+        for each in texts(source, tree):
             findings += [f"{place}:{each.line}: {problem}" for problem in text_problems(each)]
             uses.count(place, each.text)
     return findings + uses.problems(name)

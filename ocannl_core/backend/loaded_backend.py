@@ -26,7 +26,6 @@ from ocannl_core.backend.protocols import (
     TargetReport,
 )
 from ocannl_core.backend.results import (
-    reraise_interruption,
     shown,
     text_of,
     violation_of_buffer,
@@ -56,6 +55,7 @@ from ocannl_core.base.errors import (
     printable,
 )
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.ir.kernels.library_product import LibraryCall, LibraryProduct, OfferProduct
 from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
@@ -454,7 +454,7 @@ class Backend:
         """Call a launcher of a device, outside of the routines of a context."""
         try:
             return launcher(values)
-        except Exception as error:
+        except BaseException as error:
             self.raise_fault("a launcher", error, target)
 
     def fault(self, hook: str, found: str) -> HookError:

@@ -17,12 +17,13 @@ import pluggy
 
 from ocannl_core.backend import host_staging
 from ocannl_core.backend.protocols import BACKEND_API, VERSIONS_PAGE
-from ocannl_core.backend.results import reraise_interruption, shown, text_of
+from ocannl_core.backend.results import shown, text_of
 from ocannl_core.backend.specs import ALL_SPECS, PROJECT
 from ocannl_core.backend.time_limit import call_within
 from ocannl_core.backend.wrappers import guarded
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.interruptions import reraise_interruption
 
 HOOK_NAMES: tuple[str, ...] = tuple(
     name for spec in ALL_SPECS for name in vars(spec) if name.startswith(f"{PROJECT}_")

@@ -29,11 +29,12 @@ from ocannl_core.backend.plugins import (
     load,
 )
 from ocannl_core.backend.protocols import Check, CheckOutcome
-from ocannl_core.backend.results import reraise_interruption, shown
+from ocannl_core.backend.results import shown
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError, printable
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.forks import process_lock
+from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.base.origin import caller_depth
 from ocannl_core.base.plugin_settings import violation_of_settings
 from ocannl_core.base.suggestions import join_lines

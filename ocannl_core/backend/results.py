@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
-from traceback import walk_tb
 from typing import Any
 
 from ocannl_core.backend.protocols import Buffer, MemoryStatistics, TargetReport
-from ocannl_core.backend.time_limit import Overdue
 from ocannl_core.base.errors import printable
+from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.ir.kernels.library_product import LibraryCall
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers.dtypes import DType
@@ -42,21 +41,6 @@ def text_of(error: BaseException) -> str:
     except BaseException as raised:
         reraise_interruption(raised)
         return "no text"
-
-
-def reraise_interruption(error: BaseException) -> None:
-    """Raise an exception that is no fault of a plugin: an interruption by the user or by a time
-    limit, the end of a generator, or a warning of the core that filters make an exception.
-    """
-    if isinstance(error, KeyboardInterrupt | GeneratorExit | Overdue) or _is_own_warning(error):
-        raise error
-
-
-def _is_own_warning(error: BaseException) -> bool:
-    if not isinstance(error, Warning):
-        return False
-    raised_in = [frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)]
-    return str(raised_in[-1:]).startswith("['ocannl_core.")
 
 
 def violation_of_report(report: object, backend: str) -> str:

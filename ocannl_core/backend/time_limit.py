@@ -15,14 +15,12 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TypeVar
 
+from ocannl_core.base.interruptions import Overdue
+
 T = TypeVar("T")
 
 _AGAIN = 1.0
 """Seconds until the next interruption of code that has caught the previous one."""
-
-
-class Overdue(BaseException):
-    """The interruption of code that takes too long; `except Exception` does not catch it."""
 
 
 def call_within(seconds: float, action: Callable[[], T]) -> T:
@@ -80,8 +78,15 @@ def _abandon_after(seconds: float, action: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     if not results:
-        raise TimeoutError(_text(seconds)) from Overdue().with_traceback(_place_of(thread))
+        raise overdue(seconds, thread)
     return results[0]
+
+
+def overdue(seconds: float, thread: threading.Thread) -> TimeoutError:
+    """Return the error of a thread that takes longer than a limit; the place is in its cause."""
+    error = TimeoutError(_text(seconds))
+    error.__cause__ = Overdue().with_traceback(_place_of(thread))
+    return error
 
 
 def _place_of(thread: threading.Thread) -> TracebackType | None:

@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import pluggy
 
-from ocannl_core.backend.results import reraise_interruption, shown, text_of
+from ocannl_core.backend.results import shown, text_of
 from ocannl_core.base.errors import HookError
+from ocannl_core.base.interruptions import reraise_interruption
 
 Steps = Generator[None, Any, Any]
 

@@ -4,15 +4,16 @@ shows checkpoints, exports."""
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
 
 from ocannl_core.backend import registry
 from ocannl_core.backend.plugins import describe
-from ocannl_core.backend.results import reraise_interruption
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError, UsageError
+from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.base.version import __version__
 from ocannl_core.cli import (
     backends,
@@ -129,10 +130,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         code: int = parsed.run(parsed)
+        print(end="", flush=True)
     except OcannlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        sys.stderr.close()
+        _drop_output()
+        return 1
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _drop_output()
+        print(f"error: the output cannot be written: {error.strerror or error}", file=sys.stderr)
         return 1
     return code
+
+
+def _drop_output() -> None:
+    """Let the interpreter, which writes the rest of the output at its end, do so nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -123,7 +123,7 @@ def _title_lines(title: str, text: str) -> list[str]:
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
     """Send to standard error all that is printed, by libraries in C as well."""
-    sys.stdout.flush()
+    print(end="", flush=True)
     saved = -1
     with suppress(OSError):
         saved = os.dup(1)

@@ -9,6 +9,7 @@ ocannl check-backend my_chip --corpus primitives    other cases, in place of the
 from __future__ import annotations
 
 import argparse
+import threading
 from pathlib import Path
 
 HELP = "run the conformance suite on a backend, and list its capabilities"
@@ -42,11 +43,26 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--oracle", metavar="NAME", help="the backend to compare with; by default the reference"
     )
     command.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        default=300.0,
+        help="the limit of each test, by default 300; the check ends with one that takes longer",
+    )
+    command.add_argument(
         "-v",
         "--verbose",
         action="store_true",
         help="print the traceback of each failure, and the reason of each refusal",
     )
+
+
+def seconds(text: str) -> float:
+    """Return the time limit of an argument; the name is in the error about another text."""
+    number = float(text)
+    if not 0 < number <= threading.TIMEOUT_MAX:  # NaN, too
+        raise ValueError(text)
+    return number
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ocannl_core.backend import registry
 from ocannl_core.backend.interface_use import files_of, notes_for_authors
 from ocannl_core.backend.manager import reference, select
-from ocannl_core.backend.plugins import describe
+from ocannl_core.backend.plugins import describe, describe_hang
 from ocannl_core.backend.protocols import VERSIONS_PAGE
-from ocannl_core.backend.results import reraise_interruption
+from ocannl_core.backend.time_limit import overdue
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
+from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.cli.conformance_report import ConformanceReport
 from ocannl_core.testing import explain_assertions
 from ocannl_core.testing.allowances import Allowances, CaseResult, Outcome, allowances_of
@@ -34,42 +38,85 @@ def check(arguments: argparse.Namespace) -> int:
     oracle = Subject(*(select(arguments.oracle) if arguments.oracle else reference()))
     subject, allowances = Subject(backend, target), allowances_of(backend)
     corpora = tuple(dict.fromkeys(arguments.corpus or ["suite"]))
-    cases = {each: _corpus_named(each) for each in corpora if each != "suite"}
-    results: list[CaseResult] = []
-    tracebacks: dict[str, str] = {}
-    deprecations: dict[str, None] = {}
-    for corpus in corpora:
-        if corpus == "suite":
-            outcomes = _Outcomes(str(target), str(oracle), files_of(backend))
-            _run_suite(outcomes, arguments.k, is_verbose=arguments.verbose)
-            results += outcomes.results
-            tracebacks |= outcomes.tracebacks
-            deprecations |= outcomes.deprecations
-        else:
-            results += cases[corpus](subject, oracle, allowances, arguments.k or "")
-    if not results:
+    found = _Outcomes(str(target), str(oracle), files_of(backend))
+
+    def conclude(*, is_complete: bool) -> int:
+        results = [allowances.apply(each) for each in found.results]
+        stale = allowances.stale(results, is_complete=is_complete)
+        report = ConformanceReport(
+            backend, target, oracle.target, corpora, tuple(results), tuple(stale), found.tracebacks
+        )
+        print("\n".join(report.lines(is_verbose=arguments.verbose)))
+        notes = [*notes_for_authors(backend), *found.deprecations]
+        if notes:
+            print(f"for the authors of {backend.plugin} ({VERSIONS_PAGE}):")
+            print("\n".join(f"  {each}" for each in notes))
+        for file, text in ((arguments.json, report.to_json), (arguments.table, report.to_markdown)):
+            if file is not None:
+                _write(file, text())
+        return 0 if report.is_passed else 1
+
+    def end(name: str, error: TimeoutError) -> None:
+        found.add_hang(name, error)
+        conclude(is_complete=False)
+
+    found.watch = watch = _Watch(arguments.timeout, end)
+    cases = {each: _corpus_named(each, watch) for each in corpora if each != "suite"}
+    try:
+        for corpus in corpora:
+            if corpus == "suite":
+                _run_suite(found, arguments.k, is_verbose=arguments.verbose)
+                continue
+            watch.begin(corpus)
+            for result in cases[corpus](subject, oracle, allowances, arguments.k or ""):
+                found.results.append(result)
+                watch.begin(f"{corpus}, after {result.name}")
+    finally:
+        watch.end()
+    if not found.results:
         raise UsageError("The suite has a test that matches.", found=f"-k {arguments.k}")
-    results = [allowances.apply(each) for each in results]
-    stale = allowances.stale(results, is_complete=arguments.k is None)
-    report = ConformanceReport(
-        backend, target, oracle.target, corpora, tuple(results), tuple(stale), tracebacks
-    )
-    print("\n".join(report.lines(is_verbose=arguments.verbose)))
-    notes = [*notes_for_authors(backend), *deprecations]
-    if notes:
-        print(f"for the authors of {backend.plugin} ({VERSIONS_PAGE}):")
-        print("\n".join(f"  {each}" for each in notes))
-    for file, text in ((arguments.json, report.to_json), (arguments.table, report.to_markdown)):
-        if file is not None:
-            _write(file, text())
-    return 0 if report.is_passed else 1
+    return conclude(is_complete=arguments.k is None)
+
+
+class _Watch:
+    """A limit of the time of each test. The process ends with the first one that exceeds it: its
+    thread cannot be stopped, and may hold locks.
+    """
+
+    def __init__(self, seconds: float, report: Callable[[str, TimeoutError], None]) -> None:
+        self._seconds = seconds
+        self._report = report
+        self._thread = threading.current_thread()
+        self._timer: threading.Timer | None = None
+
+    def begin(self, name: str) -> None:
+        """Begin the time of a test."""
+        self.end()
+        self._timer = threading.Timer(self._seconds, self._end_process, (name,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        """End the time of the running test."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end_process(self, name: str) -> None:
+        try:
+            self._report(name, overdue(self._seconds, self._thread))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
 
 
 _Corpus: TypeAlias = Callable[[Subject, Subject, Allowances, str], Iterable[CaseResult]]
 """The results of a device beside an oracle, with allowances, of cases with a part in their name."""
 
 
-def _corpus_named(name: str) -> _Corpus:
+def _corpus_named(name: str, watch: _Watch) -> _Corpus:
     """Return a corpus of the core or of a plugin.
 
     Raises:
@@ -77,7 +124,7 @@ def _corpus_named(name: str) -> _Corpus:
     """
     own = {
         "primitives": primitive_edges.results,
-        "opinfo": _with_references("opinfo", opinfo.cases),
+        "opinfo": _with_references("opinfo", opinfo.cases, watch),
     }
     if name in own:
         return own[name]
@@ -103,14 +150,21 @@ def _corpus_named(name: str) -> _Corpus:
             where=str(entry),
             fix=entry.repair,
         ) from error
-    return _with_references(name, found)
+    return _with_references(name, found, watch)
 
 
-def _with_references(name: str, cases: Callable[[], Iterable[ReferenceCase]]) -> _Corpus:
+def _with_references(
+    name: str, cases: Callable[[], Iterable[ReferenceCase]], watch: _Watch
+) -> _Corpus:
     def results(
         subject: Subject, _: Subject, allowances: Allowances, wanted: str
     ) -> Iterable[CaseResult]:
-        return reference_cases.results(name, cases(), subject, allowances, wanted)
+        def watched() -> Iterator[ReferenceCase]:
+            for case in cases():
+                watch.begin(f"{name}/{case.name}")
+                yield case
+
+        return reference_cases.results(name, watched(), subject, allowances, wanted)
 
     return results
 
@@ -126,11 +180,33 @@ class _Outcomes:
         """The result of each test."""
         self.tracebacks: dict[str, str] = {}
         """The name of each test that failed, with its traceback."""
+        self.watch: _Watch | None = None
         self._names = {"target": target, "oracle_target": oracle}
+        self._release_output: Callable[[], object] = bool
 
-    def pytest_configure(self) -> None:
+    def add_hang(self, name: str, error: TimeoutError) -> None:
+        """Record a test that takes too long, and let output reach the terminal."""
+        self._release_output()
+        text = f"{describe_hang(error)}; the tests after it did not run"
+        self.results.append(CaseResult(name, Outcome.FAILED, text=text))
+        assert error.__cause__ is not None
+        self.tracebacks[name] = "".join(traceback.format_tb(error.__cause__.__traceback__))
+
+    def pytest_configure(self, config: Any) -> None:
         """Prepare the import of the suites."""
         explain_assertions()
+        capture = config.pluginmanager.getplugin("capturemanager")
+        self._release_output = capture.suspend_global_capture
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Begin the time of a test."""
+        assert self.watch is not None
+        self.watch.begin(_name(nodeid.rpartition("::")[2]))
+
+    def pytest_runtest_logfinish(self) -> None:
+        """End the time of a test."""
+        assert self.watch is not None
+        self.watch.end()
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """Pass the devices to the tests."""

@@ -17,7 +17,7 @@ from typing import assert_never
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.files.digests import text_digest
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.base.powers_of_two import power_above
+from ocannl_core.base.rounding import power_above
 from ocannl_core.codegen.dialect import AddressSpace, DeviceLoops, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import remaining_vectorization
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS
@@ -52,7 +52,7 @@ _DECLARATIONS = frozenset({ir.Allocate, ir.DeclareLocal})
 
 
 def render_kernel(
-    nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
+    kernel: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
 ) -> KernelText:
     """Render a kernel.
 
@@ -63,42 +63,42 @@ def render_kernel(
     Raises:
         CodegenError: for a statement or number format that the dialect cannot express.
     """
-    most = max((nodes[node].size for node in nodes_of(nest.body) if node in nodes), default=0)
+    most = max((nodes[node].size for node in nodes_of(kernel.body) if node in nodes), default=0)
     required, dialect = dialect.required_helpers, dialect.for_positions(most)
     try:
-        kernel = _render(nest, nodes, dialect)
+        rendered = _render(kernel, nodes, dialect)
     except RecursionError:
         raise CodegenError(
             "Expressions must not be nested too deeply for the renderer to follow.",
             found="a tree of some hundreds of levels",
             fix="split the computation so that some intermediate results are stored",
         ) from None
-    for declaration in reversed(dialect.group_arrays(kernel.writer.group_arrays)):
-        kernel.writer.insert_first(declaration)
-    parameters = kernel.parameters()
-    helpers = tuple(sorted(kernel.writer.helpers | required))
+    for declaration in reversed(dialect.group_arrays(rendered.writer.group_arrays)):
+        rendered.writer.insert_first(declaration)
+    parameters = rendered.parameters()
+    helpers = tuple(sorted(rendered.writer.helpers | required))
 
     def text(symbol: str) -> str:
         opening = "\n".join(dialect.opening(symbol, parameters))
         closing = "\n".join(dialect.closing(symbol, parameters))
-        return f"{opening}\n{kernel.writer.text}{closing}\n"
+        return f"{opening}\n{rendered.writer.text}{closing}\n"
 
-    maps = map(str, kernel.device_loops.tensor_maps)
+    maps = map(str, rendered.device_loops.tensor_maps)
     definitions = dialect.definitions(helpers)
-    symbol = symbol_of(dialect.language, definitions, str(kernel.launch), text("kernel"), *maps)
+    symbol = symbol_of(dialect.language, definitions, str(rendered.launch), text("kernel"), *maps)
     return KernelText(
         symbol,
         text(symbol),
         helpers,
-        *kernel.launch,
-        kernel.private,
-        kernel.bounds,
-        kernel.vectorization,
-        checks=kernel.checks,
-        group_bytes=group_offsets(kernel.writer.group_arrays)[-1],
-        tensor_maps=kernel.device_loops.tensor_maps,
+        *rendered.launch,
+        rendered.private,
+        rendered.bounds,
+        rendered.vectorization,
+        checks=rendered.checks,
+        group_bytes=group_offsets(rendered.writer.group_arrays)[-1],
+        tensor_maps=rendered.device_loops.tensor_maps,
         definitions=text_digest(definitions),
-        has_plain_tiles=kernel.has_plain_tiles,
+        has_plain_tiles=rendered.has_plain_tiles,
     )
 
 
@@ -139,18 +139,18 @@ def _carries_nothing(body: ir.Block) -> bool:
 
 
 def _render(
-    nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
+    kernel: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
 ) -> _KernelRenderer:
     """Render with vectors, or else with plain loops."""
     if dialect.has_vectors:
         with suppress(NotVectorizedError):
-            kernel = _KernelRenderer(nest, nodes, dialect, has_vectors=True)
-            kernel.write_block(nest.body)
-            kernel.close()
-            return kernel
-    kernel = _KernelRenderer(nest, nodes, dialect)
-    kernel.write_body()
-    return kernel
+            renderer = _KernelRenderer(kernel, nodes, dialect, has_vectors=True)
+            renderer.write_block(kernel.body)
+            renderer.close()
+            return renderer
+    renderer = _KernelRenderer(kernel, nodes, dialect)
+    renderer.write_body()
+    return renderer
 
 
 class _KernelRenderer:
@@ -158,23 +158,23 @@ class _KernelRenderer:
 
     def __init__(
         self,
-        nest: Kernel,
+        kernel: Kernel,
         nodes: Mapping[TensorNode, NodeInfo],
         dialect: Dialect,
         *,
         has_vectors: bool = False,
     ) -> None:
         self._has_vectors = has_vectors
-        self._nest = nest
+        self._kernel = kernel
         self._dialect = dialect
-        self._state = state = RenderState(nest, nodes, dialect)
+        self._state = state = RenderState(kernel, nodes, dialect)
         self._names = state.names
         self.writer = state.writer
         self._written = state.written
         self._expressions = Expressions(state, self._write_statements)
         uses_instructions = has_vectors or not dialect.has_vectors
         self.device_loops = (
-            dialect.device_loops(nest, state) if uses_instructions else DeviceLoops(dialect)
+            dialect.device_loops(kernel, state) if uses_instructions else DeviceLoops(dialect)
         )
         self.checks = False
         self.has_plain_tiles = False
@@ -184,9 +184,9 @@ class _KernelRenderer:
         self._vector_loops = 0
         self._enclosing: list[ir.AxisKind] = []
         self._mentioned: IdentityMap[ir.For, frozenset[TensorNode]] = IdentityMap()
-        self._device = device_axes(nest.body, self.device_loops.dialect)
+        self._device = device_axes(kernel.body, self.device_loops.dialect)
         self._group: set[TensorNode] = set()
-        self._partitions = partition_loops(nest) if dialect.partitions_loops else IdentityMap()
+        self._partitions = partition_loops(kernel) if dialect.partitions_loops else IdentityMap()
         self._private: dict[TensorNode, KernelParameter] = {}
 
     @property
@@ -202,7 +202,7 @@ class _KernelRenderer:
             loops = self._plain_loops, self._vector_loops
             left = remaining_vectorization(self.writer.helpers, *loops)
         is_plain = left is CompilerVectorization.PLAIN
-        if is_plain and self._dialect.has_vectors and _carries_nothing(self._nest.body):
+        if is_plain and self._dialect.has_vectors and _carries_nothing(self._kernel.body):
             return CompilerVectorization.INDEPENDENT
         return left
 
@@ -221,12 +221,12 @@ class _KernelRenderer:
         names, info = self._names, self._state.info
         arrays = [
             KernelParameter(names.array(node), info(node).dtype, node in self._written)
-            for node in self._nest.arguments
+            for node in self._kernel.arguments
         ]
         arrays += [
             KernelParameter(names.merge(node), info(node).dtype) for node in self._state.merges
         ]
-        indices = [KernelParameter(str(names.index(index)), None) for index in self._nest.indices]
+        indices = [KernelParameter(str(names.index(index)), None) for index in self._kernel.indices]
         indices += self._private.values()
         for level in range(1, self.bounds + 1):
             indices += [KernelParameter(f"{end}{level}", None) for end in ("first", "end")]
@@ -246,7 +246,7 @@ class _KernelRenderer:
     def write_body(self) -> None:
         """Write the statements of all threads."""
         blocks = self._device.counts[0]
-        self.device_loops.write_body(self._nest.body, blocks, self.write_block)
+        self.device_loops.write_body(self._kernel.body, blocks, self.write_block)
 
     def write_block(self, block: ir.Block) -> None:
         """Write statements in a scope of their own."""
@@ -312,7 +312,7 @@ class _KernelRenderer:
             case ir.SubgroupReduce():
                 statements.render_subgroup_reduce(stmt, self._device.counts[1], self._expressions)
             case ir.Prefetch(node):
-                if node in self._nest.arguments:  # the others are in the cache
+                if node in self._kernel.arguments:  # the others are in the cache
                     # the address may exceed the bounds of its array
                     cell = self._expressions.cell(node, stmt.indices)
                     if prefetch := self._dialect.prefetch(cell):
@@ -397,7 +397,7 @@ class _KernelRenderer:
         return self._names.in_registers(mentioned)
 
     def _space_of(self, node: TensorNode) -> AddressSpace:
-        if node in self._nest.arguments:
+        if node in self._kernel.arguments:
             return AddressSpace.GLOBAL
         return AddressSpace.GROUP if node in self._group else AddressSpace.PRIVATE
 

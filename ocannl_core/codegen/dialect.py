@@ -17,6 +17,7 @@ import numpy as np
 
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.codegen.prelude.elementwise import math_helper
 from ocannl_core.codegen.prelude.prelude import C_WORDS, PreludeWords, headers_of, prelude
 from ocannl_core.codegen.text.helper import MATH, STRING
@@ -433,8 +434,8 @@ class BlockDialect(Dialect):
     def fold_grid(self, blocks: int) -> tuple[int, ...]:
         if self.max_blocks is None or blocks <= self.max_blocks:
             return (blocks,)
-        rows = -(-blocks // self.max_blocks)
-        return -(-blocks // rows), rows
+        rows = ceil_div(blocks, self.max_blocks)
+        return ceil_div(blocks, rows), rows
 
     def vector_copy(
         self, destination: tuple[str, AddressSpace], source: tuple[str, AddressSpace], nbytes: int

@@ -19,7 +19,7 @@ from ocannl_core.compile.placements.report import PlacementTuning, report
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.trial_memory import LAST_ROUNDS, MARGIN, ROUNDS, STEP
 from ocannl_core.ir.canonical import canonical_text
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, nest_kernels
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.transforms import Schedule, schedule_text
@@ -107,7 +107,7 @@ class _Subject:
     default: float = 0.0
 
     @property
-    def nest(self) -> KernelNest:
+    def nest(self) -> Nest:
         return self.kernel.nest
 
 

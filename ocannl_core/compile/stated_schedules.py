@@ -8,7 +8,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.kernels.library_product import OfferProduct
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import nest_kernels
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
 from ocannl_core.ir.kernels.product_status import is_product
@@ -30,7 +30,7 @@ class StatedRule:
     """The stated schedules by the canonical text of the nest."""
     default: Rule
 
-    def __call__(self, nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
+    def __call__(self, nest: Nest, nodes: NodeInfos) -> ScheduleDecision:
         decision = self.default(nest, nodes)
         stated = self.schedules.get(canonical_text(nest, nodes))
         if stated is None:
@@ -87,7 +87,7 @@ def stated_rule(
     return StatedRule(found, rule_for(target))
 
 
-def _check_fits(nest: KernelNest, schedule: Schedule, nodes: NodeInfos, where: str) -> None:
+def _check_fits(nest: Nest, schedule: Schedule, nodes: NodeInfos, where: str) -> None:
     try:
         apply_schedule(nest, schedule, nodes)
     except UsageError as error:

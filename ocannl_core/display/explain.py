@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
+from ocannl_core.backend.protocols import Source
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.codegen.text.routine_source import Launch, RoutineSource
 from ocannl_core.compile.memory_plan import MemoryPlan
+from ocannl_core.compile.parts import PartitionedSource, parts_of
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.tuned_placements import PlacementResult
 from ocannl_core.ir.indexing import StaticExtent
-from ocannl_core.ir.kernels.nodes import HostCall, KeptApart, LaunchPart, TuningResult
+from ocannl_core.ir.kernels.nodes import HostCall, KeptApart, LaunchPart, Plan, TuningResult
 from ocannl_core.ir.kernels.product_status import ProductStatus, ProductUnit, product_counts
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.node import Margin, MemoryMode
@@ -260,6 +262,7 @@ def _details(report: RowReport | AxisReport) -> Iterator[str]:
 
 
 def _routine(routine: Routine) -> RoutineExplanation:
+    plain_tiles = _plain_tiles(routine.linkable.built.source, routine.plan)
     nodes: list[NodeExplanation] = []
     stored = {*routine.plan.params, *routine.plan.own_nodes}
     for node, placement in sorted(routine.placements.items(), key=lambda item: item[0].id):
@@ -294,7 +297,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
             apart=step.apart,
             has_plain_tiles=is_plain,
         )
-        for step, is_plain in zip(routine.plan.kernels, _plain_tiles(routine), strict=True)
+        for step, is_plain in zip(routine.plan.kernels, plain_tiles, strict=True)
     )
     tuned = routine.tuned_placements
     return RoutineExplanation(
@@ -308,11 +311,13 @@ def _routine(routine: Routine) -> RoutineExplanation:
     )
 
 
-def _plain_tiles(routine: Routine) -> list[bool]:
-    """Return `KernelText.has_plain_tiles` of each kernel; False without a text of the C family."""
-    source = routine.linkable.built.source
+def _plain_tiles(source: Source, plan: Plan) -> list[bool]:
+    """Return `KernelText.has_plain_tiles` of each kernel; False for a source without such texts."""
+    if isinstance(source, PartitionedSource):
+        parts = parts_of(source.items)
+        return [each for part in parts for each in _plain_tiles(part.source, part.plan)]
     if not isinstance(source, RoutineSource):
-        return [False] * len(routine.plan.kernels)
+        return [False] * len(plan.kernels)
     return [isinstance(each, Launch) and each.text.has_plain_tiles for each in source.launches]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from ocannl_core.ir.indexing import AffineIndex, AxisIndex, LoopVar, affine_text
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.printer import nest_lines
@@ -22,7 +22,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.text import RESERVED_NAMES, PrintedNames
 
 
-def canonical_text(nest: KernelNest, nodes: NodeInfos) -> str:
+def canonical_text(nest: Nest, nodes: NodeInfos) -> str:
     """Return the canonical text of a nest and of the arrays that it accesses."""
     used = {access.node: nodes[access.node] for access in nest.accesses}
     printer = _CanonicalPrinter(LoopProgram("", (), (), used, Block(())), _NumberedNames())

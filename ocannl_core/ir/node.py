@@ -19,6 +19,7 @@ import numpy as np
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.forks import process_lock
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import Margin as Margin
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import DType
@@ -161,7 +162,7 @@ class NodeInfo:
     @property
     def nbytes(self) -> int:
         cells, packed_bits = prod(self.buffer_dims), self.dtype.packed_bits
-        return -(-cells * packed_bits // 8) if packed_bits else cells * self.dtype.nbytes
+        return ceil_div(cells * packed_bits, 8) if packed_bits else cells * self.dtype.nbytes
 
     @property
     def memory_dims(self) -> tuple[int, ...]:

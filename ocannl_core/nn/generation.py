@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.powers_of_two import power_above
+from ocannl_core.base.rounding import power_above
 from ocannl_core.ir.numbers.dtypes import float32, float64, int32, int64
 from ocannl_core.nn.attention import KeyValueCache, key_value_cache
 from ocannl_core.tensor.computations.recording import cd

@@ -48,7 +48,7 @@ def softmax(
             found="no specification" if axis is None else f"axis={axis!r}",
             fix="oc.softmax(x, axis=-1)",
         )
-    return softmax_along(spec, x if scale == 1 else scale * x)
+    return softmax_along(spec, x, scale)
 
 
 def mean_and_correction(spec: str, x: Tensor) -> tuple[Tensor, Tensor]:

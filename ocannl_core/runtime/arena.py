@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.forks import process_lock
+from ocannl_core.base.rounding import round_up
 from ocannl_core.compile.memory_plan import ALIGNMENT
 
 
@@ -72,7 +73,7 @@ class Arena:
         Raises:
             MemoryError: if no free range is large enough, and the memory cannot grow.
         """
-        size = -(-max(nbytes, 1) // self._alignment) * self._alignment
+        size = round_up(max(nbytes, 1), self._alignment)
         aligned_to = self._alignment
         if alignment is not None:
             _require_power_of_two(alignment)
@@ -120,7 +121,7 @@ class Arena:
 
     def _first_fit(self, size: int, alignment: int) -> int | None:
         for at, (start, end) in enumerate(zip(self._starts, self._ends, strict=True)):
-            address = -(-start // alignment) * alignment
+            address = round_up(start, alignment)
             if address + size <= end:
                 self._take(at, address, address + size)
                 return address

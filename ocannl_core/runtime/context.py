@@ -602,13 +602,14 @@ class Context:
     def _readable(self, tensor: Tensor) -> NodeMemory:
         node = tensor.node
         stored = self._store.find(node)
+        if stored is not None and stored.has_value:
+            return stored
+        where = f"{tensor.describe()}, read at {caller_location()}"
         if stored is not None:
-            if stored.has_value:
-                return stored
             raise LinkError(
                 "A tensor is read after something has given it a value.",
                 found="it is stored, without a value so far",
-                where=tensor.describe(),
+                where=where,
                 fix=checks.fix_for_missing_value(stored),
             )
         found, fix = "no routine compiled in this context mentions it", ""
@@ -618,7 +619,7 @@ class Context:
         raise LinkError(
             "Only tensors that a context stores can be read from it.",
             found=found,
-            where=tensor.describe(),
+            where=where,
             fix=fix or checks.fix_for_unknown(tensor),
         )
 

@@ -345,7 +345,7 @@ class Routine(CompiledCode):
         def run() -> None:
             try:
                 launch(())
-            except Exception as error:
+            except BaseException as error:
                 self._raise_fault(error)
 
         return run
@@ -459,10 +459,10 @@ class Routine(CompiledCode):
     def _run_launcher(self, values: Sequence[int]) -> None:
         try:
             self._launch(values)
-        except Exception as error:
+        except BaseException as error:
             self._raise_fault(error)
 
-    def _raise_fault(self, error: Exception) -> NoReturn:
+    def _raise_fault(self, error: BaseException) -> NoReturn:
         """Raise the error of a launcher, with its meaning for the context."""
         try:
             link.raise_launch_fault(self._build, self._store, error)

@@ -25,6 +25,7 @@ from functools import reduce
 from math import prod
 from operator import or_
 
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import unconverted
@@ -237,7 +238,7 @@ class _Counter:
                 case ir.Store() | ir.StoreVector() | ir.Scatter():
                     total += 1
                 case ir.Fill(target):
-                    total += -(-self._nodes[target].size // machine_model.NOMINAL_LANES)
+                    total += ceil_div(self._nodes[target].size, machine_model.NOMINAL_LANES)
                 case _:
                     total += own_cost(node, ())
             self.touched += accesses_at(node)
@@ -249,7 +250,7 @@ def _times(loop: ir.For, has_loops: bool) -> int:
     """Return the factor by which the body of a loop counts."""
     extent = max(0, loop.stop - loop.start)
     if loop.kind is ir.AxisKind.VECTOR:
-        return -(-extent // machine_model.NOMINAL_LANES)
+        return ceil_div(extent, machine_model.NOMINAL_LANES)
     if (
         loop.kind is ir.AxisKind.TILE
     ):  # one instruction takes as long as the innermost of these loops
@@ -258,7 +259,7 @@ def _times(loop: ir.For, has_loops: bool) -> int:
     return (
         extent
         if has_loops or loop.kind is ir.AxisKind.UNROLLED
-        else -(-extent // machine_model.AUTOVECTORIZED_LANES)
+        else ceil_div(extent, machine_model.AUTOVECTORIZED_LANES)
     )
 
 

@@ -1,11 +1,10 @@
 """The machine model: every cost and limit that is assumed of processors.
 
 Passes and heuristics choose among kernels that compute the same, up to the order in which sums are
-rounded; the constants here are the only assumptions about processors on which they base these
-choices; `cost_model` estimates code with them. `MachineModel` has the properties of one processor,
-made from its `Target`; the module constants hold for all of them. Limits of a search, and
-tolerances that another processor would not change, stay beside the code that uses them; the costs
-of matrix units are in their descriptions.
+rounded. They read the constants here, which hold for all processors, and the properties of one:
+`MachineModel`, made from its `Target`, or on thread blocks `ThreadBlocks`. `cost_model` estimates
+code with them. Limits of a search, and tolerances that another processor would not change, stay
+beside the code that uses them; the costs of matrix units are in their descriptions.
 
 Units are part of the docstrings. A *cycle* is one of a core; an *operation* is the time of one
 addition of vectors at full rate. Constants without a stated source were tuned on the workloads in
@@ -18,6 +17,7 @@ from collections.abc import Mapping
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.numbers.primitives import PRIMITIVES, Cost, Op
 from ocannl_core.ir.target import Target
 
@@ -248,6 +248,18 @@ TILE_PRODUCTS_PER_BYTE = 60
 """The same for instructions that multiply small matrices of narrow formats."""
 ATTENTION_THREADS = 128
 """The threads of a block of flash attention, which walks along its columns."""
+ATTENTION_COLUMN_THREADS = (16, 8)
+"""The threads with the same rows: the first number of which a subgroup has as many, or the last."""
+ATTENTION_DIGIT = 4
+"""The threads inside of a digit of a thread's number along the columns: copies use digits."""
+ATTENTION_ROWS, ATTENTION_COLUMNS = (8, 4, 2, 1), (4, 2, 1)
+"""The rows and columns of a thread that multiplies numbers, of which a rule chooses."""
+ATTENTION_TILES, ATTENTION_TILE_COLUMNS = (2, 1), (8, 4, 2)
+"""The same for a matrix instruction: its tiles along rows, and groups of neighboring columns."""
+ATTENTION_FRAGMENT_REGISTERS = 24
+"""The registers for the factors of an instruction and for the next factors."""
+MAX_NUMBER_REGISTERS = 224
+"""Registers of a thread for numbers: devices have 255, of which addresses take some."""
 ATTENTION_ROW_REGISTERS = 3
 """The statistics that such a thread keeps for each of its rows."""
 ATTENTION_REGISTERS = 20
@@ -292,6 +304,20 @@ MAX_LAUNCH_DISTANCE = 128
 """Launches over which a kernel moves, at most, to one that it joins."""
 MAX_MOVED_BYTES = 1 << 24
 """Memory that kernels access, at most, which move over others to share a launch."""
+BANKS = 32
+"""Banks of shared memory, each of which serves one address at a time."""
+BANK_BYTES = 4
+"""Bytes of a bank that lie beside each other."""
+SHARED_ACCESS_BYTES = 16
+"""Bytes beside each other that a thread accesses in shared memory at once, at most."""
+SHARED_TURN_THREADS = BANKS * BANK_BYTES // SHARED_ACCESS_BYTES
+"""Threads with such accesses that the banks serve in one turn."""
+PADDING_CELLS = 4
+"""Cells between rows of a packed operand that threads write across: neighboring threads then write
+to different banks, and vectors in a row stay aligned.
+"""
+REGISTER_BYTES = 4
+"""Bytes of a register of a thread."""
 MIN_BLOCK_TILE = 16
 """Rows and columns of a product from which on tiles in shared memory pay."""
 BLOCK_TERMS = 16
@@ -336,10 +362,12 @@ GROUP_BLOCKS: tuple[tuple[int, int], ...] = ((2, 256), (2, 128), (1, 128), (1, 6
 """Groups of threads of a block, and the columns of each, the largest first."""
 MIN_RING_STEPS = 2
 """Stages of terms that a product has before a multistage pipeline is worth it."""
-BANKS = 32
-"""Banks of shared memory, each of which serves one address at a time."""
-BANK_BYTES = 4
-"""Bytes of a bank that lie beside each other."""
+COPY_BOX_BYTES = 16
+"""Multiples of bytes at which a box that a copy engine copies, and each of its rows, may begin."""
+MAX_COPY_BOX_AXES = 5
+"""Axes of an array of which such an engine copies a box."""
+RING_BYTES = 2048
+"""Bytes of shared memory for the barriers of a ring, and before its first stage for alignment."""
 
 
 MAX_EXPRESSION_DEPTH = 48
@@ -464,7 +492,7 @@ class MachineModel:
     @property
     def l2_negligible(self) -> int:
         """Bytes of a node below which its transfers to the second cache do not matter."""
-        return -(-self.l2_bytes // 32)
+        return ceil_div(self.l2_bytes, 32)
 
     @property
     def sequential_bytes(self) -> int:
@@ -486,4 +514,4 @@ class MachineModel:
     @property
     def streamed_bytes(self) -> int:
         """Bytes of a node from which on no cache holds it until a later kernel loads it."""
-        return -(-self.last_bytes // 2)
+        return ceil_div(self.last_bytes, 2)

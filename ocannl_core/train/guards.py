@@ -66,16 +66,26 @@ class OptimizerState:
         path = f"{self.names[p]}.{name}"
         if is_sharded:
             self.sharded[path] = p
-        return _declared(self.tensors, path, name, state_format(p))
+        return _declared(self.tensors, path, name, state_format(p), owner=p.label)
 
 
 def _declared(
-    tensors: dict[str, Tensor], path: str, name: str, dtype: DType, output: Any = None
+    tensors: dict[str, Tensor],
+    path: str,
+    name: str,
+    dtype: DType,
+    output: Any = None,
+    owner: tuple[str, ...] = (),
 ) -> Tensor:
-    """Return the tensor at a path, declared at first; with stated output axes, or inferred ones."""
+    """Return the tensor at a path, declared at first; with stated output axes, or inferred ones.
+
+    Args:
+        owner: The label of the parameter that it belongs to.
+    """
     if path not in tensors:
         axes = {} if output is None else {"batch": (), "input": (), "output": output}
         tensors[path] = declare(name, **axes, dtype=dtype)
+        tensors[path].relabel((name, *owner))
     return tensors[path]
 
 

@@ -400,7 +400,7 @@ class Optimizer(ABC):
             if self.clip_norm is not None:
                 scale = where(norm > self.clip_norm, self.clip_norm / norm, 1.0)
                 gradients = {
-                    p: _in_format(g, state_format(p), p) * _in_format(scale, state_format(p), p)
+                    p: in_format(g, state_format(p)) * in_format(scale, state_format(p))
                     for p, g in raw.items()
                 }
         if self.skip_nonfinite or self.loss_scale is not None:
@@ -465,8 +465,8 @@ class Optimizer(ABC):
     ) -> None:
         """Record the update of one parameter, or of some of its rows."""
         dtype = state_format(owner)
-        p = _in_format(owner if rows is None else owner[rows], dtype, owner)
-        gradient = _in_format(gradient, dtype, owner)
+        p = in_format(owner if rows is None else owner[rows], dtype)
+        gradient = in_format(gradient, dtype)
         rate, t = clock.rate(self.learning_rate, dtype), clock.time(dtype)
         has_decay = not (isinstance(self.weight_decay, Real) and self.weight_decay == 0)
         decay = self.weight_decay * p if has_decay else None
@@ -476,18 +476,16 @@ class Optimizer(ABC):
         update = Update(p, gradient, t, rate, decay, owner, rows, state, gate, clock)
         owner[slice(None) if rows is None else rows] = gated(gate, self.moved(update), p)
         if self.average is not None:
-            p = _in_format(owner if rows is None else owner[rows], dtype, owner)
+            p = in_format(owner if rows is None else owner[rows], dtype)
             mean = update.state("average")
             towards = self.average * mean + (1.0 - self.average) * p
             update.keep("average", where(pointwise.equal(t, 1.0), p, towards))
             update.publish_average("average")
 
 
-def _in_format(value: Any, dtype: DType, owner: Tensor) -> Any:
-    """Return a value in a number format, with the name of the parameter that it belongs to."""
-    if value.dtype is dtype:
-        return value
-    return pointwise.cast(value, dtype, label=owner.node.name)
+def in_format(value: Any, dtype: DType) -> Any:
+    """Return a value in a number format."""
+    return value if value.dtype is dtype else pointwise.cast(value, dtype)
 
 
 def _both(first: Tensor | None, second: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     sign,
     sqrt,
 )
-from ocannl_core.train.guards import SUM
-from ocannl_core.train.optimizer import Optimizer, Update, check_ranges
+from ocannl_core.train.guards import SUM, state_format
+from ocannl_core.train.optimizer import Optimizer, Update, check_ranges, in_format
 
 
 class _Elementwise(Optimizer):
@@ -484,6 +484,8 @@ def sgd_step(
 ) -> None:
     """Update one parameter against its gradient.
 
+    Steps of a parameter of less than 32 bits, and the momentum, are computed and kept in float32.
+
     Args:
         learning_rate: The step size; a placeholder of one cell can be changed between calls.
         momentum: The fraction of the previous step that is kept; 0 keeps no state.
@@ -494,10 +496,11 @@ def sgd_step(
         "sgd_step", learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay
     )
     _check_nesterov(nesterov, momentum)
-    delta = declare("sgd_delta")
-    delta[:] = p.grad + weight_decay * p
+    dtype = state_format(p)
+    delta = declare("sgd_delta", dtype=dtype)
+    delta[:] = in_format(p.grad, dtype) + weight_decay * in_format(p, dtype)
     if momentum > 0:
-        velocity = declare("sgd_momentum")
+        velocity = declare("sgd_momentum", dtype=dtype)
         velocity[:] = momentum * velocity + delta
         if nesterov:
             delta += momentum * velocity

@@ -226,6 +226,13 @@ def test_interleaving_and_its_gradients(target: str) -> None:
     check(target, oc.primitives.interleave, interleaved, (3,), (3,))
     check(target, oc.primitives.interleave, interleaved, (2, 4), (2, 4))
     check(target, oc.primitives.interleave, interleaved, (1,), (1,))
+    check(
+        target,
+        lambda x, y: oc.primitives.interleave(x[:, 3:], y[:, 3:]),
+        lambda x, y: interleaved(x[:, 3:], y[:, 3:]),
+        (2, 3),
+        (2, 3),
+    )
 
 
 def test_every_second_cell_and_its_gradients(target: str) -> None:

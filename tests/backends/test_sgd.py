@@ -49,6 +49,26 @@ def test_every_variant_takes_the_steps_of_its_formula(
             np.testing.assert_allclose(ctx[p], reference, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_momentum_of_a_short_format_loses_no_small_gradients(target: str, dtype: str) -> None:
+    with oc.Session(dtype=dtype):
+        p = oc.param("p", init=[0.0])
+        slope = oc.placeholder("slope", output=[1])
+        update = oc.train.sgd_step(p, learning_rate=1.0, momentum=0.99)
+        loss = oc.einsum("...=>0", p * slope)
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.grad_update(loss) + update)
+        ctx.init_params(loss)
+        ctx[slope] = 1.0
+        expected = 0.0
+        for _ in range(400):  # of less than half a unit in the last place of the velocity
+            step()
+            expected = 0.99 * expected + 1.0
+        ctx[p] = 0.0
+        step()
+        assert -ctx.item(p) == pytest.approx(0.99 * expected + 1.0, rel=0.01)
+
+
 def test_only_velocities_are_kept_between_steps() -> None:
     with oc.Session():
         p = oc.param("p", init=[1.0, 2.0])

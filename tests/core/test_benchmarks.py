@@ -101,10 +101,10 @@ for number, (name, seconds) in enumerate([("first", 0), ("second", 60), ("third"
 
 
 def _isolated(folder: Path, sleeps: float, start: float) -> tuple[list[str], int]:
-    """Return the lines of parts that have two seconds each, and the exit code."""
+    """Return the lines of parts that have a second each, and the exit code."""
     script = folder / "parts.py"
     script.write_text(PARTS)
-    given = f"{str(script)!r}, ['--start', '{sleeps}'], 2.0, {start}"
+    given = f"{str(script)!r}, ['--start', '{sleeps}'], 1.0, {start}"
     program = f"import sys; from isolation import run_isolated; sys.exit(run_isolated({given}))"
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, cwd=BENCHMARKS, stdout=subprocess.PIPE, text=True)
@@ -115,8 +115,8 @@ def test_a_part_that_hangs_or_dies_costs_itself_and_the_start_has_a_limit_of_its
     tmp_path: Path,
 ) -> None:
     """The first import of a library takes longer than a part may."""
-    assert _isolated(tmp_path, 2.5, 60.0) == (
-        ["first ran", "second: CUT OFF after 2 s", "third ran", "last: ENDED the process with 9"],
+    assert _isolated(tmp_path, 1.2, 60.0) == (
+        ["first ran", "second: CUT OFF after 1 s", "third ran", "last: ENDED the process with 9"],
         1,
     )
     assert _isolated(tmp_path, 60.0, 1.0) == (["the start: CUT OFF after 1 s"], 1)

@@ -33,12 +33,13 @@ def missing(name: str) -> str:
     return f"not installed: {', '.join(lacking)}" if lacking else ""
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=pytest.mark.skipif(bool(missing(name)), reason=missing(name)))
-        for name in PACKAGES
-    ]
-)
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """Zig compiles a C library for WebAssembly first, which takes half a minute."""
+    skip = pytest.mark.skipif(bool(missing(name)), reason=missing(name))
+    return [skip, pytest.mark.long] if name == "wasm" else [skip]
+
+
+@pytest.fixture(params=[pytest.param(name, marks=marks(name)) for name in PACKAGES])
 def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name = str(request.param)
     monkeypatch.syspath_prepend(str(GALLERY / f"ocannl_{name}" / "src"))

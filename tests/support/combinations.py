@@ -7,6 +7,7 @@ whose other combinations run less often.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence, Set
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,32 @@ def mark_combinations(items: Iterable[pytest.Item], functions: Set[str], long: S
                     item.add_marker(pytest.mark.long)
 
 
+def mark_interpreted(items: Iterable[pytest.Item], functions: Set[str]) -> None:
+    """Mark tests on the interpreter as long where others find the same.
+
+    A test of conformance in a number format compares other devices with the interpreter, which it
+    would compare with itself. Of slow tests, one of each function stays, as the function runs with
+    all of its values in C; of slow functions none.
+
+    Args:
+        items: Tests with their own marks.
+        functions: The slow functions, named as their tests.
+    """
+    seen = set(functions)
+    for item in items:
+        if not str(dict(_parameters(item)).get("target")).startswith("interp:"):
+            continue
+        name = item.nodeid.partition("[")[0]
+        if "conformance" in item.path.name:
+            if {"oracle", "dtype"} <= set(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.slow)
+                item.add_marker(pytest.mark.long)
+        elif item.get_closest_marker("slow") is not None:
+            if name in seen:
+                item.add_marker(pytest.mark.long)
+            seen.add(name)
+
+
 def covering(tests: Sequence[Iterable[Hashable]]) -> set[int]:
     """Return the positions of tests that have every value of all tests.
 
@@ -56,5 +83,9 @@ def covering(tests: Sequence[Iterable[Hashable]]) -> set[int]:
 
 def _arguments(item: pytest.Item) -> Iterable[Hashable]:
     """Return the parameters of a test with the identities of their values, which tests share."""
+    return ((name, id(value)) for name, value in _parameters(item))
+
+
+def _parameters(item: pytest.Item) -> Iterable[tuple[str, Any]]:
     callspec = getattr(item, "callspec", None)
-    return () if callspec is None else ((name, id(v)) for name, v in callspec.params.items())
+    return () if callspec is None else callspec.params.items()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, affine, as_affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
     Order,
@@ -175,7 +175,7 @@ def _guarded(draw: st.DrawFn, load: Expr, axes: Axes) -> Expr:
 
 
 @st.composite
-def fitting_schedules(draw: st.DrawFn, nest: KernelNest) -> Schedule:
+def fitting_schedules(draw: st.DrawFn, nest: Nest) -> Schedule:
     """Return a schedule that fits a nest, good or bad."""
     schedule: list[Transform] = []
     names = [axis.name for axis in nest.axes]

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion, nodes_written_by_rows
 from ocannl_core.ir.kernels.transforms import (
     FoldStorage,
     FuseRows,
+    GroupTransform,
     Inline,
+    KernelSchedule,
     Schedule,
     StreamStores,
     schedule_text,
@@ -27,12 +29,12 @@ class FusedNests:
     """The loops of fused nests, and the nests that combine their partial results."""
 
     body: Block
-    sums: tuple[KernelNest, ...]
+    sums: tuple[Nest, ...]
     partial: tuple[TensorNode, ...]
     nodes: NodeInfos
 
 
-def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos) -> FusedNests:
+def fuse_rows(nests: Sequence[Nest], schedule: KernelSchedule, nodes: NodeInfos) -> FusedNests:
     """Fuse nests that run one after the other into loops over rows.
 
     Args:
@@ -41,14 +43,14 @@ def fuse_rows(nests: Sequence[KernelNest], schedule: Schedule, nodes: NodeInfos)
     Raises:
         UsageError: for a schedule that does not fit the nests, or not their dependences.
     """
-    plan, schedules = row_fusion_of(nests, schedule)
-    loops = FusedLoops(plan, nodes)
+    fusion, schedules = row_fusion_of(nests, schedule)
+    loops = FusedLoops(fusion, nodes)
     body = loops.build(schedules)
     return FusedNests(body, loops.sums(), loops.partial, loops.new_nodes)
 
 
 def row_fusion_of(
-    nests: Sequence[KernelNest], schedule: Schedule
+    nests: Sequence[Nest], schedule: KernelSchedule
 ) -> tuple[RowFusion, tuple[Schedule, ...]]:
     """Return the fusion that a schedule states, and the schedules inside of rows.
 
@@ -70,9 +72,7 @@ def row_fusion_of(
         assert isinstance(rows, FuseRows)
         members.append(Member(nest, rows.axes))
         tail = schedule[start + 1 : end]
-        inner = tuple(
-            each for each in tail if not isinstance(each, FoldStorage | Inline | StreamStores)
-        )
+        inner = tuple(each for each in tail if not isinstance(each, GroupTransform))
         if not rows.is_along:
             schedules.append(inner)
         elif at == 0 or inner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.kernels.stream import KernelStream
@@ -15,7 +15,7 @@ from ocannl_core.passes.kernels.schedule_kernels import schedule_kernels
 from ocannl_core.schedule.rules.decision import ScheduleDecision
 from ocannl_core.schedule.rules.vector_reductions import find_vector_schedule
 
-Rule = Callable[[KernelNest, NodeInfos], Schedule | None]
+Rule = Callable[[Nest, NodeInfos], Schedule | None]
 """Return the schedule of a nest; None for plain loops."""
 
 
@@ -28,13 +28,13 @@ def schedule_by_rule(plan: Plan, rule: Rule, target: Target | None = None) -> Pl
         target: The processor; None for passes that need no cache sizes.
     """
 
-    def decide(nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
+    def decide(nest: Nest, nodes: NodeInfos) -> ScheduleDecision:
         return ScheduleDecision(rule(nest, nodes))
 
     return KernelStream(schedule_kernels(nest_plan(plan, target), decide)).plan()
 
 
-def contraction_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
+def contraction_schedule(nest: Nest, nodes: NodeInfos, target: Target) -> Schedule | None:
     """Return the schedule of a reduction, or None if plain loops are as fast."""
     found = find_vector_schedule(nest, nodes, target)
     return None if isinstance(found, Obstacle) else found

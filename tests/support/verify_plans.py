@@ -14,7 +14,7 @@ from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.kernels import nest_plan
 from ocannl_core.ir.kernels import nodes as kernel_ir
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, is_independent
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, is_independent
 from ocannl_core.ir.kernels.row_fusion import RowFusion, find_row_dims, nodes_written_by_rows
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops import traverse
@@ -148,7 +148,7 @@ class _Checker:
             if each not in found:
                 self.problem(f"the body mentions {each!r}, which is no {kind}")
 
-    def nest(self, nest: KernelNest) -> None:
+    def nest(self, nest: Nest) -> None:
         for name in _repeated([axis.name for axis in nest.axes]):
             self.problem(f"two axes have the name {name}")
         for var in _repeated([axis.var for axis in nest.axes]):
@@ -173,7 +173,7 @@ class _Checker:
         if axis.is_shifting and not axis.is_reduced:
             self.problem(f"axis {axis.name} is shifting, but not reduced")
 
-    def reduction(self, nest: KernelNest) -> None:
+    def reduction(self, nest: Nest) -> None:
         reduction = nest.reduction
         if reduction is None:
             return
@@ -233,7 +233,7 @@ def _has_parallel_form(stmts: Sequence[Stmt]) -> bool:
     )
 
 
-def _loops(nest: KernelNest) -> Block:
+def _loops(nest: Nest) -> Block:
     """Return the statements of a nest: shifting axes outermost, the other reduced ones inside."""
 
     def around(axes: Iterable[LoopAxis], stmts: tuple[Stmt, ...]) -> Block:

@@ -83,7 +83,7 @@ def trained(backend: str, count: int, optimizer: Callable[[], oc.train.Optimizer
     return [*found, np.float64(step.loss).tobytes()]
 
 
-@pytest.mark.parametrize(("optimizer", "counts"), [(adamw, (3, 4, 8)), (sgd, (2, 6))])
+@pytest.mark.parametrize(("optimizer", "counts"), [(adamw, (3, 8)), (sgd, (2, 6))])
 def test_the_bits_do_not_depend_on_the_number_of_devices(
     optimizer: Callable[[], oc.train.Optimizer], counts: tuple[int, ...]
 ) -> None:
@@ -213,9 +213,7 @@ def test_tensors_made_later_have_the_random_numbers_of_any_number_of_devices() -
     assert len(found) == 1
 
 
-@pytest.mark.parametrize(
-    ("processes", "devices_each", "bucket_bytes"), [(2, 1, 1), (2, 1, 100), (3, 2, 1000)]
-)
+@pytest.mark.parametrize(("processes", "devices_each", "bucket_bytes"), [(2, 1, 1), (3, 2, 1000)])
 def test_the_bits_do_not_depend_on_the_number_of_processes(
     processes: int, devices_each: int, bucket_bytes: int
 ) -> None:

@@ -513,12 +513,18 @@ def test_groups_that_freeze_everything_are_refused() -> None:
             oc.train.SGD(learning_rate=0.1, groups={"*": None}).update(loss)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_state_of_an_optimizer_is_named_after_its_parameters(dtype: str) -> None:
+def test_the_state_of_an_optimizer_is_named_after_its_parameters(
+    dtype: str, accumulate: int
+) -> None:
     x = oc.placeholder("x", batch=[8], output=[10], dtype=dtype)
     w = oc.param("w", output=[3], dtype=dtype)
     loss = oc.mean((w @ x) ** 2)
-    optimizer = oc.train.Adam(learning_rate=1e-2, weight_decay=1e-2, clip_norm=1.0)
+    optimizer = oc.train.Adam(
+        learning_rate=1e-2, weight_decay=1e-2, clip_norm=1.0, accumulate=accumulate, average=0.9
+    )
     optimizer.update(loss)
     names = [each.node.name for each in optimizer.state.values()]
-    assert names == ["updates", "first_moment_w", "second_moment_w"]
+    accumulated = ["micro_batch", "gradient_sum_w"] if accumulate > 1 else []
+    assert names == ["updates", *accumulated, "first_moment_w", "second_moment_w", "average_w"]

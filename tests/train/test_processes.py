@@ -18,6 +18,7 @@ from ocannl_core.train import process_sums
 from ocannl_core.train.process_sums import buckets_of
 from ocannl_core.train.slot_tree import share
 from tests.support.ranks import Rank, Ranks, on_all
+from tests.support.slow import long
 
 SLOTS, ROWS = 6, 2
 Array = np.ndarray[Any, Any]
@@ -102,7 +103,7 @@ def clipped() -> oc.train.Optimizer:
     return oc.train.AdamW(learning_rate=0.05, clip_norm=0.3)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [*long([2]), 3])
 def test_the_state_of_each_process_is_its_share(size: int) -> None:
     ranks, (whole,) = group(1, adam)
     expected = train(ranks, [whole])

@@ -458,15 +458,15 @@ def _move(tensor: ExportedTensor, *, is_input: bool) -> Iterator[str]:
     """Yield the copy between an argument and the memory of its tensor."""
     info, name = tensor.info, argument(tensor.name)
     assert tensor.offset is not None
-    place = f"s + {tensor.offset + _first_cell(info)}"
+    address = f"s + {tensor.offset + _first_cell(info)}"
     if _is_plain(info):
-        ends = f"{place}, {name}" if is_input else f"{name}, {place}"
+        ends = f"{address}, {name}" if is_input else f"{name}, {address}"
         yield f"  {'' if is_input else f'if ({name}) '}memcpy({ends}, {info.nbytes});"
         return
     dims = ", ".join(map(argument, tensor.sizes))
     yield f"  {'' if is_input else f'if ({name}) '}{{"
     yield f"    const int64_t dims[] = {{{dims}}}, strides[] = {_list(_strides(info))};"
-    ends = f"{place}, (char *){name}"
+    ends = f"{address}, (char *){name}"
     shape = f"{len(info.dims)}, {info.dtype.nbytes}"
     yield f"    move_cells({ends}, dims, strides, {shape}, {int(is_input)});\n  }}"
 

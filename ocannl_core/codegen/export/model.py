@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import round_up
 from ocannl_core.codegen.text.routine_source import RoutineSource
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.loops.usage import IndexBound
@@ -32,7 +33,7 @@ ALIGNMENT = 64
 
 def aligned(nbytes: int) -> int:
     """Return the next multiple of the alignment."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return round_up(nbytes, ALIGNMENT)
 
 
 class Role(Enum):

@@ -42,6 +42,8 @@ class KernelInstructions:
         self._nodes = nodes
         inside = list(statements(kernel.body))
         self.checks = any(isinstance(each, ir.CheckPositions) for each in inside)
+        kinds = {each.kind for each in inside if isinstance(each, ir.For)}
+        self.has_plain_tiles = not kinds.isdisjoint((ir.AxisKind.VECTOR, ir.AxisKind.TILE))
         allocated = (each.node for each in inside if isinstance(each, ir.Allocate))
         self._private = [each for each in allocated if nodes[each].nbytes > stack_limit]
         self.private = tuple(nodes[each].nbytes for each in self._private)
@@ -352,7 +354,11 @@ def instruction_source(
             symbol = f"k{len(launches)}"
             found = KernelInstructions(first, nodes, stack_limit)
             texts[first] = KernelText(
-                symbol, write(symbol, found), private=found.private, checks=found.checks
+                symbol,
+                write(symbol, found),
+                private=found.private,
+                checks=found.checks,
+                has_plain_tiles=found.has_plain_tiles,
             )
         launches.append(Launch.of(step, texts[first], nodes))
     distinct = dict.fromkeys(each.text for each in launches if isinstance(each, Launch))

@@ -55,8 +55,8 @@ _CONSTANTS = {
 
 
 def has_pairs(dtype: DType) -> bool:
-    """Return True for a format with functions of pairs."""
-    return f"dot_{dtype.name}" in read_helpers("narrow_vectors.c.in")
+    """Return True for a format of which two cells are a pair."""
+    return dtype.is_narrow and dtype.nbytes == 2
 
 
 def narrow_helper(lanes: int, function: str) -> Helper | None:
@@ -71,6 +71,6 @@ def narrow_helper(lanes: int, function: str) -> Helper | None:
     name = f"float32x{lanes}_{function}"
     made = instantiate(template, name, words, lanes, f"{dtype}x{lanes}")
     types = [f"float32x{lanes}", f"uint32x{lanes}"]
-    if verb not in _PAIR_VERBS:
+    if verb not in _PAIR_VERBS or "CELLx" in template.text:
         types += [f"int32x{lanes}", f"{CELLS[dtype]}x{lanes}", f"int16x{lanes}"]
     return replace(made, needs=tuple(dict.fromkeys((*types, *made.needs))))

@@ -151,15 +151,15 @@ def _reduction(vector: Vector, function: str) -> dict[str, str]:
     return {"REDUCTION": function, "STAGES": "\n".join(lines)}
 
 
-def _transposed_row(vector: Vector, source: str, place: str) -> str:
+def _transposed_row(vector: Vector, source: str, address: str) -> str:
     """Return the load of a row of a square that is transposed, in the format of the vector."""
     if source in CELLS:
-        return f"{vector.name}_load_{source}({place}, {vector.lanes})"
+        return f"{vector.name}_load_{source}({address}, {vector.lanes})"
     if source in SHORT_INTEGERS:
-        load = f"int32x{vector.lanes}_load_{source}({place}, {vector.lanes})"
+        load = f"int32x{vector.lanes}_load_{source}({address}, {vector.lanes})"
         is_same = vector.dtype == "int32"
         return load if is_same else f"__builtin_convertvector({load}, {vector.name})"
-    return f"*(const {vector.cells} *)({place})"
+    return f"*(const {vector.cells} *)({address})"
 
 
 def _transpose(vector: Vector, function: str) -> dict[str, str]:

@@ -95,7 +95,7 @@ def device_axes(body: ir.Block, dialect: Dialect) -> DeviceAxes:
             number, total, folded = dialect.folded_block_number, prod(grid), grid
         first = 0
         for part, count in wide:
-            _number(part, kind, _Place(number, first, count, total), count, axes)
+            _number(part, kind, _Share(number, first, count, total), count, axes)
             first += count
     launched = frozenset(kind for kind, count in zip(KINDS, counts, strict=True) if count)
     if launched:
@@ -109,7 +109,7 @@ def _is_check(body: ir.Block) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Share:
     """The blocks, or the threads of each, that run a statement: some of all by number."""
 
     number: str
@@ -134,7 +134,7 @@ class _Place:
 def _number(
     stmt: ir.Stmt,
     kind: ir.AxisKind,
-    place: _Place,
+    share: _Share,
     around: int,
     axes: IdentityMap[ir.For, DeviceAxis],
 ) -> None:
@@ -145,11 +145,11 @@ def _number(
     """
     if isinstance(stmt, ir.For) and stmt.kind is kind:
         inside = max(most_iterations(stmt.body, kind), 1)
-        is_outermost = around == place.count
-        index = place.own_number if is_outermost else f"{place.own_number} % {around}"
+        is_outermost = around == share.count
+        index = share.own_number if is_outermost else f"{share.own_number} % {around}"
         index = index if inside == 1 else f"{index} / {inside}"
         is_full = (stmt.stop - stmt.start) * inside == around
-        conditions = [*place.conditions] if is_outermost else []
+        conditions = [*share.conditions] if is_outermost else []
         conditions += [] if is_full else [f"{index} < {stmt.stop - stmt.start}"]
         axes[stmt] = DeviceAxis(index, " && ".join(conditions))
         is_partial = not is_full or stmt.bound is not None
@@ -161,7 +161,7 @@ def _number(
             )
         around = inside
     for each in inner_statements(stmt):
-        _number(each, kind, place, around, axes)
+        _number(each, kind, share, around, axes)
 
 
 def _meets(body: ir.Block) -> bool:

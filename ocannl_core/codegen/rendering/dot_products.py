@@ -85,15 +85,15 @@ class DotProductLoop(VectorLoop):
         """Return the values of a factor in all iterations, beside each other in each lane."""
         cell = _narrow_load(factor)
         if cell is not None:
-            position, stride = self._place(cell.node, cell.indices)
+            position, stride = self._position(cell.node, cell.indices)
             if stride_along(position, dot.var) == 1 and stride in (0, dot.stop - dot.start):
                 with self._names.bind(dot.var, dot.start):
-                    place = CExpr(f"&{self._cell(cell.node, position)}")
+                    address = CExpr(f"&{self._cell(cell.node, position)}")
                 words = f"uint32x{self._lanes}"
                 self._writer.helpers.add(words)
                 count = () if stride == 0 else (CExpr(str(self._count)),)
                 verb = ("quad" if narrow in _BYTES else "pair") + "s" * len(count)
-                return CExpr(self._cache_value(words, self._call(verb, narrow, place, *count)))
+                return CExpr(self._cache_value(words, self._call(verb, narrow, address, *count)))
         return self._call("joined", narrow, *self._unroll(dot, factor))
 
     def _unroll(self, dot: ir.For, expr: ir.Expr) -> list[CExpr]:
@@ -106,7 +106,7 @@ class DotProductLoop(VectorLoop):
 
     def _write_interleaved(self, dot: ir.For, store: ir.Store) -> None:
         """Write a copy of the values of all iterations to adjacent cells."""
-        position, stride = self._place(store.node, store.indices)
+        position, stride = self._position(store.node, store.indices)
         is_beside = stride_along(position, dot.var) == 1 and stride == dot.stop - dot.start
         narrow = _format_of_terms(store.value)
         if not is_beside or store.value.dtype is not narrow:
@@ -116,9 +116,9 @@ class DotProductLoop(VectorLoop):
         self._state.written.add(store.node)
         values = self._unroll(dot, store.value)
         with self._names.bind(dot.var, dot.start):
-            place = CExpr(f"&{self._cell(store.node, position)}")
+            address = CExpr(f"&{self._cell(store.node, position)}")
         count = CExpr(str(self._count))
-        self._writer.line(f"{self._call('interleave', narrow, place, *values, count)};")
+        self._writer.line(f"{self._call('interleave', narrow, address, *values, count)};")
         self._writer.forget()
 
     def render_square_of_terms(self, inner: ir.For, dot: ir.For) -> None:

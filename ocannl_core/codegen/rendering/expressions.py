@@ -19,7 +19,7 @@ from ocannl_core.codegen.prelude.vector_types import ELEMENTS
 from ocannl_core.codegen.prelude.vectors import HORIZONTAL_REDUCTIONS
 from ocannl_core.codegen.rendering.position_accesses import ComputedPositions
 from ocannl_core.codegen.rendering.render_state import RenderState
-from ocannl_core.codegen.rendering.short_formats import is_exact, place_of
+from ocannl_core.codegen.rendering.short_formats import address_of, is_exact
 from ocannl_core.codegen.text.helper import headers_for
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, cast, conditional, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import reduction_leaves
@@ -130,7 +130,7 @@ class Expressions:
     def convert_cell(self, cell: CExpr, dtype: DType) -> CExpr:
         """Convert a cell from its storage type to its value type."""
         if dtype.is_packed:
-            array, offset = place_of(cell.code)
+            array, offset = address_of(cell.code)
             both = CExpr(f"{array}[{offset.at(Precedence.SUM)} >> 1]")
             return self._helper(f"{dtype}_cell", both, offset)
         return self._helper(f"{dtype}_value", cell) if dtype.is_narrow else cell
@@ -268,14 +268,14 @@ class Expressions:
         registers = self._names.registers.get(node)
         if registers is None or any(each.node is not node for each in lanes):
             return None
-        places = [
+        positions = [
             self._positions.constant_position(self._positions.position_of(node, each.indices))
             for each in lanes
         ]
-        first = places[0]
+        first = positions[0]
         if registers.lanes.get(first) != len(lanes):
             return None
-        if places != list(range(first, first + len(lanes))):
+        if positions != list(range(first, first + len(lanes))):
             return None
         name = f"{expr.dtype.name}x{len(lanes)}_{HORIZONTAL_REDUCTIONS[expr.op]}"
         return self._helper(name, CExpr(registers.variable(first)))

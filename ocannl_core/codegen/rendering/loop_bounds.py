@@ -88,11 +88,11 @@ class LoopPartition:
         return f"first{self.level} <= {self.before} && {self.before} < end{self.level}"
 
 
-def partition_loops(nest: Kernel) -> IdentityMap[For, LoopPartition]:
+def partition_loops(kernel: Kernel) -> IdentityMap[For, LoopPartition]:
     """Return the partitioned loops with their partitions."""
     partitions: IdentityMap[For, LoopPartition] = IdentityMap()
-    if nest.is_parallel:
-        outer = parallel_loops(nest)
+    if kernel.is_parallel:
+        outer = parallel_loops(kernel)
         partitions.update(_partition_level(1, outer))
         for loop in outer:
             partitions.update(_partition_level(2, inner_loops(loop)))

@@ -35,14 +35,14 @@ class RenderState:
     """
 
     def __init__(
-        self, nest: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
+        self, kernel: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
     ) -> None:
         self.dialect = dialect
-        self.merges = merge_reads(nest.body)
-        self.names = KernelNames(nest.arguments, self.merges, nest.indices)
+        self.merges = merge_reads(kernel.body)
+        self.names = KernelNames(kernel.arguments, self.merges, kernel.indices)
         self.writer = KernelWriter(self.names)
         self.positions = Addresses(self.names, self.info, self.writer)
-        self.ranges = static_ranges(nest.indices)
+        self.ranges = static_ranges(kernel.indices)
         self.limits: list[tuple[AxisIndex, int]] = []
         self.written: set[TensorNode] = set()
         self._nodes = nodes

@@ -81,7 +81,7 @@ def exceeds_format(expr: ir.Expr) -> bool:
             return isinstance(expr, ir.IndexValue)
 
 
-def place_of(cell: str) -> tuple[CExpr, CExpr]:
+def address_of(cell: str) -> tuple[CExpr, CExpr]:
     """Return the array and the offset of a cell of a packed format: `a[2 * i]` --> `a`, `2 * i`."""
     array, _, offset = cell.partition("[")
     offset = offset.removesuffix("]")

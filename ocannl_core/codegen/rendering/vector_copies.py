@@ -32,7 +32,7 @@ def render_vector_copies(
     if not isinstance(dialect, BlockDialect) or loop.bound is not None:
         return False
     match loop.body:
-        case Block((Store(node, indices, Load(source, places, dtype)),)):
+        case Block((Store(node, indices, Load(source, sources, dtype)),)):
             pass
         case _:
             return False
@@ -45,13 +45,13 @@ def render_vector_copies(
     cells = next((n for n in (16, 8, 4, 2) if n <= most and count % n == 0), 0)
     if not cells:
         return False
-    ends = [state.positions.position_of(*each) for each in ((node, indices), (source, places))]
+    ends = [state.positions.position_of(*each) for each in ((node, indices), (source, sources))]
     if not all(_is_aligned(loop, each, cells, state) for each in ends):
         return False
     for first in range(loop.start, loop.stop, cells):
         with state.names.bind(loop.var, first):
             to = f"&{expressions.cell(node, indices)}", space_of(node)
-            of = f"&{expressions.cell(source, places)}", space_of(source)
+            of = f"&{expressions.cell(source, sources)}", space_of(source)
         state.writer.line(dialect.vector_copy(to, of, cells * dtype.nbytes))
     state.writer.forget()
     state.written.add(node)

@@ -14,17 +14,17 @@ from contextlib import ExitStack
 from functools import cache
 from typing import assert_never
 
-from ocannl_core.base.powers_of_two import power_above
+from ocannl_core.base.rounding import power_above
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorizedError
 from ocannl_core.codegen.rendering.short_formats import (
+    address_of,
     exceeds_format,
     is_arithmetic,
     is_exact,
     match_narrow_load,
     match_short_load,
-    place_of,
 )
 from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
 from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
@@ -63,10 +63,10 @@ class VectorLoop:
     def _width(self, body: ir.Block) -> int:
         """Return the lanes of a register: a power of two, and at least the variables' lanes."""
         needed = self._count
-        for node, place in self._positions.cells_of(body):
-            if node in self._names.registers and stride_along(place, self._var) == 1:
-                position = self._register(node, place)
-                needed = max(needed, self._names.registers[node].lanes[position])
+        for node, position in self._positions.cells_of(body):
+            if node in self._names.registers and stride_along(position, self._var) == 1:
+                first = self._register(node, position)
+                needed = max(needed, self._names.registers[node].lanes[first])
         lanes = power_above(needed)
         if lanes > MOST_LANES:
             raise NotVectorizedError
@@ -106,11 +106,11 @@ class VectorLoop:
             raise NotVectorizedError
         if {value.node, store.node} & self._names.registers.keys():
             raise NotVectorizedError
-        source, along = self._place(value.node, value.indices)
-        target, step = self._place(store.node, store.indices)
-        places = source, target
-        stride, beside = (stride_along(each, inner.var) for each in places)
-        inside = {stride_along(each, dot.var) for each in places} if dot else {1}
+        source, along = self._position(value.node, value.indices)
+        target, step = self._position(store.node, store.indices)
+        ends = source, target
+        stride, beside = (stride_along(each, inner.var) for each in ends)
+        inside = {stride_along(each, dot.var) for each in ends} if dot else {1}
         if (along, beside, inside) != (width, width, {1}):
             raise NotVectorizedError
         self._state.written.add(store.node)
@@ -141,7 +141,7 @@ class VectorLoop:
     def _write_store(self, stmt: ir.Store) -> None:
         dtype = stmt.value.dtype
         self._vector(dtype)
-        offset, stride = self._place(stmt.node, stmt.indices)
+        offset, stride = self._position(stmt.node, stmt.indices)
         if stmt.node in self._names.registers:
             self._write_assignment(stmt, self._value(stmt.value))
             return
@@ -177,7 +177,7 @@ class VectorLoop:
         self._writer.forget()
 
     def _write_assignment(self, stmt: ir.Store, value: CExpr) -> None:
-        offset, stride = self._place(stmt.node, stmt.indices)
+        offset, stride = self._position(stmt.node, stmt.indices)
         if stride != 1:
             raise NotVectorizedError
         registers, position = self._names.registers[stmt.node], self._register(stmt.node, offset)
@@ -186,7 +186,7 @@ class VectorLoop:
             value = self._select(self._first_lanes(dtype), value, CExpr(name), dtype)
         self._writer.assign(name, value.code)
 
-    def _place(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
+    def _position(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> tuple[Position, int]:
         """Return the first lane's position and the stride between lanes."""
         position = self._positions.position_of(node, indices)
         return position, stride_along(position, self._var)
@@ -289,7 +289,7 @@ class VectorLoop:
         return CExpr(self._writer.hoist_value(loop, kind, code))
 
     def _load(self, load: ir.Load) -> CExpr:
-        offset, stride = self._place(load.node, load.indices)
+        offset, stride = self._position(load.node, load.indices)
         registers = self._names.registers.get(load.node)
         if registers is not None:
             if stride != 1:
@@ -307,8 +307,8 @@ class VectorLoop:
         vector, cell = self._vector(dtype), self._cell(node, offset)
         if stride == 1 and dtype.in_lanes is not dtype:
             function = self._helper(dtype, f"load_{dtype}")
-            place = place_of(cell) if dtype.is_packed else (CExpr(f"&{cell}"),)
-            return call(function, *place, CExpr(str(self._count)))
+            address = address_of(cell) if dtype.is_packed else (CExpr(f"&{cell}"),)
+            return call(function, *address, CExpr(str(self._count)))
         if stride == 1:
             return self._read_row(node, offset, self._count, dtype)
         if stride == 2 and dtype.in_lanes is dtype:

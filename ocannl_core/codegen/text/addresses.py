@@ -35,7 +35,7 @@ class Addresses:
         self._names = names
         self._info = info
         self._writer = writer
-        self._places: IdentityMap[tuple[AxisIndex, ...], dict[TensorNode, Position]] = IdentityMap()
+        self._affine: IdentityMap[tuple[AxisIndex, ...], dict[TensorNode, Position]] = IdentityMap()
         self._cells: IdentityMap[ir.Block, Sequence[tuple[TensorNode, Position]]] = IdentityMap()
         self._nodes: IdentityMap[ir.Expr, AbstractSet[TensorNode]] = IdentityMap()
         self._kinds: IdentityMap[ir.Expr, AbstractSet[type]] = IdentityMap()
@@ -66,12 +66,12 @@ class Addresses:
 
     def position_of(self, node: TensorNode, indices: tuple[AxisIndex, ...]) -> Position:
         """Return the position of a cell in the buffer of its node."""
-        places = self._places.find(indices)
-        if places is None:
-            places = self._places[indices] = {}
-        found = places.get(node)
+        positions = self._affine.find(indices)
+        if positions is None:
+            positions = self._affine[indices] = {}
+        found = positions.get(node)
         if found is None:
-            found = places[node] = as_affine(row_major(indices, self._info(node).buffer_dims))
+            found = positions[node] = as_affine(row_major(indices, self._info(node).buffer_dims))
         return found
 
     def constant_position(

@@ -103,8 +103,8 @@ def choose_sections(template: str, keys: Iterable[str]) -> str:
         for head, body in zip(special[::2], special[1::2], strict=True):
             values = dict(each.partition("=")[::2] for each in head.split())
             for key in values.keys() & {*keys, "*"}:
-                for place, value in enumerate(values[key].split(","), start=1):
-                    body = body.replace(f"${place}", value)
+                for number, value in enumerate(values[key].split(","), start=1):
+                    body = body.replace(f"${number}", value)
                 chosen.append(body)
         if not chosen or not chosen[0].startswith("#if"):
             return (chosen[0] if chosen else plain).removesuffix("\n")

@@ -8,6 +8,7 @@ from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import text_digest
+from ocannl_core.base.rounding import round_up
 from ocannl_core.ir.numbers.dtypes import DType
 
 
@@ -40,7 +41,7 @@ def group_offsets(arrays: Sequence[tuple[str, DType, int]]) -> list[int]:
     offsets = [0]
     for _, dtype, size in arrays:
         nbytes = max(size, 1) * dtype.nbytes
-        offsets.append(offsets[-1] + -(-nbytes // GROUP_ALIGNMENT) * GROUP_ALIGNMENT)
+        offsets.append(offsets[-1] + round_up(nbytes, GROUP_ALIGNMENT))
     return offsets
 
 

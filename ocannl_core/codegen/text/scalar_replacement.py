@@ -77,10 +77,10 @@ def assign_registers(
     for indices, loops in _accesses(stmts, node):
         if len(indices) != len(dims):
             return None
-        places = _locate_cells(as_affine(row_major(indices, dims)), loops)
-        if places is None:
+        located = _locate_cells(as_affine(row_major(indices, dims)), loops)
+        if located is None:
             return None
-        positions, lanes = places
+        positions, lanes = located
         for position in positions:
             found[position] = max(lanes, found.get(position, 0))
         if len(found) > _MOST_POSITIONS:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ocannl_core.base.errors import CheckpointError, UsageError
 from ocannl_core.base.files.new_files import replacement
+from ocannl_core.base.origin import caller_location
 from ocannl_core.base.version import __version__
 from ocannl_core.data.checkpoints.sources import CHECKSUMS, checksum
 from ocannl_core.data.checkpoints.subjects import HasState, Named, Resumable, Subject, named_tensors
@@ -111,7 +112,7 @@ def _cells(ctx: Context, tensor: Tensor, entry: StoredArray) -> memoryview:
         raise UsageError(
             "The tensors of a checkpoint have all their cells.",
             found=f"{list(array.shape)} of {list(entry.shape)}",
-            where=tensor.describe(),
+            where=f"{tensor.describe()}, saved at {caller_location()}",
             fix="leave out tensors with an extent at run time, or write them in full",
         )
     return cells

@@ -15,7 +15,7 @@ from ocannl_core.ir.loops.ranges import Range, include_loop, index_range
 from ocannl_core.ir.loops.traverse import accesses_at, walk
 from ocannl_core.ir.node import TensorNode
 
-Places = tuple[indexing.AxisIndex | None, ...]
+Indices = tuple[indexing.AxisIndex | None, ...]
 """The position of an access, one index per axis; None for any position along the axis."""
 
 
@@ -23,7 +23,7 @@ Places = tuple[indexing.AxisIndex | None, ...]
 class AccessSet:
     """The accesses of a statement, except to memory that it allocates itself."""
 
-    places: Mapping[TensorNode, tuple[Places, ...]]
+    indices: Mapping[TensorNode, tuple[Indices, ...]]
     """The positions of accesses to each node; none for a node that is accessed as a whole."""
     written: frozenset[TensorNode]
     spans: Mapping[TensorNode, int]
@@ -36,7 +36,7 @@ class AccessSet:
         """Yield, for each axis of a node, the positions of all accesses along it: None unless all
         have the same steps, also in `var`.
         """
-        columns = list(zip(*self.places[node], strict=True))
+        columns = list(zip(*self.indices[node], strict=True))
         for axis, column in enumerate(columns):
             span = self.spans.get(node, 1) if axis == len(columns) - 1 else 1
             yield _reach(column, var, self.ranges, span)
@@ -52,7 +52,7 @@ def access_set(stmt: ir.Stmt, constants: Collection[ir.Local] = ()) -> AccessSet
     declared: set[ir.Local] = set()
     mentioned: set[ir.Local] = set()
     ranges: dict[indexing.IndexVar, Range] = {}
-    places: dict[TensorNode, list[Places]] = {}
+    indices: dict[TensorNode, list[Indices]] = {}
     whole: set[TensorNode] = set()
     written: set[TensorNode] = set()
     spans: dict[TensorNode, int] = {}
@@ -92,12 +92,12 @@ def access_set(stmt: ir.Stmt, constants: Collection[ir.Local] = ()) -> AccessSet
             found: list[indexing.AxisIndex | None] = list(access.indices)
             if isinstance(node, ir.Gather | ir.Scatter):
                 found[node.axis] = None  # computed: it may be anywhere
-            places.setdefault(access.node, []).append(tuple(found))
+            indices.setdefault(access.node, []).append(tuple(found))
     if not mentioned <= declared:
         return None
-    known_places = {node: tuple(dict.fromkeys(found)) for node, found in places.items()}
-    known_places |= dict.fromkeys(whole, ())
-    shared = {node: found for node, found in known_places.items() if node not in own}
+    known = {node: tuple(dict.fromkeys(found)) for node, found in indices.items()}
+    known |= dict.fromkeys(whole, ())
+    shared = {node: found for node, found in known.items() if node not in own}
     return AccessSet(shared, frozenset(written - own), spans, ranges)
 
 
@@ -124,7 +124,7 @@ def are_independent(first: AccessSet, second: AccessSet) -> bool:
 
     Variables of loops around both are the same number for both.
     """
-    shared = (first.written & second.places.keys()) | (second.written & first.places.keys())
+    shared = (first.written & second.indices.keys()) | (second.written & first.indices.keys())
     return all(
         any(
             a is not None and b is not None and a.steps == b.steps and a.is_apart_from(b)
@@ -148,7 +148,7 @@ class _Interval:
 
 
 def _reach(
-    places: Iterable[indexing.AxisIndex | None],
+    positions: Iterable[indexing.AxisIndex | None],
     var: indexing.LoopVar | None,
     ranges: Mapping[indexing.IndexVar, Range],
     span: int,
@@ -156,12 +156,12 @@ def _reach(
     steps: set[tuple[int, frozenset[tuple[int, indexing.IndexVar]]]] = set()
     lows: list[int] = []
     highs: list[int] = []
-    for place in places:
-        if place is None or isinstance(
-            place, indexing.SubAxis | indexing.ConcatIndex | indexing.ComputedIndex
+    for position in positions:
+        if position is None or isinstance(
+            position, indexing.SubAxis | indexing.ConcatIndex | indexing.ComputedIndex
         ):
             return None
-        terms, offset = indexing.as_affine(place)
+        terms, offset = indexing.as_affine(position)
         # what no loop inside varies is the same number for all, so it moves them together
         fixed = frozenset(term for term in terms if term[1] not in ranges)
         coefficient = sum(factor for factor, each in terms if each == var)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import (
@@ -98,6 +99,11 @@ class LoopAxis:
         return replace(self.bound, index=substitute(self.bound.index, {self.var: at}))
 
 
+def iterations(axes: Iterable[LoopAxis]) -> int:
+    """Return the number of iterations of nested loops."""
+    return prod([axis.extent for axis in axes])
+
+
 def with_letters(axes: Iterable[LoopAxis]) -> tuple[LoopAxis, ...]:
     """Return axes named in alphabetical order."""
     return tuple(replace(axis, name=name) for name, axis in zip(AXIS_LETTERS, axes, strict=False))
@@ -160,7 +166,7 @@ class Reduction:
 
 
 @dataclass(frozen=True)  # without slots: properties are cached
-class KernelNest:
+class Nest:
     """A loop nest whose cells are independent of each other."""
 
     axes: tuple[LoopAxis, ...]
@@ -263,7 +269,7 @@ class KernelNest:
         return self.epilogue[0].value == ir.LocalRead(self.reduction.result)
 
 
-def writes_cells_once(nest: KernelNest, store: ir.Store) -> bool:
+def writes_cells_once(nest: Nest, store: ir.Store) -> bool:
     """Return True if no two cells of a nest are one position of a store, shifting axes aside."""
     domain = tuple([(axis.var, axis.extent) for axis in nest.output_axes])
     shifts = {axis.var for axis in nest.axes if axis.is_shifting}
@@ -331,11 +337,11 @@ def substitute_in_store(store: ir.Store, values: Mapping[IndexVar, AxisIndex]) -
     return moved
 
 
-def is_independent(nest: KernelNest) -> bool:
+def is_independent(nest: Nest) -> bool:
     """Return True only if no cell reads or writes a location that another cell writes."""
-    places: dict[TensorNode, tuple[AxisIndex, ...]] = {}
+    cells: dict[TensorNode, tuple[AxisIndex, ...]] = {}
     for store in nest.epilogue:
-        if places.setdefault(store.node, store.indices) != store.indices:
+        if cells.setdefault(store.node, store.indices) != store.indices:
             return False
         if any(isinstance(i, (ConcatIndex, ComputedIndex)) for i in store.indices):
             return False
@@ -343,38 +349,36 @@ def is_independent(nest: KernelNest) -> bool:
             return False
     if nest.reduction is not None:
         loads = (e for e in walk(nest.reduction.term) if isinstance(e, ir.Load | ir.Gather))
-        if any(each.node in places for each in loads):
+        if any(each.node in cells for each in loads):
             return False
         plain = {axis.var for axis in nest.reduced if not axis.is_shifting}
         if plain.intersection(free_variables(nest.reduction.initial)):
             return False
-        if _reads_elsewhere(nest.reduction.initial, places):
+        if _reads_elsewhere(nest.reduction.initial, cells):
             return False
-    return not any(_reads_elsewhere(store.value, places) for store in nest.epilogue)
+    return not any(_reads_elsewhere(store.value, cells) for store in nest.epilogue)
 
 
-def _reads_elsewhere(expr: ir.Expr, places: dict[TensorNode, tuple[AxisIndex, ...]]) -> bool:
+def _reads_elsewhere(expr: ir.Expr, cells: dict[TensorNode, tuple[AxisIndex, ...]]) -> bool:
     """Return True if an expression reads another cell of a written node than the one written."""
     for node in walk(expr):
         match node:
-            case ir.Load(read, indices) if read in places and indices != places[read]:
+            case ir.Load(read, indices) if read in cells and indices != cells[read]:
                 return True
-            case ir.Gather(read) if read in places:
+            case ir.Gather(read) if read in cells:
                 return True
     return False
 
 
-def nodes_read(nest: KernelNest) -> frozenset[TensorNode]:
+def nodes_read(nest: Nest) -> frozenset[TensorNode]:
     """Return the nodes that a nest reads."""
     roots = [each.value if isinstance(each, ir.Store) else each for each in nest.roots]
     return frozenset(node for root in roots for node in nodes_of(root))
 
 
 def map_parts(
-    nest: KernelNest,
-    on_expr: Callable[[ir.Expr], ir.Expr],
-    on_store: Callable[[ir.Store], ir.Store],
-) -> KernelNest:
+    nest: Nest, on_expr: Callable[[ir.Expr], ir.Expr], on_store: Callable[[ir.Store], ir.Store]
+) -> Nest:
     """Return a nest with functions applied to its term and its initial value, and to its stores."""
     reduction = nest.reduction
     if reduction is not None:
@@ -383,7 +387,7 @@ def map_parts(
     return replace(nest, reduction=reduction, epilogue=tuple(map(on_store, nest.epilogue)))
 
 
-def substitute_in_nest(nest: KernelNest, values: Mapping[IndexVar, AxisIndex]) -> KernelNest:
+def substitute_in_nest(nest: Nest, values: Mapping[IndexVar, AxisIndex]) -> Nest:
     """Return a nest with positions in place of variables; its axes stay."""
     return map_parts(
         nest,
@@ -392,7 +396,7 @@ def substitute_in_nest(nest: KernelNest, values: Mapping[IndexVar, AxisIndex]) -
     )
 
 
-def with_nodes(nest: KernelNest, nodes: Mapping[TensorNode, TensorNode]) -> KernelNest:
+def with_nodes(nest: Nest, nodes: Mapping[TensorNode, TensorNode]) -> Nest:
     """Return a nest that accesses other nodes in the place of some."""
 
     def redirect(expr: ir.Expr) -> ir.Expr:

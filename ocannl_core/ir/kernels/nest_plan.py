@@ -14,7 +14,7 @@ from operator import attrgetter, is_
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.kernels import nodes as kernel_ir
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps
 from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.loops.nodes import Block
@@ -25,12 +25,12 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 class NestKernel:
     """A nest of independent cells that becomes one kernel."""
 
-    nest: KernelNest
+    nest: Nest
     title: str = ""
     body: Block | None = None
     """The statements that the nest was read from; None once a pass has rewritten the nest."""
 
-    def with_nest(self, nest: KernelNest) -> NestKernel:
+    def with_nest(self, nest: Nest) -> NestKernel:
         """Return the kernel with another nest; the kernel itself if the nest is unchanged."""
         return self if nest is self.nest else NestKernel(nest, self.title)
 
@@ -49,7 +49,7 @@ class RowGroup:
         return joint_title(self.titles)
 
     @property
-    def nests(self) -> tuple[KernelNest, ...]:
+    def nests(self) -> tuple[Nest, ...]:
         """The nests, in the order in which they run."""
         return tuple(each.nest for each in self.fusion.members)
 
@@ -86,7 +86,7 @@ def with_steps(
     return replace(plan, steps=tuple(steps), scratch=kept, nodes=nodes)
 
 
-def map_nests(plan: NestPlan, function: Callable[[KernelNest], KernelNest]) -> NestPlan:
+def map_nests(plan: NestPlan, function: Callable[[Nest], Nest]) -> NestPlan:
     """Return a plan with a function applied to the nests that run alone."""
     steps = [
         step.with_nest(function(step.nest)) if isinstance(step, NestKernel) else step
@@ -96,7 +96,7 @@ def map_nests(plan: NestPlan, function: Callable[[KernelNest], KernelNest]) -> N
 
 
 def replace_nests(
-    plan: NestPlan, rule: Callable[[KernelNest], NestReplacement | None], parts: str = ""
+    plan: NestPlan, rule: Callable[[Nest], NestReplacement | None], parts: str = ""
 ) -> NestPlan:
     """Return a plan with several nests in place of one where a rule has a replacement.
 
@@ -121,7 +121,7 @@ def replace_nests(
 class NestReplacement:
     """Nests that together compute the results of another one."""
 
-    nests: tuple[KernelNest, ...]
+    nests: tuple[Nest, ...]
     """The nests, in the order in which they run."""
     made: Mapping[TensorNode, NodeInfo]
     """The nodes that only they write and read, with extents and formats."""
@@ -153,7 +153,7 @@ def run_in_repetitions(plan: NestPlan, run: NestPass) -> NestPlan:
     return run(replace(plan, steps=tuple(steps), nodes=nodes))
 
 
-def nest_of(step: NestStep) -> KernelNest | None:
+def nest_of(step: NestStep) -> Nest | None:
     """Return the nest of a step, if it is one."""
     return step.nest if isinstance(step, NestKernel) else None
 
@@ -175,7 +175,7 @@ def written(step: NestStep) -> frozenset[TensorNode]:
 
 def _nodes(
     step: NestStep,
-    of_nest: Callable[[KernelNest], frozenset[TensorNode]],
+    of_nest: Callable[[Nest], frozenset[TensorNode]],
     of_step: Callable[[kernel_ir.LeafStep], Iterable[TensorNode]],
 ) -> frozenset[TensorNode]:
     match step:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import VarIndex, variables
 from ocannl_core.ir.kernels.nest import (
-    KernelNest,
     LoopAxis,
+    Nest,
     Reduction,
     flat_statements,
     is_independent,
@@ -35,9 +35,7 @@ _LIMITS_OF_TRUTHS = {BinaryOp.OR: BinaryOp.MAX, BinaryOp.AND: BinaryOp.MIN}
 _COMMUTATIVE = REORDERED | _LIMITS_OF_TRUTHS.keys()
 
 
-def kernel_nest(
-    body: ir.Block, nodes: Mapping[TensorNode, NodeInfo] | None = None
-) -> KernelNest | None:
+def kernel_nest(body: ir.Block, nodes: Mapping[TensorNode, NodeInfo] | None = None) -> Nest | None:
     """Return the nest that a block consists of; None if its iterations depend on each other.
 
     Without outer loops, stores around an inlined reduction are a nest of one cell.
@@ -75,9 +73,9 @@ def kernel_nest(
         )
         for name, each in zip(AXIS_LETTERS, all_loops, strict=False)
     )
-    nest = _with_shifts(KernelNest(axes, reduction, epilogue))
+    nest = _with_shifts(Nest(axes, reduction, epilogue))
     if reduction is not None and not nest.reduced and (stores := _stores(inner)) is not None:
-        nest = KernelNest(axes, None, stores[2])  # every cell is combined with one number only
+        nest = Nest(axes, None, stores[2])  # every cell is combined with one number only
     return nest if is_independent(nest) else None
 
 
@@ -86,7 +84,7 @@ def _has_plain_bound(loop: ir.For) -> bool:
     return loop.bound is None or loop.bound.index == VarIndex(loop.var)
 
 
-def _with_shifts(nest: KernelNest) -> KernelNest:
+def _with_shifts(nest: Nest) -> Nest:
     """Return a nest in which axes that move windows of the result count as reduced."""
     if not nest.is_resumable:
         return nest

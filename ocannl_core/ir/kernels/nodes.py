@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, assert_never
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.product_status import ProductStatus
-from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.kernels.transforms import KernelSchedule, Schedule
 from ocannl_core.ir.loops.nodes import AxisKind, Block, CallExternal, For
 from ocannl_core.ir.loops.traverse import allocated_nodes, nodes_of, static_indices, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -49,7 +49,7 @@ class LaunchPart:
     """The thread blocks that run it; the blocks of one kernel follow each other."""
     threads: int
     """The threads of a block that run it."""
-    schedule: Schedule
+    schedule: KernelSchedule
     """Its schedule; empty for plain loops."""
 
 
@@ -120,7 +120,7 @@ class Kernel:
     arguments: tuple[TensorNode, ...]
     indices: tuple[StaticIndex, ...]
     title: str = ""
-    schedule: Schedule = ()
+    schedule: KernelSchedule = ()
     is_parallel: bool = False
     measured: TuningResult | None = None
     products: tuple[ProductStatus, ...] = field(default=(), compare=False)
@@ -305,7 +305,7 @@ class StepReplacement:
     """The extents and formats of nodes that the plan does not have."""
 
 
-StepRule = Callable[[LeafT, NodeInfos], StepReplacement]
+StepRewrite = Callable[[LeafT, NodeInfos], StepReplacement]
 """A rewrite of one step that does not depend on the others."""
 
 
@@ -318,13 +318,15 @@ FinishedStep = tuple[LeafStep, NodeInfos]
 """A step to which no pass applies any more, and the nodes that it mentions, among others."""
 
 
-def rewrite_steps(plan: Plan[LeafT], rule: StepRule[LeafT]) -> Generator[FinishedStep, None, Plan]:
-    """Yield the steps of a plan after applying a rule to each; return the whole plan.
+def rewrite_steps(
+    plan: Plan[LeafT], rewrite: StepRewrite[LeafT]
+) -> Generator[FinishedStep, None, Plan]:
+    """Yield the steps of a plan after rewriting each; return the whole plan.
 
     Nodes of the routine that no step mentions any more are removed from it.
     """
     nodes = dict(plan.nodes)
-    steps, scratch = yield from _rewrite(plan.steps, plan.scratch, nodes, rule)
+    steps, scratch = yield from _rewrite(plan.steps, plan.scratch, nodes, rewrite)
     return Plan(plan.name, steps, plan.params, scratch, plan.indices, nodes)
 
 
@@ -332,17 +334,17 @@ def _rewrite(
     before: tuple[LeafT | RepeatedSteps[LeafT], ...],
     own: tuple[TensorNode, ...],
     nodes: dict[TensorNode, NodeInfo],
-    rule: StepRule[LeafT],
+    rewrite: StepRewrite[LeafT],
 ) -> Generator[FinishedStep, None, tuple[tuple[Step, ...], tuple[TensorNode, ...]]]:
     steps: list[Step] = []
     scratch = list(own)
     for step in before:
         if isinstance(step, RepeatedSteps):
-            inside, private = yield from _rewrite(step.steps, step.scratch, nodes, rule)
+            inside, private = yield from _rewrite(step.steps, step.scratch, nodes, rewrite)
             order = step.index, step.count, step.is_reversed
             steps.append(RepeatedSteps(*order, inside, private, step.title))
             continue
-        found = rule(step, nodes)
+        found = rewrite(step, nodes)
         steps += found.steps
         scratch += found.scratch
         nodes.update(found.nodes)

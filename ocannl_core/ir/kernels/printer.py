@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, NestStep, RowGroup
 from ocannl_core.ir.kernels.nodes import HostCall, Kernel, RepeatedSteps
 from ocannl_core.ir.kernels.transforms import schedule_text
@@ -99,7 +99,7 @@ def _axis(printer: TextPrinter, axis: LoopAxis) -> str:
     return f"{kind}{axis.name}{alias} in range{limits}"
 
 
-def _computation(printer: TextPrinter, nest: KernelNest) -> list[str]:
+def _computation(printer: TextPrinter, nest: Nest) -> list[str]:
     """Return the reduction and the epilogue of a nest."""
     reduction = nest.reduction
     if reduction is None:

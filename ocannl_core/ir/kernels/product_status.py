@@ -19,7 +19,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 
 if TYPE_CHECKING:
-    from ocannl_core.ir.kernels.nest import KernelNest
+    from ocannl_core.ir.kernels.nest import Nest
 
 
 class ProductUnit(Enum):
@@ -83,7 +83,7 @@ class ProductStatus:
         return f"{self.result.name} by {self.unit.value}{refusals}"
 
 
-def is_product(nest: KernelNest) -> bool:
+def is_product(nest: Nest) -> bool:
     """Return True if a nest is a sum of products of two factors that vary along different axes."""
     reduction = nest.reduction
     if reduction is None or reduction.op is not BinaryOp.ADD or len(reduction.factors) != 2:

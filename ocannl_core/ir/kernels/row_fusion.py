@@ -22,7 +22,7 @@ from functools import cached_property
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import ThreadBlocks
@@ -32,7 +32,7 @@ from ocannl_core.ir.target import ThreadBlocks
 class Member:
     """One of the nests of a fusion."""
 
-    nest: KernelNest
+    nest: Nest
     rows: tuple[str, ...]
     """The names of its axes whose loops are shared, outermost first."""
 
@@ -116,10 +116,10 @@ class RowFusion:
         threads = self.threads if at == 0 else 0
         return transforms.FuseRows(self.members[at].rows, *options, at in self.along, threads)
 
-    def schedule(self, schedules: Sequence[transforms.Schedule]) -> transforms.Schedule:
+    def schedule(self, schedules: Sequence[transforms.Schedule]) -> transforms.KernelSchedule:
         """Return the fusion as a schedule, from the schedules of nests that run along no other."""
         pending = list(schedules)
-        schedule: list[transforms.Transform] = []
+        schedule: list[transforms.Transform | transforms.GroupTransform] = []
         for at in range(len(self.members)):
             schedule.append(self.rows_of(at))
             schedule += () if at in self.along else pending.pop(0)

@@ -58,6 +58,8 @@ class KernelStream:
         return True
 
 
-def map_steps(plan: kernel_ir.Plan, rule: kernel_ir.StepRule[kernel_ir.LeafStep]) -> kernel_ir.Plan:
-    """Apply a rule to every step of a plan."""
-    return KernelStream(kernel_ir.rewrite_steps(plan, rule)).plan()
+def map_steps(
+    plan: kernel_ir.Plan, rewrite: kernel_ir.StepRewrite[kernel_ir.LeafStep]
+) -> kernel_ir.Plan:
+    """Rewrite every step of a plan."""
+    return KernelStream(kernel_ir.rewrite_steps(plan, rewrite)).plan()

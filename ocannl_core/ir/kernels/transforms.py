@@ -1,6 +1,6 @@
 """The steps of a schedule as values, and their notation.
 
-A schedule is a tuple of transforms of one nest. Its axes are named by letters, outermost loop
+A `Schedule` is a tuple of transforms of one nest. Its axes are named by letters, outermost loop
 first: `i, j, k, m, ...`. Splitting an axis `j` names its parts `j0` (which block) and `j1` (where
 inside the block), whose parts are `j10` and `j11`, and so on.
 
@@ -29,8 +29,8 @@ With asynchronous products (WGMMA), a warp of its own copies the operands into a
     unroll j111; tile i1110 j111 k11; pack 0 inside k10 as i1 k11; pack 1 inside k10 as k11 j1;
     ring k10; accumulate over k0 fused
 
-Nests that run together, row by row, have one schedule: the part of each nest begins with the axes
-whose loops they share, and the transforms of the nodes that they write come last.
+A `KernelSchedule` also says how nests run together: the schedule of each nest follows the axes
+whose loops they share, and the decisions about the nodes that they write come last.
 
     rows i; split j 16; vectorize j1; accumulate over j0; rows i; rows i along; fold 1; stream 2
 
@@ -39,16 +39,16 @@ rows and columns of a tile.
 
     rows i k j by 64 on 128; walk m by 32
 
-The notation is complete: `parse_schedule(schedule_text(schedule)) == schedule`. Each transform
-states its own: `{field}` stands for the value of a field, `[...]` for a part that is left out where
-its last field has its default, and `{field: text}` for a text that stands for True. A kind of an
-axis states its verb (`AxisKind`).
+The notation is complete: `parse_schedule(schedule_text(schedule)) == schedule`, and likewise
+`parse_kernel_schedule`. Each transform states its own: `{field}` stands for the value of a field,
+`[...]` for a part that is left out where its last field has its default, and `{field: text}` for a
+text that stands for True. A kind of an axis states its verb (`AxisKind`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cache, lru_cache
 from typing import Any, ClassVar, get_args
@@ -59,6 +59,41 @@ from ocannl_core.ir.loops.axis_kinds import VERBS, AxisKind
 
 AXIS_LETTERS = "ijkmnpqrstuvw"
 """Names of the axes of a nest, outermost first."""
+
+
+def root_of(part: str) -> str:
+    """Return the axis of which a name denotes a part."""
+    return part[0]
+
+
+def outer_of(part: str) -> str:
+    """Return the name of the loop over the blocks of a part that is split."""
+    return f"{part}0"
+
+
+def inner_of(part: str) -> str:
+    """Return the name of the inside of a block of a part that is split."""
+    return f"{part}1"
+
+
+def parent_of(part: str) -> str:
+    """Return the part that was split into this one and another one."""
+    return part[:-1]
+
+
+def is_outer(part: str) -> bool:
+    """Return True for a loop over blocks."""
+    return part.endswith("0")
+
+
+def is_inner(part: str) -> bool:
+    """Return True for the inside of a block."""
+    return part.endswith("1")
+
+
+def has_neighbors(part: str) -> bool:
+    """Return True if the iterations of a part are neighbors along its axis: no block is between."""
+    return "0" not in part
 
 
 class Notated:
@@ -86,6 +121,26 @@ class Split(Notated, notation="split {axis} {size}{evenly: evenly}"):
     axis: str
     size: int
     evenly: bool = False
+
+
+class Splits(list[Split]):
+    """The splits of a schedule, while a rule makes them."""
+
+    def cut(self, part: str, *sizes: int, evenly: bool = False) -> tuple[str, ...]:
+        """Split a part of an axis into blocks, these into smaller ones, and so on.
+
+        Args:
+            sizes: The iterations of a block, the largest first.
+
+        Returns:
+            The loops over blocks, outermost first, and the inside of the smallest ones.
+        """
+        outer: list[str] = []
+        for size in sizes:
+            self.append(Split(part, size, evenly))
+            outer.append(outer_of(part))
+            part = inner_of(part)
+        return (*outer, part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +233,7 @@ class Pipeline(Notated, notation="pipeline {axis} in {stages}"):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage(
+class StageForm(
     Notated, notation="stage {operand}[ by {width}] pitch {pitch}[ skip {skip} after {rows}]"
 ):
     """The form of a packed operand whose copies run ahead."""
@@ -293,16 +348,17 @@ Transform = (
     | Shuffle
     | Pack
     | Pipeline
-    | Stage
+    | StageForm
     | Ring
     | AccumulateAt
-    | FuseRows
-    | WalkTiles
-    | FoldStorage
-    | Inline
-    | StreamStores
 )
+"""A step of the schedule of one nest, in the order of application."""
 Schedule = tuple[Transform, ...]
+"""The schedule of one nest."""
+GroupTransform = FuseRows | WalkTiles | FoldStorage | Inline | StreamStores
+"""A decision about nests that run together."""
+KernelSchedule = tuple[Transform | GroupTransform, ...]
+"""The schedule of a kernel: of one nest, or of nests that run together."""
 
 
 def set_kinds(kind: AxisKind, axes: Iterable[str]) -> tuple[SetKind, ...]:
@@ -320,19 +376,33 @@ def axes_of_kind(schedule: Schedule, kind: AxisKind) -> tuple[str, ...]:
     )
 
 
-def schedule_text(schedule: Schedule) -> str:
+def schedule_text(schedule: KernelSchedule) -> str:
     """Return the notation of a schedule: its transforms, separated by semicolons."""
     return "; ".join(map(_text, schedule))
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Return the schedule that a text denotes.
+    """Return the schedule of one nest that a text denotes.
 
     Raises:
         UsageError: for a text that is no schedule.
     """
+    return _parse(text, get_args(Transform))
+
+
+def parse_kernel_schedule(text: str) -> KernelSchedule:
+    """Return the schedule of a kernel that a text denotes.
+
+    Raises:
+        UsageError: for a text that is no schedule.
+    """
+    return _parse(text, get_args(Transform | GroupTransform))
+
+
+def _parse(text: str, kinds: Iterable[type[Any]]) -> tuple[Any, ...]:
+    by_verb = {kind.notation.partition(" ")[0]: kind for kind in kinds if kind is not SetKind}
     parts = [" ".join(part.split()) for part in text.split(";")]
-    return tuple(_transform(part) for part in parts if part)
+    return tuple(_transform(part, by_verb) for part in parts if part)
 
 
 _AXIS = rf"[{AXIS_LETTERS}][01]*"
@@ -350,7 +420,7 @@ _OPTIONAL = re.compile(r"\[([^]]*)\]")
 
 
 @lru_cache(4096)
-def _text(transform: Transform) -> str:
+def _text(transform: Transform | GroupTransform) -> str:
     if isinstance(transform, SetKind):
         return f"{transform.kind.verb} {' '.join(transform.axes)}"
     defaults = {each.name: _default(each) for each in fields(transform)}
@@ -368,13 +438,11 @@ def _text(transform: Transform) -> str:
     return _FIELD.sub(shown, _OPTIONAL.sub(optional, transform.notation))
 
 
-def _transform(text: str) -> Transform:
+def _transform(text: str, kinds: Mapping[str, Any]) -> Transform | GroupTransform:
+    """Return the transform that a text denotes, among kinds by their verbs."""
     verb, _, rest = text.partition(" ")
     if verb in VERBS and re.fullmatch(_VALUES["tuple[str, ...]"], rest):
         return SetKind(VERBS[verb], tuple(rest.split()))
-    kinds = {
-        kind.notation.partition(" ")[0]: kind for kind in get_args(Transform) if kind is not SetKind
-    }
     kind = kinds.get(verb)
     found = None if kind is None else _form(kind).fullmatch(text)
     if kind is None or found is None:
@@ -385,12 +453,12 @@ def _transform(text: str) -> Transform:
             found=repr(text),
             fix="for example: split j 16; order i j0 k j1; vectorize j1; accumulate over k",
         )
-    made: Transform = kind(*(_value(each, found[each.name]) for each in fields(kind)))
+    made: Transform | GroupTransform = kind(*(_value(f, found[f.name]) for f in fields(kind)))
     return made
 
 
 @cache
-def _form(kind: type[Transform]) -> re.Pattern[str]:
+def _form(kind: type[Any]) -> re.Pattern[str]:
     """Return the texts of a kind of transform, with a group for each field."""
     types = {each.name: str(each.type) for each in fields(kind)}
 

@@ -7,6 +7,7 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -48,7 +49,7 @@ class IndexBound:
         low, high = self.low, self.high
         if coefficient < 0:
             low, high, coefficient = -high, -low, -coefficient
-        return range(-(-low // coefficient), high // coefficient + 1)
+        return range(ceil_div(low, coefficient), high // coefficient + 1)
 
 
 @dataclass(frozen=True, slots=True)

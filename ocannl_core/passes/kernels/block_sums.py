@@ -18,6 +18,7 @@ from collections import Counter
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, fresh_var, substitute, variables
 from ocannl_core.ir.kernels.nest_recognition import match_accumulation
 from ocannl_core.ir.kernels.nodes import Kernel
@@ -76,7 +77,7 @@ class _Blocks:
     def _blocks_of(self, loop: ir.For, size: int, targets: tuple[_Target, ...]) -> ir.For:
         """Return the loop over blocks of iterations, with a partial sum for each target."""
         block, inner = fresh_var("block"), fresh_var(loop.var.hint)
-        place = affine([(size, block), (1, inner)], loop.start)
+        position = affine([(size, block), (1, inner)], loop.start)
         partial = {target: self.fresh(target) for target in targets}
 
         def on_expr(expr: ir.Expr) -> ir.Expr:
@@ -92,10 +93,10 @@ class _Blocks:
                 case _:
                     return stmt
 
-        values: dict[IndexVar, AxisIndex] = {loop.var: place}
+        values: dict[IndexVar, AxisIndex] = {loop.var: position}
         body = traverse.substitute_in_stmt(traverse.rewrite(loop.body, on_stmt, on_expr), values)
         extent = loop.stop - loop.start
-        bound = ir.LoopBound(place, loop.stop) if extent % size else None
+        bound = ir.LoopBound(position, loop.stop) if extent % size else None
         if loop.bound is not None:
             bound = replace(loop.bound, index=substitute(loop.bound.index, values))
         stmts: list[ir.Stmt] = []
@@ -108,7 +109,7 @@ class _Blocks:
                 stmts.append(ir.SetLocal(target.local, total))
             else:
                 stmts.append(ir.Store(target.node, target.indices, total))
-        return ir.For(block, 0, -(-extent // size), ir.Block(tuple(stmts)))
+        return ir.For(block, 0, ceil_div(extent, size), ir.Block(tuple(stmts)))
 
 
 def _additions(loop: ir.For) -> dict[_Target, int]:

@@ -21,13 +21,7 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import (
-    KernelNest,
-    LoopAxis,
-    is_independent,
-    map_parts,
-    with_letters,
-)
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, is_independent, map_parts, with_letters
 from ocannl_core.ir.kernels.nest_plan import NestPlan, map_nests
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Expr, IndexValue, Load, LoadMerge, Store
@@ -39,7 +33,7 @@ def collapse_axes(plan: NestPlan) -> NestPlan:
     return map_nests(plan, lambda nest: collapsed(nest, plan.nodes))
 
 
-def collapsed(nest: KernelNest, nodes: NodeInfos) -> KernelNest:
+def collapsed(nest: Nest, nodes: NodeInfos) -> Nest:
     """Return a nest in which no two axes can be one; itself if it has none that can."""
     while True:
         found = next(_with_one_fewer(nest, nodes), None)
@@ -48,7 +42,7 @@ def collapsed(nest: KernelNest, nodes: NodeInfos) -> KernelNest:
         nest = found
 
 
-def _with_one_fewer(nest: KernelNest, nodes: NodeInfos) -> Iterator[KernelNest]:
+def _with_one_fewer(nest: Nest, nodes: NodeInfos) -> Iterator[Nest]:
     """Yield the nest with two of its axes as one, for each pair that allows it."""
     for pair in _pairs(nest):
         if all(len(used & {pair.outer.var, pair.inner.var}) != 1 for _, used in nest.reached):
@@ -57,7 +51,7 @@ def _with_one_fewer(nest: KernelNest, nodes: NodeInfos) -> Iterator[KernelNest]:
                 yield found
 
 
-def _pairs(nest: KernelNest) -> Iterator[_Pair]:
+def _pairs(nest: Nest) -> Iterator[_Pair]:
     """Yield pairs of axes of one kind, the outer one first; reduced ones must be neighbors."""
     cells = [axis for axis in nest.output_axes if _is_plain(axis)]
     for outer in cells:
@@ -88,7 +82,7 @@ class _Pair:
     joint: indexing.LoopVar
     """The number of an iteration of both: `inner.extent * outer + inner`."""
 
-    def apply(self, nest: KernelNest, nodes: NodeInfos) -> KernelNest | None:
+    def apply(self, nest: Nest, nodes: NodeInfos) -> Nest | None:
         """Return a nest with one axis in place of both; None if an index keeps them apart."""
 
         def on_store(store: Store) -> Store:

@@ -18,7 +18,7 @@ from typing import assert_never, cast
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement, StepRule
+from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, StepReplacement, StepRewrite
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import Node, children, rewrite, walk
 from ocannl_core.ir.numbers.dtypes import DType, Kind, float32, float64
@@ -29,7 +29,7 @@ from ocannl_core.passes.loops.local_variables import Fresh, fresh_locals
 from ocannl_core.passes.loops.value_analysis import is_leaf
 
 
-def with_decomposition(finish: StepRule, target: Target) -> StepRule:
+def with_decomposition(finish: StepRewrite, target: Target) -> StepRewrite:
     """Return a rewrite of steps that decomposes primitives which the target lacks."""
     if target.primitives is None:
         return finish
@@ -43,7 +43,7 @@ def with_decomposition(finish: StepRule, target: Target) -> StepRule:
 def _finish(
     step: LeafStep,
     nodes: NodeInfos,
-    finish: StepRule,
+    finish: StepRewrite,
     expanded: frozenset[Op],
     formats: tuple[DType, ...] | None,
 ) -> StepReplacement:
@@ -67,8 +67,8 @@ def decompose(
     for loop in executed:
         for each in walk(loop):
             kept[each] = None
-    rules = _Rules(expanded, formats, fresh_locals(step.body), kept)
-    body = rewrite(step.body, on_expr=rules.decomposed)
+    rewrites = _Rewrites(expanded, formats, fresh_locals(step.body), kept)
+    body = rewrite(step.body, on_expr=rewrites.decomposed)
     return step if body is step.body else replace(step, body=body)
 
 
@@ -77,7 +77,7 @@ def _is_one_instruction(node: Node) -> bool:
 
 
 @dataclass(slots=True)
-class _Rules:
+class _Rewrites:
     """The rewrite of expressions of one kernel."""
 
     _expanded: frozenset[Op]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestPlan, nest_of, written
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Gather, LoadMerge, Scoped, Store
@@ -23,7 +23,7 @@ class DefiningStore:
     """The store that alone computes a node, every cell of it."""
 
     position: int
-    nest: KernelNest
+    nest: Nest
     store: Store
 
     def iteration(self, indices: Sequence[AxisIndex]) -> dict[IndexVar, AxisIndex]:
@@ -77,7 +77,7 @@ class DefiningStores:
         return DefiningStore(at, nest, stores[0])
 
 
-def is_plain(nest: KernelNest) -> bool:
+def is_plain(nest: Nest) -> bool:
     """Return True if the axes of a nest count from 0, and it computes nothing inside of loads."""
     if any(axis.start or axis.is_shifting or axis.extent < 1 for axis in nest.axes):
         return False
@@ -88,7 +88,7 @@ def is_plain(nest: KernelNest) -> bool:
     )
 
 
-def complete_axes(nest: KernelNest, store: Store, info: NodeInfo) -> frozenset[LoopVar] | None:
+def complete_axes(nest: Nest, store: Store, info: NodeInfo) -> frozenset[LoopVar] | None:
     """Return the axes by which a store fills every cell of a node; None if it does not."""
     extents = {axis.var: axis.extent for axis in nest.output_axes}
     used: list[LoopVar] = []

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, affine, fresh_var, substitute
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.ir.kernels.nest_recognition import perfect_loops
@@ -133,7 +134,7 @@ def _device_loops(axes: Sequence[_Axis], body: tuple[Stmt, ...]) -> tuple[Stmt, 
         loop = axis.loop
         extent = loop.stop - loop.start
         outer, inner = fresh_var(loop.var.hint), fresh_var(loop.var.hint)
-        counts = -(-extent // axis.inside), axis.inside
+        counts = ceil_div(extent, axis.inside), axis.inside
         position = affine([(axis.inside, outer), (1, inner)], loop.start)
         value: dict[IndexVar, AxisIndex] = {loop.var: position}
         body = substitute_in_stmt(Block(body), value).stmts

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, variables
-from ocannl_core.ir.kernels.nest import KernelNest, is_independent, substitute_in_store
+from ocannl_core.ir.kernels.nest import Nest, is_independent, substitute_in_store
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -131,7 +131,7 @@ def fuse_pair(first: NestStep, second: NestStep) -> NestKernel | None:
     return None if nest is None else NestKernel(nest, joint_title((first.title, second.title)))
 
 
-def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | None:
+def fuse_over_one_domain(first: Nest, second: Nest) -> Nest | None:
     """Return two nests as one that runs cell by cell; None if a dependence forbids it."""
     if second.reduction is not None or any(axis.is_shifting for axis in first.axes):
         return None
@@ -147,7 +147,7 @@ def fuse_over_one_domain(first: KernelNest, second: KernelNest) -> KernelNest | 
     moved = tuple(substitute_in_store(store, names) for store in second.epilogue)
     if first.reduction is None and _cross(first.epilogue, moved):
         return None
-    nest = KernelNest(first.axes, first.reduction, (*first.epilogue, *moved))
+    nest = Nest(first.axes, first.reduction, (*first.epilogue, *moved))
     return nest if is_independent(nest) else None
 
 

@@ -23,16 +23,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import copysign, prod
+from math import copysign
 from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import (
-    KernelNest,
     LoopAxis,
+    Nest,
     Reduction,
     is_independent,
+    iterations,
     substitute_in_nest,
     with_letters,
 )
@@ -117,7 +118,7 @@ class _Window:
         )
 
 
-def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> KernelNest | None:
+def gathered(nest: Nest, zeros: NodeInfos = MappingProxyType({})) -> Nest | None:
     """Return a nest whose cells gather; None without shifts, or if a kernel per shift is faster."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
     reduction = nest.reduction
@@ -145,7 +146,7 @@ def gathered(nest: KernelNest, zeros: NodeInfos = MappingProxyType({})) -> Kerne
         *(replace(axis, is_shifting=False) for axis in shifting),
         *(axis for axis in nest.reduced if not axis.is_shifting),
     )
-    new = KernelNest(
+    new = Nest(
         with_letters(axes),
         replace(reduction, term=term, initial=initial),
         (replace(store, indices=indices),),
@@ -165,9 +166,9 @@ def _guarded(reduction: Reduction, condition: Expr, term: Expr) -> Expr:
             return guarded(term, reduction.neutral)
 
 
-def _is_fast(nest: KernelNest, moved: frozenset[indexing.LoopVar]) -> bool:
+def _is_fast(nest: Nest, moved: frozenset[indexing.LoopVar]) -> bool:
     """Return True for few terms, or if a product has tiles along axes that windows do not move."""
-    if prod(axis.extent for axis in nest.axes) <= machine_model.MAX_GATHERED_STEPS:
+    if iterations(nest.axes) <= machine_model.MAX_GATHERED_STEPS:
         return True
     return all(
         any(
@@ -179,15 +180,13 @@ def _is_fast(nest: KernelNest, moved: frozenset[indexing.LoopVar]) -> bool:
     )
 
 
-def _window(nest: KernelNest, shift: LoopAxis, zeros: NodeInfos) -> _Window | None:
+def _window(nest: Nest, shift: LoopAxis, zeros: NodeInfos) -> _Window | None:
     """Return the position that an axis shifts; None if it is not `i + c * k`, for positive `c`."""
     (store,) = nest.epilogue
-    places = [
-        at for at, index in enumerate(store.indices) if shift.var in indexing.variables(index)
-    ]
-    if len(places) != 1 or shift.bound is not None or shift.extent < 1:
+    dims = [at for at, index in enumerate(store.indices) if shift.var in indexing.variables(index)]
+    if len(dims) != 1 or shift.bound is not None or shift.extent < 1:
         return None
-    terms, offset = indexing.as_affine(store.indices[places[0]])
+    terms, offset = indexing.as_affine(store.indices[dims[0]])
     steps = {var: step for step, var in terms}
     step = steps.pop(shift.var)
     moved = next((axis for axis in nest.output_axes if steps == {axis.var: 1}), None)
@@ -196,24 +195,24 @@ def _window(nest: KernelNest, shift: LoopAxis, zeros: NodeInfos) -> _Window | No
     if sum(moved.var in indexing.variables(index) for index in store.indices) > 1:
         return None
     cell = indexing.fresh_var(moved.var.hint)
-    most = zeros[store.node].buffer_dims[places[0]] if store.node in zeros else 0
-    return _Window(places[0], moved, shift, step, offset, cell, most)
+    most = zeros[store.node].buffer_dims[dims[0]] if store.node in zeros else 0
+    return _Window(dims[0], moved, shift, step, offset, cell, most)
 
 
 def unroll_shifts(plan: NestPlan) -> NestPlan:
     """Replace nests with shifting axes by one nest for each position of their windows."""
 
-    def unrolled(nest: KernelNest) -> NestReplacement | None:
+    def unrolled(nest: Nest) -> NestReplacement | None:
         nests = tuple(_unrolled(nest))
         return NestReplacement(nests, {}) if nests and all(map(is_independent, nests)) else None
 
     return replace_nests(plan, unrolled)
 
 
-def _unrolled(nest: KernelNest) -> Iterator[KernelNest]:
+def _unrolled(nest: Nest) -> Iterator[Nest]:
     """Yield the nests of all positions, in order; none without shifting axes, or for too many."""
     shifting = [axis for axis in nest.axes if axis.is_shifting]
-    count = prod(axis.extent for axis in shifting)
+    count = iterations(shifting)
     if not shifting or count > machine_model.MAX_UNROLLED_SHIFTS:
         return
     if any(axis.bound is not None for axis in shifting):

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, Projections, is_surjective, variables
 from ocannl_core.ir.kernels import nest_plan
-from ocannl_core.ir.kernels.nest import KernelNest, is_independent
+from ocannl_core.ir.kernels.nest import Nest, is_independent
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import Const, Expr, Fill, Gather, Load, LoadMerge, Remark, Unary
@@ -95,7 +95,7 @@ def forward_stores(plan: nest_plan.NestPlan) -> nest_plan.NestPlan:
     uses = Counter(node for step in plan.steps for node in nest_plan.mentioned(step))
     own = {node for node in plan.scratch if uses[node] == 1}
 
-    def without_own_stores(nest: KernelNest) -> KernelNest:
+    def without_own_stores(nest: Nest) -> Nest:
         for node in dict.fromkeys(store.node for store in nest.epilogue):
             if node in own:
                 (found,) = inline_node((nest,), node, plan.nodes[node]) or (nest,)
@@ -146,7 +146,7 @@ def _rematerialize_node(
     return (*steps[: uses[0]], *left, *steps[uses[-1] + 1 :])
 
 
-def _is_less(nests: Sequence[KernelNest], node: TensorNode, nodes: NodeInfos) -> bool:
+def _is_less(nests: Sequence[Nest], node: TensorNode, nodes: NodeInfos) -> bool:
     """Return True if the readers load less in place of a node than storing and loading it takes."""
     stores = [store for nest in nests for store in nest.epilogue if store.node is node]
     if len(stores) != 1:
@@ -158,13 +158,13 @@ def _is_less(nests: Sequence[KernelNest], node: TensorNode, nodes: NodeInfos) ->
 
 
 def inline_node(
-    nests: Sequence[KernelNest],
+    nests: Sequence[Nest],
     node: TensorNode,
     info: NodeInfo,
     rows: Sequence[int] = (),
     *,
     is_kept: bool = False,
-) -> tuple[KernelNest, ...] | None:
+) -> tuple[Nest, ...] | None:
     """Inline the definitions of a node into the nests that read it; None if that would change a
     value, or is expensive.
 
@@ -188,7 +188,7 @@ def inline_node(
     )
 
 
-def _without_stores(nest: KernelNest, node: TensorNode, *, is_kept: bool) -> KernelNest:
+def _without_stores(nest: Nest, node: TensorNode, *, is_kept: bool) -> Nest:
     """Return a nest without the stores to a node, but for the last one if the node is kept."""
     if node not in nest.written:
         return nest
@@ -235,7 +235,7 @@ class _Inliner:
         self.forwarded: Counter[Expr] = Counter()
         """The reads of each value in the nest that stores it."""
 
-    def nest(self, nest: KernelNest) -> KernelNest:
+    def nest(self, nest: Nest) -> Nest:
         """Return a nest that does not read the node."""
         if self._definition is not None:
             self._definition = replace(self._definition, is_inside=False)
@@ -270,12 +270,12 @@ class _Inliner:
             self._definition = _ReachingDefinition(
                 new.value, store.indices, cells, True, is_complete
             )
-        new_nest = KernelNest(nest.axes, reduction, tuple(epilogue))
+        new_nest = Nest(nest.axes, reduction, tuple(epilogue))
         if not is_independent(new_nest):
             raise _NotInlinableError  # results would depend on each other
         return new_nest
 
-    def _check_reuse(self, nest: KernelNest) -> None:
+    def _check_reuse(self, nest: Nest) -> None:
         axes = {axis.var for axis in nest.axes if axis.extent > 1}
         for each in traverse.walk(nest.required_reduction.term):
             if isinstance(each, Load) and each.node is self._node:
@@ -288,7 +288,7 @@ class _Inliner:
         if self._definition is not None and written in traverse.nodes_of(self._definition.value):
             self._definition = None
 
-    def _is_complete(self, indices: tuple[AxisIndex, ...], nest: KernelNest) -> bool:
+    def _is_complete(self, indices: tuple[AxisIndex, ...], nest: Nest) -> bool:
         """Return True if a store assigns every cell of the node, in the rows of the nests."""
         if any(axis.start for axis in nest.output_axes):
             return False

@@ -21,7 +21,7 @@ from ocannl_core.ir.kernels.library_product import (
     ProductOperand,
     ProductPosition,
 )
-from ocannl_core.ir.kernels.nest import KernelNest, Reduction, with_value
+from ocannl_core.ir.kernels.nest import Nest, Reduction, with_value
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, with_steps
 from ocannl_core.ir.kernels.nodes import HostCall, NodeInfos
 from ocannl_core.ir.loops import nodes as ir
@@ -94,7 +94,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def _plain_result(
-    nest: KernelNest,
+    nest: Nest,
     reduction: Reduction,
     nodes: NodeInfos,
     letters: dict[LoopVar, str],
@@ -159,7 +159,7 @@ def _with_start(epilogue: Iterable[ir.Store], reduction: Reduction) -> tuple[ir.
     return tuple(with_value(store, read, total) for store in epilogue)
 
 
-def _epilogue(nest: KernelNest, sums: TensorNode) -> KernelNest:
+def _epilogue(nest: Nest, sums: TensorNode) -> Nest:
     """Return the nest of an epilogue that reads sums from memory."""
     reduction = nest.required_reduction
     at = tuple(VarIndex(axis.var) for axis in nest.output_axes)

@@ -39,9 +39,9 @@ class ParallelIterations:
         return round(sum(run.count * run.work for run in self.outer))
 
 
-def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | None:
+def parallel_iterations(kernel: Kernel, nodes: NodeInfos) -> ParallelIterations | None:
     """Return the iterations of a kernel that can be distributed; None if it is not parallel."""
-    if not nest.is_parallel:
+    if not kernel.is_parallel:
         return None
     # A start from disk reads these records and computes none.
     from ocannl_core.schedule.cost_model import estimated_cycles
@@ -50,9 +50,9 @@ def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | 
         count = iteration_count(parallel_loop(loop) or loop)
         return UniformIterations(count, estimated_cycles(loop, nodes) / count)
 
-    first = parallel_loops(nest)[0]
+    first = parallel_loops(kernel)[0]
     inner = inner_loops(first)
-    outer = tuple(run(stmt) for stmt in nest.body.stmts if isinstance(stmt, ir.For))
+    outer = tuple(run(stmt) for stmt in kernel.body.stmts if isinstance(stmt, ir.For))
     if not inner:
         return ParallelIterations(outer)
     before = first.body.stmts[: len(first.body.stmts) - len(inner)]
@@ -63,11 +63,11 @@ def parallel_iterations(nest: Kernel, nodes: NodeInfos) -> ParallelIterations | 
     )
 
 
-def parallel_axes(nest: Kernel) -> tuple[tuple[str, int], ...]:
+def parallel_axes(kernel: Kernel) -> tuple[tuple[str, int], ...]:
     """Return the axes that threads share, outermost first, and their iterations; none if serial."""
-    if not nest.is_parallel:
+    if not kernel.is_parallel:
         return ()
-    outer = parallel_loops(nest)
+    outer = parallel_loops(kernel)
     levels = [loops for loops in (outer, inner_loops(outer[0])) if loops]
     return tuple(
         (max(loops, key=iteration_count).var.hint, sum(map(iteration_count, loops)))
@@ -80,9 +80,9 @@ def iteration_count(loop: ir.For) -> int:
     return loop.stop - loop.start
 
 
-def parallel_loops(nest: Kernel) -> tuple[ir.For, ...]:
+def parallel_loops(kernel: Kernel) -> tuple[ir.For, ...]:
     """Return the marked loops of a parallel kernel; all their iterations may run concurrently."""
-    loops = (parallel_loop(stmt) for stmt in nest.body.stmts if isinstance(stmt, ir.For))
+    loops = (parallel_loop(stmt) for stmt in kernel.body.stmts if isinstance(stmt, ir.For))
     return tuple(loop for loop in loops if loop is not None)
 
 

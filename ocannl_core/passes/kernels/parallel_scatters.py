@@ -29,17 +29,17 @@ from collections.abc import Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.powers_of_two import power_below
+from ocannl_core.base.rounding import ceil_div, power_below
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels.dependence import AccessSet, iterations_are_independent
 from ocannl_core.ir.kernels.nest_recognition import perfect_loops
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import contains, map_expr, substitute_in_stmt, walk, with_loops
-from ocannl_core.ir.numbers.dtypes import Kind
+from ocannl_core.ir.numbers.dtypes import Kind, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
 from ocannl_core.ir.target import ThreadBlocks
-from ocannl_core.schedule.machine_model import MIN_CYCLIC_SCATTERS
+from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES, MIN_CYCLIC_SCATTERS
 
 _KINDS = frozenset({Kind.SIGNED, Kind.UNSIGNED})
 
@@ -75,7 +75,7 @@ def distribute_scatter_cyclically(
         return None
     if prod(loop.stop - loop.start for loop in serial) < MIN_CYCLIC_SCATTERS:
         return None
-    busy = -(-prod(loop.stop - loop.start for loop in independent) // blocks.threads)
+    busy = ceil_div(prod(loop.stop - loop.start for loop in independent), blocks.threads)
     bits, extent = 8 * dtype.nbytes, nodes[node].buffer_dims[scatter.axis]
     if dtype.kind is Kind.UNSIGNED and extent >= 1 << bits:
         return None  # every number of the format is a position
@@ -98,7 +98,7 @@ def distribute_scatter_cyclically(
     return ir.For(part, 0, count, ir.Block()), part_of_scatter
 
 
-_STRIPS = (64, 32, 16)
+_STRIPS = tuple(lines * CACHE_LINE_BYTES // float32.nbytes for lines in (4, 2, 1))
 """Columns of a strip: whole cache lines of float32, so that no two threads write to one."""
 _FEWEST = 4
 """The least number of strips, for threads to have about as many each."""
@@ -119,10 +119,10 @@ def scatter_in_strips(stmt: ir.For, touched: AccessSet) -> ir.For | None:
     if not iterations_are_independent(columns, touched):
         return None
     part, column = fresh_var(columns.var.hint), fresh_var(columns.var.hint)
-    place: dict[IndexVar, AxisIndex] = {
+    moved: dict[IndexVar, AxisIndex] = {
         columns.var: affine([(strip, part), (1, column)], columns.start)
     }
-    body = ir.For(column, 0, strip, substitute_in_stmt(ir.Block(inner), place))
+    body = ir.For(column, 0, strip, substitute_in_stmt(ir.Block(inner), moved))
     strips = ir.For(part, 0, extent // strip, ir.Block((body,)), ir.AxisKind.PARALLEL)
     outermost, *others = loops[:-1]
     return replace(outermost, body=with_loops(others, ir.Block((strips,))))

@@ -75,12 +75,12 @@ def parallelize_step(
     return StepReplacement(phases, tuple(top_allocations(step.body)))
 
 
-def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ...] | None:
+def _phases(kernel: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ...] | None:
     """Return the phases of a kernel, some of them parallel; None if it stays as it is."""
-    work = estimated_cycles(nest.body, nodes)
+    work = estimated_cycles(kernel.body, nodes)
     if work < least_work:
         return None
-    scalars, body = _divided_scalars(nest.body)
+    scalars, body = _divided_scalars(kernel.body)
     pieces = top_pieces(body, nodes)
     constants = frozenset(scalar.local for scalar in scalars)
     groups = None if pieces is None else group_independent(pieces, constants)
@@ -90,13 +90,13 @@ def _phases(nest: Kernel, nodes: NodeInfos, least_work: int) -> tuple[Kernel, ..
     for group in groups:
         if len(groups) > 1:
             work = sum(estimated_cycles(piece.stmt, nodes) for piece in group)
-        phase = _phase(nest, group, nodes, constants, is_large=work >= least_work)
+        phase = _phase(kernel, group, nodes, constants, is_large=work >= least_work)
         phases.append(_with_scalars(phase, scalars))
     if not any(each.is_parallel for each in phases):
         return None
-    if len(phases) == 1 and not top_allocations(nest.body):
+    if len(phases) == 1 and not top_allocations(kernel.body):
         return (phases[0],)
-    return tuple(_titled([with_own_arguments(phase) for phase in phases], nest))
+    return tuple(_titled([with_own_arguments(phase) for phase in phases], kernel))
 
 
 def top_allocations(body: ir.Block) -> list[TensorNode]:
@@ -207,7 +207,7 @@ def group_independent(
 
 
 def _phase(
-    nest: Kernel,
+    kernel: Kernel,
     pieces: Sequence[StatementAccesses],
     nodes: NodeInfos,
     constants: Collection[ir.Local],
@@ -221,7 +221,7 @@ def _phase(
     )
     inner = _with_inner(marked, nodes, constants) if is_parallel else ()
     body = ir.Block(tuple(map(_as_loop, inner) if is_parallel else stmts))
-    return replace(nest, body=body, is_parallel=is_parallel)
+    return replace(kernel, body=body, is_parallel=is_parallel)
 
 
 def with_own_arguments(phase: Kernel) -> Kernel:
@@ -232,11 +232,11 @@ def with_own_arguments(phase: Kernel) -> Kernel:
     return replace(phase, arguments=found.arguments, indices=found.indices, products=products)
 
 
-def _titled(phases: Sequence[Kernel], nest: Kernel) -> list[Kernel]:
+def _titled(phases: Sequence[Kernel], kernel: Kernel) -> list[Kernel]:
     """Return the phases with titles; those that only fill buffers are copies for the kernel."""
-    buffers = set(top_allocations(nest.body))
+    buffers = set(top_allocations(kernel.body))
     return [
-        replace(phase, title=f"copies for {nest.title}" if nest.title else "", schedule=())
+        replace(phase, title=f"copies for {kernel.title}" if kernel.title else "", schedule=())
         if buffers.issuperset(
             {*traverse.writes(phase.body)}.difference(traverse.allocated_nodes(phase.body))
         )

@@ -177,7 +177,7 @@ def nest_plan(
 def schedule_for(
     plan: kernel_ir.Plan,
     target: Target,
-    finish: kernel_ir.StepRule = kernel_ir.unchanged,
+    finish: kernel_ir.StepRewrite = kernel_ir.unchanged,
     observers: Sequence[PlanObserver] = (),
     rule: Rule | None = None,
     offer: OfferProduct | None = None,
@@ -202,7 +202,7 @@ def schedule_for(
 def _schedule_steps(
     plan: kernel_ir.Plan,
     target: Target,
-    finish: kernel_ir.StepRule,
+    finish: kernel_ir.StepRewrite,
     observers: Sequence[PlanObserver],
     rule: Rule,
     offer: OfferProduct | None,
@@ -243,7 +243,7 @@ def plan_variants(
     return map_steps(schedule_variants(plan, kernel, schedules), finish_for(target))
 
 
-def finish_for(target: Target) -> kernel_ir.StepRule:
+def finish_for(target: Target) -> kernel_ir.StepRewrite:
     """Return the rewrite of each scheduled step for a target."""
     if target.thread_blocks is None:
         return with_decomposition(finish_kernel, target)

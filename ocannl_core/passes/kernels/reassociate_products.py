@@ -1,4 +1,4 @@
-"""Reassociation: sums of products of several factors are computed in stages.
+"""Reassociation: sums of products of several factors are computed as a chain of contractions.
 
     for i, l:                                    for i, k:
         for j, k:                                    for j:
@@ -8,8 +8,8 @@
                                                          d[i, l] += sums[i, k] * c[k, l]
 
 A factor that does not depend on a reduced axis can be multiplied with the sum over that axis. A
-stage sums the products of the factors that depend on its axes, and the next stages have fewer axes.
-All orders of the stages are tried, and the one with the fewest multiplications is used; a nest for
+contraction sums the products of the factors that depend on its axes, and the next ones have fewer
+axes. All their orders are tried, and the one with the fewest multiplications is used; a nest for
 which it saves little stays as it is. Like every reordering of a sum this one rounds differently;
 integers are exact.
 """
@@ -22,7 +22,8 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters, with_value
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction, with_letters, with_value
+from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement, replace_nests
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, LocalRead, Store
@@ -30,25 +31,24 @@ from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
-from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.vectorizable import is_vectorizable
 
 _MOST_FACTORS = 6
 _MOST_AXES = 8
-"""Nests with more factors or reduced axes are left alone: all orders of the stages are tried."""
+"""Nests with more factors or reduced axes are left alone: all orders are tried."""
 _MOST_LEFT = 0.8
-"""The most of the multiplications that stages may leave."""
+"""The most of the multiplications that contractions may leave."""
 
 _Names = frozenset[str]
 
 
 def reassociate_products(plan: NestPlan) -> NestPlan:
-    """Compute sums of products of several factors in stages where that saves multiplications."""
+    """Compute sums of products of several factors as a chain of contractions if that saves work."""
     return replace_nests(plan, lambda nest: reassociate_nest(nest, plan.nodes), "sums for ")
 
 
 def reassociate_nest(
-    nest: KernelNest,
+    nest: Nest,
     nodes: NodeInfos,
     least_saved: int = MIN_SAVED_OPERATIONS,
     most_left: float = _MOST_LEFT,
@@ -57,7 +57,7 @@ def reassociate_nest(
 
     Args:
         least_saved: The least multiplications to be saved.
-        most_left: The most of the multiplications that stages may leave.
+        most_left: The most of the multiplications that contractions may leave.
     """
     reduction = nest.reduction
     if reduction is None or reduction.op is not BinaryOp.ADD:
@@ -77,7 +77,7 @@ def reassociate_nest(
     return _Builder(nest, reduction, nodes).built(values, best.groups)
 
 
-def _axes_of(factor: Expr, nest: KernelNest) -> _Names:
+def _axes_of(factor: Expr, nest: Nest) -> _Names:
     used = set(free_variables(factor))
     return frozenset(axis.name for axis in nest.axes if axis.var in used)
 
@@ -90,12 +90,12 @@ class _Factor:
 
 @dataclass(frozen=True, slots=True)
 class _EliminationOrder:
-    """The axes that the stages before the last one sum over."""
+    """The axes that the contractions before the last one sum over."""
 
     groups: tuple[_Names, ...]
-    """For each stage, its axes."""
+    """For each contraction, its axes."""
     work: int
-    """The multiplications of all stages, about."""
+    """The multiplications of all contractions, about."""
 
 
 def _work(factors: int, extents: Iterable[int]) -> int:
@@ -105,7 +105,7 @@ def _work(factors: int, extents: Iterable[int]) -> int:
 def _orders(
     values: tuple[_Names, ...], summed: _Names, extents: Mapping[str, int]
 ) -> Iterator[_EliminationOrder]:
-    """Yield all orders of stages for the axes of factors, of which some are to be summed over."""
+    """Yield all orders of contractions for the axes of factors, some of which are summed over."""
     yield _EliminationOrder((), _work(len(values), extents.values()))
     groups: dict[tuple[_Names, ...], set[str]] = {}
     for name in sorted(summed):
@@ -124,7 +124,7 @@ def _orders(
 
 
 class _Builder:
-    def __init__(self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos) -> None:
+    def __init__(self, nest: Nest, reduction: Reduction, nodes: NodeInfos) -> None:
         self._nest = nest
         self._reduction = reduction
         self._nodes = dict(nodes)
@@ -132,19 +132,19 @@ class _Builder:
 
     def built(self, values: Sequence[_Factor], groups: Iterable[_Names]) -> NestReplacement:
         """Return the nests that sum over groups of axes, and then over the others."""
-        nests: list[KernelNest] = []
+        nests: list[Nest] = []
         left, done = list(values), frozenset[str]()
         for names in groups:
             together = [value for value in left if value.axes & names]
             left = [value for value in left if not value.axes & names]
-            stage, value = self._stage(together, names)
-            nests.append(stage)
+            contraction, value = self._contraction(together, names)
+            nests.append(contraction)
             left.append(value)
             done |= names
         nests.append(self._last(left, done))
         return NestReplacement(tuple(nests), self._made)
 
-    def _stage(self, values: Sequence[_Factor], names: _Names) -> tuple[KernelNest, _Factor]:
+    def _contraction(self, values: Sequence[_Factor], names: _Names) -> tuple[Nest, _Factor]:
         """Return the nest that sums products over some axes, and the factor that it computes."""
         reduction = self._reduction
         inside = frozenset[str]().union(*(value.axes for value in values))
@@ -161,7 +161,7 @@ class _Builder:
         partial = replace(reduction, term=self._product(values), initial=reduction.neutral)
         store = Store(node, cell, LocalRead(reduction.result))
         value = _Factor(Load(node, cell, reduction.dtype), inside - names)
-        return KernelNest(with_letters(axes), partial, (store,)), value
+        return Nest(with_letters(axes), partial, (store,)), value
 
     def _in_memory_order(
         self, axes: Sequence[LoopAxis], values: Sequence[_Factor]
@@ -171,7 +171,7 @@ class _Builder:
         steps = [strides(axes, [load], self._nodes) for load in loads]
         return sorted(axes, key=lambda axis: any(step[axis.name] == 1 for step in steps))
 
-    def _last(self, values: Sequence[_Factor], done: _Names) -> KernelNest:
+    def _last(self, values: Sequence[_Factor], done: _Names) -> Nest:
         """Return the nest that sums over the remaining axes and runs the epilogue."""
         nest, reduction = self._nest, self._reduction
         axes = [axis for axis in nest.axes if axis.name not in done]
@@ -180,10 +180,10 @@ class _Builder:
             # of one term, so that what it starts from is read before any cell is written
             axes.append(LoopAxis("", fresh_var("once"), 0, 1, is_reduced=True))
         if any(axis.is_reduced for axis in axes):
-            return KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue)
+            return Nest(with_letters(axes), replace(reduction, term=term), nest.epilogue)
         result = LocalRead(reduction.result)
         epilogue = tuple(with_value(store, result, term) for store in nest.epilogue)
-        return KernelNest(with_letters(axes), None, epilogue)
+        return Nest(with_letters(axes), None, epilogue)
 
     def _product(self, values: Iterable[_Factor]) -> Expr:
         dtype = self._reduction.dtype

@@ -11,12 +11,12 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels import nodes as kernel_ir
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, RowGroup
 from ocannl_core.ir.kernels.nodes import (
     LeafStep,
     StepReplacement,
-    StepRule,
+    StepRewrite,
     TuningResult,
     rewrite_steps,
 )
@@ -43,7 +43,7 @@ def has_schedules(target: Target) -> bool:
 def rule_for(target: Target) -> Rule:
     """Return the rule that chooses schedules for a target with the settings in force."""
 
-    def default(nest: KernelNest, nodes: kernel_ir.NodeInfos) -> ScheduleDecision:
+    def default(nest: Nest, nodes: kernel_ir.NodeInfos) -> ScheduleDecision:
         if target.thread_blocks is not None:
             from ocannl_core.schedule.rules.block_rules import decide_on_blocks
 
@@ -65,7 +65,7 @@ class CachedRule:
         self._cache = cache
         self._default = default
 
-    def __call__(self, nest: KernelNest, nodes: kernel_ir.NodeInfos) -> ScheduleDecision:
+    def __call__(self, nest: Nest, nodes: kernel_ir.NodeInfos) -> ScheduleDecision:
         measured = self._look_up(nest, nodes)
         if measured is None or measured.problem:
             return replace(self._default(nest, nodes), measured=measured)
@@ -73,7 +73,7 @@ class CachedRule:
         refusals = self._default(nest, nodes).refusals if is_product(nest) else ()
         return ScheduleDecision(measured.schedule, refusals, measured)
 
-    def _look_up(self, nest: KernelNest, nodes: kernel_ir.NodeInfos) -> TuningResult | None:
+    def _look_up(self, nest: Nest, nodes: kernel_ir.NodeInfos) -> TuningResult | None:
         measured = self._cache.find(nest, nodes)
         if measured is None or not measured.schedule:
             return measured
@@ -85,7 +85,7 @@ class CachedRule:
 
 
 def schedule_kernels(
-    plan: NestPlan, rule: Rule, finish: StepRule[LeafStep] = kernel_ir.unchanged
+    plan: NestPlan, rule: Rule, finish: StepRewrite[LeafStep] = kernel_ir.unchanged
 ) -> Generator[kernel_ir.FinishedStep, None, kernel_ir.Plan]:
     """Yield the steps of a plan, in which every nest has a schedule; return the whole plan.
 
@@ -118,7 +118,7 @@ def schedule_kernels(
 
 
 def _schedule_step(
-    step: NestLeaf, rule: Rule, nodes: kernel_ir.NodeInfos, finish: StepRule[LeafStep]
+    step: NestLeaf, rule: Rule, nodes: kernel_ir.NodeInfos, finish: StepRewrite[LeafStep]
 ) -> StepReplacement:
     known = dict(nodes)
     scratch: list[TensorNode] = []

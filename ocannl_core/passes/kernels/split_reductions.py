@@ -14,12 +14,11 @@ order of additions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.powers_of_two import power_below
+from ocannl_core.base.rounding import ceil_div, power_below
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction, iterations, with_letters
 from ocannl_core.ir.kernels.nest_plan import NestPlan, NestReplacement, replace_nests
 from ocannl_core.ir.kernels.transforms import AXIS_LETTERS
 from ocannl_core.ir.loops.nodes import Load, LocalRead, Store
@@ -48,7 +47,7 @@ def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
 
 
 def split_nest(
-    nest: KernelNest,
+    nest: Nest,
     least_terms: int = machine.MIN_PARTIAL_TERMS,
     least_work: int = machine.MIN_SPLIT_TERMS,
 ) -> NestReplacement | None:
@@ -62,24 +61,24 @@ def split_nest(
     reduction = _divisible(nest)
     if reduction is None:
         return None
-    terms = prod(axis.extent for axis in nest.reduced)
-    cells = prod(axis.extent for axis in nest.output_axes)
+    terms = iterations(nest.reduced)
+    cells = iterations(nest.output_axes)
     parts = next((parts for parts in _PARTS if terms >= least_terms * parts), 0)
     if terms > machine.MAX_PART_TERMS * _PARTS[0]:  # fewer would lose the last digits of a long sum
-        parts = -(-terms // machine.MAX_PART_TERMS)
+        parts = ceil_div(terms, machine.MAX_PART_TERMS)
     elif not parts or cells * terms < least_work or cells >= _PARTS[0] * _block(nest, reduction):
         return None
     axis = _cut_axis(nest.reduced, parts)
     return _divided(nest, reduction, axis, min(parts, axis.extent))
 
 
-def split_nest_on_blocks(nest: KernelNest) -> NestReplacement | None:
+def split_nest_on_blocks(nest: Nest) -> NestReplacement | None:
     """Return nests of parts for thread blocks; None if cells keep blocks busy, or terms are few."""
     reduction = _divisible(nest)
     if reduction is None:
         return None
-    terms = prod(axis.extent for axis in nest.reduced)
-    cells = prod(axis.extent for axis in nest.output_axes)
+    terms = iterations(nest.reduced)
+    cells = iterations(nest.output_axes)
     longest = max((axis.extent for axis in nest.reduced), default=0)
     # a block with several cells has enough work with fewer terms of each
     least = machine.MIN_GRID_TERMS // max(1, min(cells, machine.MIN_GRID_CELLS))
@@ -96,7 +95,7 @@ def split_nest_on_blocks(nest: KernelNest) -> NestReplacement | None:
     return _divided(nest, reduction, axis, even[0] if even else parts)
 
 
-def _divisible(nest: KernelNest) -> Reduction | None:
+def _divisible(nest: Nest) -> Reduction | None:
     """Return the reduction of a nest, if it has one that may be divided."""
     if len(nest.axes) >= len(AXIS_LETTERS) or any(axis.is_shifting for axis in nest.axes):
         return None
@@ -105,7 +104,7 @@ def _divisible(nest: KernelNest) -> Reduction | None:
     return nest.reduction
 
 
-def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:
+def _product_tiles(nest: Nest, reduction: Reduction) -> int:
     """Return the tiles of a product that thread blocks compute; 0 for other reductions."""
     from ocannl_core.schedule.rules.block_tiles import product_axes
 
@@ -114,15 +113,15 @@ def _product_tiles(nest: KernelNest, reduction: Reduction) -> int:
     axes = product_axes(nest)
     if axes is None or min(axes.row.extent, axes.column.extent) < machine.MIN_BLOCK_TILE:
         return 0
-    others = prod(axis.extent for axis in nest.output_axes if axis not in (axes.row, axes.column))
+    others = iterations(axis for axis in nest.output_axes if axis not in (axes.row, axes.column))
     return (
-        -(-axes.row.extent // machine.GRID_TILE)
-        * -(-axes.column.extent // machine.GRID_TILE)
+        ceil_div(axes.row.extent, machine.GRID_TILE)
+        * ceil_div(axes.column.extent, machine.GRID_TILE)
         * others
     )
 
 
-def _block(nest: KernelNest, reduction: Reduction) -> int:
+def _block(nest: Nest, reduction: Reduction) -> int:
     rows = {axis.var for axis in nest.output_axes if axis.extent > 1}
     is_shared = all(not rows.issubset(free_variables(factor)) for factor in reduction.factors)
     if is_shared or _is_across(nest, reduction):
@@ -130,7 +129,7 @@ def _block(nest: KernelNest, reduction: Reduction) -> int:
     return machine.ROW_TILE_CELLS if _is_along(nest, reduction) else machine.SUM_TILE_CELLS
 
 
-def _is_along(nest: KernelNest, reduction: Reduction) -> bool:
+def _is_along(nest: Nest, reduction: Reduction) -> bool:
     """Return True if the terms of each cell are neighbors in memory."""
     summed = {axis.var for axis in nest.reduced}
     loads = [each for each in walk(reduction.term) if isinstance(each, Load) and each.indices]
@@ -141,7 +140,7 @@ def _is_along(nest: KernelNest, reduction: Reduction) -> bool:
     )
 
 
-def _is_across(nest: KernelNest, reduction: Reduction) -> bool:
+def _is_across(nest: Nest, reduction: Reduction) -> bool:
     """Return True if sums across the rows of memory share a factor: parts read it in its order."""
     rows = {axis.var for axis in nest.output_axes if axis.extent > 1}
     summed = {axis.var for axis in nest.reduced}
@@ -161,7 +160,7 @@ def _cut_axis(reduced: Iterable[LoopAxis], parts: int) -> LoopAxis:
     return even[0] if even else max(axes, key=lambda axis: axis.extent)
 
 
-def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int) -> NestReplacement:
+def _divided(nest: Nest, reduction: Reduction, axis: LoopAxis, parts: int) -> NestReplacement:
     size, rest = divmod(axis.extent, parts)
     count = parts + (rest > 0)
     node = TensorNode(0, ("partial",))
@@ -171,11 +170,11 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
 
     part = indexing.fresh_var("part")
     inner = replace(axis, start=0, extent=size)
-    place = indexing.affine([(size, part), (1, axis.var)], axis.start)
+    position = indexing.affine([(size, part), (1, axis.var)], axis.start)
     numbered = LoopAxis("", part, 0, parts)
     nests = [
         _partial(
-            nest, reduction, inner, place, node, (indexing.VarIndex(part), *cells), (numbered,)
+            nest, reduction, inner, position, node, (indexing.VarIndex(part), *cells), (numbered,)
         )
     ]
     if rest:
@@ -185,40 +184,40 @@ def _divided(nest: KernelNest, reduction: Reduction, axis: LoopAxis, parts: int)
     number = indexing.fresh_var("part")
     term = Load(node, (indexing.VarIndex(number), *cells), reduction.dtype)
     axes = (*nest.output_axes, LoopAxis("", number, 0, count, is_reduced=True))
-    nests.append(KernelNest(with_letters(axes), replace(reduction, term=term), nest.epilogue))
+    nests.append(Nest(with_letters(axes), replace(reduction, term=term), nest.epilogue))
     return NestReplacement(tuple(nests), {node: info})
 
 
-def _in_memory_order(nest: KernelNest) -> list[LoopAxis]:
+def _in_memory_order(nest: Nest) -> list[LoopAxis]:
     """Return the output axes in the order of memory, so that vectors are contiguous in both."""
-    places = nest.epilogue[0].indices
+    indices = nest.epilogue[0].indices
 
     def position(axis: LoopAxis) -> int:
-        found = [at for at, index in enumerate(places) if axis.var in indexing.variables(index)]
+        found = [at for at, index in enumerate(indices) if axis.var in indexing.variables(index)]
         return max(found, default=-1)
 
     return sorted(nest.output_axes, key=position)
 
 
 def _partial(
-    nest: KernelNest,
+    nest: Nest,
     reduction: Reduction,
     axis: LoopAxis,
-    place: indexing.AxisIndex,
+    position: indexing.AxisIndex,
     node: TensorNode,
     cell: tuple[indexing.AxisIndex, ...],
     outer: tuple[LoopAxis, ...],
-) -> KernelNest:
+) -> Nest:
     """Return the nest that reduces along a piece of an axis.
 
     Args:
-        place: The position along the whole axis at each iteration of the piece.
+        position: The position along the whole axis at each iteration of the piece.
         outer: Axes of cells outside of the axes of the whole.
     """
-    values: dict[indexing.IndexVar, indexing.AxisIndex] = {axis.var: place}
+    values: dict[indexing.IndexVar, indexing.AxisIndex] = {axis.var: position}
     axes = [axis if each.var == axis.var else each for each in nest.axes]
     store = Store(node, cell, LocalRead(reduction.result))
     partial = replace(
         reduction, term=substitute_in_expr(reduction.term, values), initial=reduction.neutral
     )
-    return KernelNest(with_letters((*outer, *axes)), partial, (store,))
+    return Nest(with_letters((*outer, *axes)), partial, (store,))

@@ -14,11 +14,16 @@ an array of float32: numbers go there before, and come back after the last term.
 
 from __future__ import annotations
 
-from math import prod
-
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction, with_letters, with_value
+from ocannl_core.ir.kernels.nest import (
+    LoopAxis,
+    Nest,
+    Reduction,
+    iterations,
+    with_letters,
+    with_value,
+)
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -51,7 +56,7 @@ def widen_accumulators(
         in_pieces: False if registers hold a long sum from its first term to the last one.
     """
 
-    def widened(nest: KernelNest) -> NestReplacement | None:
+    def widened(nest: Nest) -> NestReplacement | None:
         if nest.reduction is None or not nest.reduction.dtype.is_narrow:
             return None
         wide = _in_registers(nest, nest.reduction)
@@ -75,17 +80,17 @@ def _allow_fast(step: NestStep) -> NestStep:
     return replace(step, nest=replace(step.nest, reduction=replace(reduction, is_fast=True)))
 
 
-def _needs_memory(nest: KernelNest, wide: KernelNest, *, in_pieces: bool) -> bool:
+def _needs_memory(nest: Nest, wide: Nest, *, in_pieces: bool) -> bool:
     """Return True if cells hold partial results while the nest runs."""
     if any(axis.is_shifting for axis in nest.axes):
         return True
     if not in_pieces:
         return False
-    terms = prod(axis.extent for axis in nest.reduced)
+    terms = iterations(nest.reduced)
     return nest.holds_partial_results and terms > _LONG_SUM and split_nest(wide) is None
 
 
-def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
+def _in_registers(nest: Nest, reduction: Reduction) -> Nest:
     """Return a nest whose registers hold wider numbers; its results are rounded at the end."""
     lanes = reduction.dtype.in_lanes
     result = ir.Local(reduction.result.id, lanes)
@@ -101,7 +106,7 @@ def _in_registers(nest: KernelNest, reduction: Reduction) -> KernelNest:
     )
     old = ir.LocalRead(reduction.result)
     epilogue = tuple(with_value(store, old, rounded) for store in nest.epilogue)
-    return KernelNest(nest.axes, wide, epilogue)
+    return Nest(nest.axes, wide, epilogue)
 
 
 def widen_term(expr: ir.Expr) -> ir.Expr:
@@ -129,7 +134,7 @@ def widen_integers(plan: NestPlan) -> NestPlan:
     their own format.
     """
 
-    def widened(nest: KernelNest) -> KernelNest:
+    def widened(nest: Nest) -> Nest:
         reduction = nest.reduction
         if reduction is None or not reduction.dtype.is_short_integer:
             return nest
@@ -139,9 +144,7 @@ def widen_integers(plan: NestPlan) -> NestPlan:
     return map_nests(plan, widened)
 
 
-def _in_memory(
-    nest: KernelNest, wide: KernelNest, node: TensorNode, nodes: NodeInfos
-) -> tuple[KernelNest, ...]:
+def _in_memory(nest: Nest, wide: Nest, node: TensorNode, nodes: NodeInfos) -> tuple[Nest, ...]:
     (store,) = nest.epilogue
     reduction = wide.required_reduction
     if nest.is_resumable:
@@ -161,8 +164,8 @@ def _in_memory(
     cell, wide_cell = ir.Load(store.node, indices, dtype), ir.Load(node, indices, float32)
     first = ir.Store(node, indices, ir.Unary(UnaryOp.IDENTITY, cell, float32))
     last = ir.Store(store.node, indices, ir.Unary(UnaryOp.IDENTITY, wide_cell, dtype))
-    before = (KernelNest(axes, None, (first,)),) if nest.is_resumable else ()
-    return (*before, sums, KernelNest(axes, None, (last,)))
+    before = (Nest(axes, None, (first,)),) if nest.is_resumable else ()
+    return (*before, sums, Nest(axes, None, (last,)))
 
 
 _ROUNDING = frozenset({BinaryOp.ADD, BinaryOp.MUL})

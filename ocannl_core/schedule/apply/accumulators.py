@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from itertools import product
-from math import prod
 from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import KernelNest, Reduction
+from ocannl_core.ir.kernels.nest import Nest, Reduction, iterations
+from ocannl_core.ir.kernels.transforms import root_of
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import map_expr, substitute_in_expr, substitute_in_stmt, walk
 from ocannl_core.ir.node import TensorNode
@@ -237,7 +237,7 @@ class Accumulators:
 
 
 def epilogue_stores(
-    nest: KernelNest,
+    nest: Nest,
     region: Region,
     results: Mapping[ir.Expr, ir.Expr],
     copies: Mapping[ir.Expr, ir.Expr] = MappingProxyType({}),
@@ -260,7 +260,7 @@ def epilogue_stores(
     return tuple(stmts)
 
 
-def epilogue_size(nest: KernelNest, lanes: Mapping[indexing.LoopVar, int]) -> int:
+def epilogue_size(nest: Nest, lanes: Mapping[indexing.LoopVar, int]) -> int:
     """Return the number of operations in the text of an epilogue, for one vector of results.
 
     Args:
@@ -284,14 +284,14 @@ def _is_scattered(indices: Sequence[indexing.AxisIndex], var: indexing.LoopVar) 
     return bool(factors) and (factors != [1] or var not in indexing.variables(indices[-1]))
 
 
-def has_expensive_epilogue(nest: KernelNest) -> bool:
+def has_expensive_epilogue(nest: Nest) -> bool:
     """Return True if an epilogue needs many registers."""
     return any(cost(store.value) >= FUNCTION_COST for store in nest.epilogue)
 
 
-def has_long_epilogue(nest: KernelNest, tree: AxisTree, kinds: Mapping[str, ir.AxisKind]) -> bool:
+def has_long_epilogue(nest: Nest, tree: AxisTree, kinds: Mapping[str, ir.AxisKind]) -> bool:
     """Return True if an epilogue is long, unrolled for all results of a register tile."""
     vectors = [name for name, kind in kinds.items() if kind is ir.AxisKind.VECTOR]
-    lanes = {tree.axes[name[0]].var: tree.max_extent(name) for name in vectors}
-    terms = prod(axis.extent for axis in nest.reduced)
+    lanes = {tree.axes[root_of(name)].var: tree.max_extent(name) for name in vectors}
+    terms = iterations(nest.reduced)
     return terms >= MIN_OUTLINED_TERMS and epilogue_size(nest, lanes) >= MAX_UNROLLED_EPILOGUE

@@ -22,6 +22,7 @@ from itertools import product
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import round_up
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -34,7 +35,14 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.kernels.nest import Reduction, with_factors
-from ocannl_core.ir.kernels.transforms import Pack, TileMatrix, schedule_text
+from ocannl_core.ir.kernels.transforms import (
+    Pack,
+    TileMatrix,
+    inner_of,
+    parent_of,
+    root_of,
+    schedule_text,
+)
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.traverse import substitute_in_expr
@@ -47,7 +55,7 @@ from ocannl_core.schedule.apply.emission import Emission
 from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer
 from ocannl_core.schedule.apply.packing import packing_order
-from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules
+from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Conditions
 
 _PART, _PARTS = bfloat16, 3
 """The format of the parts of a float32, and the number of them that have all of its digits."""
@@ -63,12 +71,12 @@ class AmxTiling:
     @property
     def steps(self) -> str:
         """The part of an axis whose iterations are the terms of a tile."""
-        return self.tile.terms[:-1]
+        return parent_of(self.tile.terms)
 
     @property
     def pair(self) -> str:
         """The loop over the terms of a pair."""
-        return f"{self.steps}1"
+        return inner_of(self.steps)
 
     @property
     def leaves(self) -> tuple[str, ...]:
@@ -82,25 +90,25 @@ class AmxTiling:
 
     def _tile_extent(self, name: str) -> int:
         """Return the iterations of an axis, or of a part of it, in a tile."""
-        axes = (self.tile.rows[0], self.tile.lanes[0], self.tile.terms[0])
-        return dict(zip(axes, self.tile.shape, strict=True)).get(name[0], 1)
+        axes = map(root_of, (self.tile.rows, self.tile.lanes, self.tile.terms))
+        return dict(zip(axes, self.tile.shape, strict=True)).get(root_of(name), 1)
 
     def pad(self, region: Region) -> Region:
         """Return a region in which all tiles are whole."""
         extents = {
-            name: -(-extent // self._tile_extent(name)) * self._tile_extent(name)
+            name: round_up(extent, self._tile_extent(name))
             for name, extent in region.extents.items()
         }
         return replace(region, extents=extents)
 
     def remainder(self, region: Region, name: str) -> int:
         """Return the iterations of the last tile along an axis of a region; 0 if it is whole."""
-        known = max((each for each in region.extents if each[0] == name[0]), key=len)
+        known = max((each for each in region.extents if root_of(each) == root_of(name)), key=len)
         return region.extents[known] % self._tile_extent(name)
 
     def is_row_operand(self, factor: ir.Expr) -> bool:
         """Return True for the operand that depends on the rows."""
-        return self.tile.rows[0] in self.tree.axes_of(factor)
+        return root_of(self.tile.rows) in self.tree.axes_of(factor)
 
     def inner_axes(self, factor: ir.Expr) -> tuple[str, ...]:
         """Return the axes of a tile of an operand, innermost last."""
@@ -110,11 +118,13 @@ class AmxTiling:
 
     def are_innermost(self, order: Sequence[str], kinds: Mapping[str, ir.AxisKind]) -> bool:
         tile, splits, (rows, columns, terms) = self.tile, self.tree.splits, self.tile.shape
-        roots = [each[0] for each in (tile.rows, tile.lanes, tile.terms)]
+        roots = [root_of(each) for each in (tile.rows, tile.lanes, tile.terms)]
         pairs = splits.get(self.steps)
         if pairs is None or (pairs.size, pairs.evenly) != (2, False) or len(set(roots)) < 3:
             return False
-        others = [each for name, each in splits.items() if name[0] in roots and each is not pairs]
+        others = [
+            each for name, each in splits.items() if root_of(name) in roots and each is not pairs
+        ]
         whole = self.pad(self.tree.full_region)
         return (
             tuple(order[-4:]) == self.leaves
@@ -229,8 +239,8 @@ class AmxBuffer(FilledBuffer):
         remainder = self.tiling.remainder(region, axis)
         if not remainder:
             return ()
-        others = [leaf for leaf in outer if leaf[0] != axis[0]]
-        numbers = [leaf for leaf in outer if leaf[0] == axis[0]]
+        others = [leaf for leaf in outer if root_of(leaf) != root_of(axis)]
+        numbers = [leaf for leaf in outer if root_of(leaf) == root_of(axis)]
 
         def tile(inner: Region) -> tuple[ir.Stmt, ...]:
             for leaf in numbers:
@@ -291,7 +301,7 @@ class AmxBuffer(FilledBuffer):
                 pass
             case _:
                 return False
-        var = self.tiling.tree.axes[axis[0]].var
+        var = self.tiling.tree.axes[root_of(axis)].var
         if not indices or any(var in variables(index) for index in indices[:-1]):
             return False
         return (1, var) in as_affine(indices[-1])[0]
@@ -358,8 +368,8 @@ class _TileSource:
     def copy_pair(self, number: AxisIndex, lane: AxisIndex, count: int = 2) -> tuple[ir.Stmt, ...]:
         """Return the copy of a pair of numbers of a tile of columns."""
         return self._pair(
-            lambda place: self._store(
-                self._factor(lane, affine_sum((2, number), (1, place))), 0, number, lane, place
+            lambda term: self._store(
+                self._factor(lane, affine_sum((2, number), (1, term))), 0, number, lane, term
             ),
             count,
         )
@@ -407,10 +417,10 @@ class _TileSource:
             if not is_widened:
                 stmts = tuple(each for term in terms for each in self.widen(term, lane))
 
-            def stored(place: AxisIndex, part: int) -> ir.Store:
-                term = affine_sum((2, number), (1, place))
+            def stored(own: AxisIndex, part: int) -> ir.Store:
+                term = affine_sum((2, number), (1, own))
                 value = self._round(ir.Load(self._buffer.wide, (term, lane), float32))
-                return self._store(value, part, number, lane, place)
+                return self._store(value, part, number, lane, own)
 
             for part in range(count):
                 stmts += self._pair(partial(stored, part=part), both)
@@ -429,11 +439,11 @@ class _TileSource:
     def _round(self, expr: ir.Expr) -> ir.Expr:
         return ir.Unary(UnaryOp.IDENTITY, expr, self._buffer.dtype)
 
-    def _subtract_rounded(self, *places: AxisIndex) -> tuple[ir.Stmt, ...]:
+    def _subtract_rounded(self, *indices: AxisIndex) -> tuple[ir.Stmt, ...]:
         """Return the statement that subtracts the nearest narrow number."""
-        cell = ir.Load(self._buffer.wide, places, float32)
+        cell = ir.Load(self._buffer.wide, indices, float32)
         remainder = ir.Binary(BinaryOp.SUB, cell, as_format(self._round(cell), float32), float32)
-        return (ir.Store(self._buffer.wide, places, remainder),)
+        return (ir.Store(self._buffer.wide, indices, remainder),)
 
 
 _Body = Callable[[AxisIndex, AxisIndex], tuple[ir.Stmt, ...]]
@@ -446,7 +456,7 @@ class TileProducts(Accumulation):
     outlines_epilogue = True
 
     @classmethod
-    def rules(cls, state: NestState) -> Rules:
+    def conditions(cls, state: NestState) -> Conditions:
         reduction, tile = state.nest.reduction, state.tile
         assert tile is not None
         yield "Tiles need a reduction.", reduction is not None

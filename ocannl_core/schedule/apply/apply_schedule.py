@@ -2,7 +2,7 @@
 
 The transforms are folded over the nest (`nest_state`), and loops are emitted for the state that
 they give (`emission`). Around the accumulators of a reduction run the outer loops, inside of them
-the loops that its strategy emits, which the place of the packed operands decides.
+the loops that its strategy emits, which the kind of its buffers decides.
 
     for each iteration of the loops outside:
         clear accumulators
@@ -24,7 +24,8 @@ from typing import assert_never
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
-from ocannl_core.ir.kernels.nest import KernelNest, Reduction
+from ocannl_core.ir.kernels.nest import Nest, Reduction
+from ocannl_core.ir.kernels.nest_accesses import Ranges, loads_of_cells
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Schedule, schedule_text
 from ocannl_core.ir.loops import nodes as ir
@@ -35,13 +36,11 @@ from ocannl_core.schedule.apply import accumulators
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import Region
 from ocannl_core.schedule.apply.emission import Emission
-from ocannl_core.schedule.apply.nest_state import NestState, Place, apply_transforms
+from ocannl_core.schedule.apply.nest_state import BufferKind, NestState, apply_transforms
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer, PackedBuffer, SharedBuffer
 from ocannl_core.schedule.apply.packing import Body
 from ocannl_core.schedule.apply.reduction_strategy import Accumulation
-from ocannl_core.schedule.apply.shared_fill import loads_of_cells
 from ocannl_core.schedule.apply.squares import emit_square, is_whole_square
-from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.apply.vector_leaf import VectorLeaf
 
 
@@ -65,12 +64,10 @@ class ScheduledNest:
         return ir.Block((*self.initial_stores, *self.packing, *self.loops))
 
 
-def apply_schedule(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos | None = None
-) -> ScheduledNest:
+def apply_schedule(nest: Nest, schedule: Schedule, nodes: NodeInfos | None = None) -> ScheduledNest:
     """Return a nest in the order and on the axes of a schedule.
 
-    The results of a `KernelNest` are independent of each other, so every order of its axes is safe;
+    The results of a `Nest` are independent of each other, so every order of its axes is safe;
     sums and products of floats round differently when their terms are combined in another order.
 
     Args:
@@ -92,7 +89,7 @@ def apply_schedule(
 
 
 def apply_in_block(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos, around: Ranges, thread: LoopVar
+    nest: Nest, schedule: Schedule, nodes: NodeInfos, around: Ranges, thread: LoopVar
 ) -> ScheduledNest:
     """Return the statements of one thread of a block, inside of a loop over threads that others
     share with it.
@@ -124,39 +121,39 @@ def _stating(schedule: Schedule) -> Iterator[None]:
         raise UsageError(error.rule, found=found, where=where, fix=error.fix) from None
 
 
-def _kinds_at(place: Place) -> tuple[type[FilledBuffer], type[Accumulation]]:
-    """Return the buffers in a place, and the strategy of a reduction whose operands are there; the
+def _classes_of(kind: BufferKind) -> tuple[type[FilledBuffer], type[Accumulation]]:
+    """Return the buffers of a kind, and the strategy of a reduction whose operands they hold; the
     modules of matrix units are imported for the first schedule with one.
     """
-    match place:
-        case Place.KERNEL:
+    match kind:
+        case BufferKind.KERNEL:
             return PackedBuffer, Accumulation
-        case Place.GROUP:
+        case BufferKind.GROUP:
             return SharedBuffer, Accumulation
-        case Place.TILES:
+        case BufferKind.TILES:
             from ocannl_core.schedule.apply.amx_tiles import AmxBuffer, TileProducts
 
             return AmxBuffer, TileProducts
-        case Place.STAGES:
+        case BufferKind.STAGES:
             from ocannl_core.schedule.apply.software_pipelines import PipelineBuffer, StagedProducts
 
             return PipelineBuffer, StagedProducts
-        case Place.RING:
+        case BufferKind.RING:
             from ocannl_core.schedule.apply.wgmma_pipeline import RingBuffer, RingProducts
 
             return RingBuffer, RingProducts
         case _:
-            assert_never(place)
+            assert_never(kind)
 
 
 def _emitter(
     state: NestState, nodes: NodeInfos | None, around: Ranges = MappingProxyType({})
 ) -> _NestEmitter:
-    """Return the emitter of a state, if it keeps the rules of its strategy."""
-    _, strategy = _kinds_at(state.place)
-    for rule, is_kept in strategy.rules(state):
-        if not is_kept:
-            raise UsageError(rule)
+    """Return the emitter of a state that meets the conditions of its strategy."""
+    _, strategy = _classes_of(state.buffer_kind)
+    for condition, holds in strategy.conditions(state):
+        if not holds:
+            raise UsageError(condition)
     return _NestEmitter(Emission(state, VectorLeaf.of(state, nodes, around), nodes))
 
 
@@ -168,7 +165,7 @@ class _NestEmitter:
         self.state = state = emission.state
         self.nest = nest = state.nest
         operands = nest.reduction.factors if nest.reduction else loads_of_cells(nest)
-        buffer, strategy = _kinds_at(state.place)
+        buffer, strategy = _classes_of(state.buffer_kind)
         self.buffers = {
             pack.operand: buffer(emission, pack, operands[pack.operand]) for pack in state.packs
         }

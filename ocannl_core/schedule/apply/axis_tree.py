@@ -13,9 +13,19 @@ from math import prod
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, affine, as_affine
 from ocannl_core.ir.kernels.nest import LoopAxis
-from ocannl_core.ir.kernels.transforms import Order, Split
+from ocannl_core.ir.kernels.transforms import (
+    Order,
+    Split,
+    inner_of,
+    is_inner,
+    is_outer,
+    outer_of,
+    parent_of,
+    root_of,
+)
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import Expr, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import free_variables
@@ -50,7 +60,7 @@ class AxisTree:
             UsageError: if the axis is none, or is split already, or counts blocks.
         """
         name = split.axis
-        is_inside = name.endswith("1") and name[:-1] in self.splits
+        is_inside = is_inner(name) and parent_of(name) in self.splits
         if name in self.splits or not (is_inside or name in self.axes):
             raise UsageError(
                 "An axis, or the inside of its blocks, is split once.",
@@ -77,11 +87,12 @@ class AxisTree:
                 found=f"order {' '.join(axes)}",
             )
         for name in () if self.is_rounded else self.splits:
-            inside = self.leaves(f"{name}1")
-            if any(axes.index(leaf) < axes.index(f"{name}0") for leaf in inside):
+            inside = self.leaves(inner_of(name))
+            if any(axes.index(leaf) < axes.index(outer_of(name)) for leaf in inside):
                 raise UsageError(
                     "The loop over blocks runs outside of the blocks.",
-                    found=f"order {' '.join(axes)}: {name}0 comes after a part of {name}1",
+                    found=f"order {' '.join(axes)}: {outer_of(name)} comes after "
+                    f"a part of {inner_of(name)}",
                 )
         return axes
 
@@ -94,8 +105,8 @@ class AxisTree:
 
     def _leaves_of(self, name: str) -> tuple[str, ...]:
         if name in self.splits:
-            return (*self.leaves(f"{name}0"), *self.leaves(f"{name}1"))
-        if name not in self.axes and name[:-1] not in self.splits:
+            return (*self.leaves(outer_of(name)), *self.leaves(inner_of(name)))
+        if name not in self.axes and parent_of(name) not in self.splits:
             raise UsageError(
                 f"The axes of this nest are {' '.join(self.axes)} and their parts.", found=name
             )
@@ -106,11 +117,11 @@ class AxisTree:
         return {}
 
     def is_reduced(self, name: str) -> bool:
-        return self.axes[name[0]].is_reduced
+        return self.axes[root_of(name)].is_reduced
 
     def hint(self, name: str) -> str:
         """Return the name of a loop variable."""
-        return self.axes[name[0]].var.hint
+        return self.axes[root_of(name)].var.hint
 
     def axes_of(self, expr: Expr) -> tuple[str, ...]:
         """Return the axes on which an expression depends."""
@@ -125,7 +136,7 @@ class AxisTree:
         if not self.is_rounded:
             return region
         for name, split in sorted(self.splits.items()):  # a part after the part around it
-            extents[f"{name}1"] = _equal_blocks(split, extents[name]).size
+            extents[inner_of(name)] = _equal_blocks(split, extents[name]).size
         return replace(region, extents=extents)
 
     @cached_property
@@ -178,7 +189,7 @@ class Region:
 
     def _find_split(self, name: str) -> Split | None:
         """Return the split whose blocks a leaf numbers."""
-        return self.tree.splits.get(name[:-1]) if name.endswith("0") else None
+        return self.tree.splits.get(parent_of(name)) if is_outer(name) else None
 
     def bind(self, name: str, block: IterationRange, index: AxisIndex) -> Region:
         """Return the region inside one iteration of a leaf.
@@ -195,7 +206,7 @@ class Region:
         start = affine(scaled, block.start + block.size * offset)
         return replace(
             self,
-            extents={**self.extents, f"{split.axis}1": block.size},
+            extents={**self.extents, inner_of(split.axis): block.size},
             numbers=numbers,
             starts={**self.starts, split.axis: start},
         )
@@ -214,19 +225,19 @@ class Region:
         """Return the position along a part, whose leaves, or inside of blocks, are bound."""
         if name in self.numbers:
             return self.numbers[name]
-        start, inner = as_affine(self.starts[name]), as_affine(self.position(f"{name}1"))
+        start, inner = as_affine(self.starts[name]), as_affine(self.position(inner_of(name)))
         return affine([*start[0], *inner[0]], start[1] + inner[1])
 
     def first_position(self, name: str) -> AxisIndex:
         """Return the first position along a part of the points in this region."""
         if name in self.numbers or name not in self.starts:
             return self.numbers.get(name, FixedIndex(0))
-        start, inner = as_affine(self.starts[name]), as_affine(self.first_position(f"{name}1"))
+        start, inner = as_affine(self.starts[name]), as_affine(self.first_position(inner_of(name)))
         return affine([*start[0], *inner[0]], start[1] + inner[1])
 
     def bound(self, name: str) -> LoopBound | None:
         """Return the end at run time of a leaf's axis, with the first position in this region."""
-        root = name[0]
+        root = root_of(name)
         axis = self.tree.axes[root]
         return None if axis.bound is None else axis.bound_at(self.first_position(root))
 
@@ -280,24 +291,24 @@ class Region:
         """Return the numbers of iterations that a part may have inside this region."""
         if name in self.extents:
             return frozenset({self.extents[name]})
-        split = self.tree.splits[name[:-1]]
+        split = self.tree.splits[parent_of(name)]
         outer = self._possible_extents(split.axis)
-        if name.endswith("0"):
-            return frozenset(-(-extent // split.size) for extent in outer)
+        if is_outer(name):
+            return frozenset(ceil_div(extent, split.size) for extent in outer)
         return frozenset(block.size for extent in outer for block in _block_ranges(split, extent))
 
 
 def _equal_blocks(split: Split, extent: int) -> IterationRange:
     """Return the blocks of a split axis if all are equal; the last may reach beyond it."""
-    count = -(-extent // split.size)
-    size = -(-extent // max(count, 1)) if split.evenly else split.size
+    count = ceil_div(extent, split.size)
+    size = ceil_div(extent, max(count, 1)) if split.evenly else split.size
     return IterationRange(count, 0, size, 0)
 
 
 def _block_ranges(split: Split, extent: int) -> tuple[IterationRange, ...]:
     """Return the blocks of a split axis, grouped by their sizes."""
     if split.evenly and extent:
-        blocks = -(-extent // split.size)
+        blocks = ceil_div(extent, split.size)
         size, larger = divmod(extent, blocks)
         ranges = (
             IterationRange(larger, 0, size + 1, 0),

@@ -25,6 +25,7 @@ from dataclasses import field
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import root_of
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import Allocate, AxisKind, Block, For, LoopBound, Scope, Stmt
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -166,8 +167,8 @@ class Emission:
         """Return the bound of a leaf of the grid that leaves out blocks whose tiles are beyond the
         end of an axis; None if there are none, or if another leaf has it.
         """
-        root, tree = name[0], self.state.tree
-        own = [each for each in grid if each[0] == root]
+        root, tree = root_of(name), self.state.tree
+        own = [each for each in grid if root_of(each) == root]
         if own[-1] != name or not tree.exceeds(root):
             return None
         first = tree.full_region.at(dict.fromkeys(tree.leaves(root), indexing.FixedIndex(0)))

@@ -1,12 +1,12 @@
 """The state of a nest under a schedule, and the transforms as functions from state to state.
 
 A schedule is folded over the nest: splits first, then the order, the kinds of the leaves, tiles,
-the buffers of operands, and the place of the accumulators, each in the order of the text.
+the buffers of operands, and the loop of the accumulators, each in the order of the text.
 
     nest -> split* -> order -> kinds* -> tile -> pack* -> pipeline, stage, ring -> accumulate
 
 The state says everything that the emission of loops reads: the leaves of the splits in their order,
-each with a kind (`AxisKind`), and the buffers of packed operands, each in a `Place`. Whether blocks
+each with a kind (`AxisKind`), and the buffers of packed operands, of a `BufferKind`. Whether blocks
 of a split are equal, as on the grid of a device, or leave a remainder, is a property of the tree of
 the axes. A transform checks what it needs of the state before it, and `_finish` what the transforms
 need of each other.
@@ -14,28 +14,36 @@ need of each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 from functools import cached_property, reduce
-from typing import Any
+from typing import assert_never, get_args
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest
-from ocannl_core.ir.kernels.transforms import Schedule, SetKind, schedule_text
+from ocannl_core.ir.kernels.nest import Nest
+from ocannl_core.ir.kernels.nest_accesses import loads_of_cells
+from ocannl_core.ir.kernels.transforms import (
+    Schedule,
+    SetKind,
+    has_neighbors,
+    inner_of,
+    outer_of,
+    root_of,
+    schedule_text,
+)
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.nodes import AxisKind, Resource
 from ocannl_core.ir.loops.traverse import substitute_in_stmt
 from ocannl_core.schedule.apply import loop_ends
 from ocannl_core.schedule.apply.axis_tree import AxisTree
-from ocannl_core.schedule.apply.shared_fill import loads_of_cells
 
 
-class Place(Enum):
-    """The place of a packed operand."""
+class BufferKind(Enum):
+    """The memory of packed operands, and who fills it."""
 
     KERNEL = "kernel"
     """Memory of the thread that fills it."""
@@ -53,7 +61,7 @@ class Place(Enum):
 class NestState:
     """A nest, and the decisions of a schedule about it."""
 
-    nest: KernelNest
+    nest: Nest
     tree: AxisTree
     order: tuple[str, ...]
     """The leaves, outermost first; those of grid and block are around all others."""
@@ -65,8 +73,8 @@ class NestState:
     """
     tile: transforms.TileMatrix | None = None
     packs: tuple[transforms.Pack, ...] = ()
-    """The packed operands, all of which are in one place."""
-    stages: Mapping[int, transforms.Stage] = field(default_factory=dict)
+    """The packed operands, whose buffers are all of one kind."""
+    forms: Mapping[int, transforms.StageForm] = field(default_factory=dict)
     """The forms of operands whose copies run ahead, by their position in the term."""
     pipeline: transforms.Pipeline | None = None
     ring: str = ""
@@ -84,14 +92,14 @@ class NestState:
         return self.tree.is_rounded
 
     @property
-    def place(self) -> Place:
-        """The place of packed operands."""
+    def buffer_kind(self) -> BufferKind:
+        """The kind of the buffers of packed operands."""
         if self.ring:
-            return Place.RING
+            return BufferKind.RING
         if not self.is_on_blocks:
-            return Place.KERNEL if self.tile is None else Place.TILES
-        has_stages = self.pipeline is not None or self.tile is not None or self.stages
-        return Place.STAGES if has_stages else Place.GROUP
+            return BufferKind.KERNEL if self.tile is None else BufferKind.TILES
+        has_stages = self.pipeline is not None or self.tile is not None or self.forms
+        return BufferKind.STAGES if has_stages else BufferKind.GROUP
 
     def of_kind(self, kind: AxisKind) -> tuple[str, ...]:
         """Return the leaves of a kind, in the order in which transforms gave it to them."""
@@ -176,19 +184,17 @@ class NestState:
 
 def _split(state: NestState, split: transforms.Split) -> NestState:
     tree, at = state.tree.split(split), state.order.index(split.axis)
-    order = (*state.order[:at], f"{split.axis}0", f"{split.axis}1", *state.order[at + 1 :])
+    parts = outer_of(split.axis), inner_of(split.axis)
+    order = (*state.order[:at], *parts, *state.order[at + 1 :])
     return replace(state, tree=tree, order=order, kinds=dict.fromkeys(order, AxisKind.SERIAL))
-
-
-def _order(state: NestState, order: transforms.Order) -> NestState:
-    return replace(state, order=state.tree.ordered(order))
 
 
 def _set_kind(state: NestState, given: SetKind) -> NestState:
     kind, axes = given.kind, given.axes
     if not (kind.on_blocks if state.is_on_blocks else kind.on_processors):
+        machine = "thread blocks" if state.is_on_blocks else "a processor"
         raise UsageError(
-            f"On {_machine(state)}, a schedule does not {kind.verb}.", found=schedule_text((given,))
+            f"On {machine}, a schedule does not {kind.verb}.", found=schedule_text((given,))
         )
     if state.is_on_blocks and kind is AxisKind.VECTOR:  # also a part of several leaves
         return replace(state, vectors=(*state.vectors, *axes))
@@ -261,10 +267,6 @@ def _pipeline(state: NestState, pipeline: transforms.Pipeline) -> NestState:
     return replace(state, pipeline=pipeline)
 
 
-def _stage(state: NestState, stage: transforms.Stage) -> NestState:
-    return replace(state, stages={**state.stages, stage.operand: stage})
-
-
 def _ring(state: NestState, ring: transforms.Ring) -> NestState:
     if state.pipeline is not None or state.ring:
         raise UsageError(
@@ -273,42 +275,48 @@ def _ring(state: NestState, ring: transforms.Ring) -> NestState:
     return replace(state, ring=ring.axis)
 
 
-def _shuffle(state: NestState, shuffle: transforms.Shuffle) -> NestState:
-    return replace(state, lanes=max(state.lanes, shuffle.lanes))
-
-
-def _accumulate(state: NestState, place: transforms.AccumulateAt) -> NestState:
+def _accumulate(state: NestState, given: transforms.AccumulateAt) -> NestState:
     if state.nest.reduction is None:
         raise UsageError("Packing and accumulating need a reduction.", found="a nest without one")
-    state.expect_leaves(place.over)
-    return replace(state, sum_loop=place.over, is_fused=place.fused, prefetches=place.prefetch)
+    state.expect_leaves(given.over)
+    return replace(state, sum_loop=given.over, is_fused=given.fused, prefetches=given.prefetch)
 
 
-_TRANSFORMS: Mapping[type, Callable[[NestState, Any], NestState]] = {
-    transforms.Split: _split,
-    transforms.Order: _order,
-    SetKind: _set_kind,
-    transforms.TileMatrix: _tile,
-    transforms.Pack: _pack,
-    transforms.Pipeline: _pipeline,
-    transforms.Stage: _stage,
-    transforms.Ring: _ring,
-    transforms.Shuffle: _shuffle,
-    transforms.AccumulateAt: _accumulate,
-}
-"""The transforms, in the order in which they are applied."""
+def _apply(state: NestState, transform: transforms.Transform) -> NestState:
+    if isinstance(transform, _ON_BLOCKS) and not state.is_on_blocks:
+        raise UsageError(
+            "A schedule for a processor has no such transform.", found=schedule_text((transform,))
+        )
+    match transform:
+        case transforms.Split():
+            return _split(state, transform)
+        case transforms.Order():
+            return replace(state, order=state.tree.ordered(transform))
+        case SetKind():
+            return _set_kind(state, transform)
+        case transforms.TileMatrix():
+            return _tile(state, transform)
+        case transforms.Shuffle():
+            return replace(state, lanes=max(state.lanes, transform.lanes))
+        case transforms.Pack():
+            return _pack(state, transform)
+        case transforms.Pipeline():
+            return _pipeline(state, transform)
+        case transforms.StageForm():
+            return replace(state, forms={**state.forms, transform.operand: transform})
+        case transforms.Ring():
+            return _ring(state, transform)
+        case transforms.AccumulateAt():
+            return _accumulate(state, transform)
+        case _:
+            assert_never(transform)
 
-_ON_BLOCKS = (transforms.Pipeline, transforms.Stage, transforms.Ring, transforms.Shuffle)
+
+_ON_BLOCKS = (transforms.Pipeline, transforms.StageForm, transforms.Ring, transforms.Shuffle)
 """Transforms of schedules for thread blocks."""
 
 
-def _machine(state: NestState) -> str:
-    return "thread blocks" if state.is_on_blocks else "a processor"
-
-
-def apply_transforms(
-    nest: KernelNest, schedule: Schedule, *, is_on_blocks: bool = False
-) -> NestState:
+def apply_transforms(nest: Nest, schedule: Schedule, *, is_on_blocks: bool = False) -> NestState:
     """Return the state of a nest after all transforms of a schedule.
 
     Args:
@@ -322,23 +330,13 @@ def apply_transforms(
     tree = AxisTree({axis.name: axis for axis in nest.axes}, is_rounded=is_rounded)
     order = tree.natural_order
     first = NestState(nest, tree, order, dict.fromkeys(order, AxisKind.SERIAL))
-    positions = {kind: at for at, kind in enumerate(_TRANSFORMS)}
-
-    def apply(state: NestState, transform: transforms.Transform) -> NestState:
-        function = _TRANSFORMS.get(type(transform))
-        if function is None or (isinstance(transform, _ON_BLOCKS) and not state.is_on_blocks):
-            raise UsageError(
-                f"A schedule of one nest for {_machine(state)} has no such transform.",
-                found=schedule_text((transform,)),
-            )
-        return function(state, transform)
-
-    ordered = sorted(schedule, key=lambda each: positions.get(type(each), 0))
-    return _finish(reduce(apply, ordered, first))
+    kinds = get_args(transforms.Transform)
+    ordered = sorted(schedule, key=lambda each: kinds.index(type(each)))
+    return _finish(reduce(_apply, ordered, first))
 
 
 def _finish(state: NestState) -> NestState:
-    """Check what the transforms need of each other, and place the accumulators."""
+    """Check what the transforms need of each other, and choose the loop of the accumulators."""
     if state.is_on_blocks:
         return _finish_on_blocks(state)
     state = _finish_kinds(state)
@@ -346,7 +344,7 @@ def _finish(state: NestState) -> NestState:
     if reduction is None:
         return state
     order, tree = state.order, state.tree
-    shifts = [at for at, name in enumerate(order) if tree.axes[name[0]].is_shifting]
+    shifts = [at for at, name in enumerate(order) if tree.axes[root_of(name)].is_shifting]
     least = max(shifts, default=-1) + 1
     if not state.sum_loop:
         # without reduced axes, accumulators are allocated inside of all loops
@@ -429,4 +427,4 @@ def _finish_on_blocks(state: NestState) -> NestState:
 def _is_vector(state: NestState, name: str) -> bool:
     """Return True if a part of an axis has neighboring iterations, all in one thread."""
     is_part = name in state.tree.splits or name in state.serial
-    return is_part and "0" not in name and set(state.tree.leaves(name)) <= set(state.serial)
+    return is_part and has_neighbors(name) and set(state.tree.leaves(name)) <= set(state.serial)

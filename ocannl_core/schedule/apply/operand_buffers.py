@@ -1,7 +1,7 @@
 """The buffers of packed operands: their cells, and the statements that fill them.
 
-Each place of a buffer (`Place`) has a class. The memory of a thread is filled by its own loops, and
-memory that the threads of a block share by all of them.
+Each kind of buffers (`BufferKind`) has a class. The memory of a thread is filled by its own loops,
+and memory that the threads of a block share by all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, affine, as_affine
-from ocannl_core.ir.kernels.transforms import Pack
+from ocannl_core.ir.kernels.transforms import Pack, root_of
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.loop_nests import condition, conjunction, guarded_by
@@ -24,12 +24,12 @@ from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.packing import Packer
 from ocannl_core.schedule.apply.shared_fill import ThreadCells, distribute_cyclically, least_rank
 from ocannl_core.schedule.apply.vector_accesses import vector_iterations
-from ocannl_core.schedule.machine_model import CACHE_LINE_BYTES, PADDED_STRIDE_BYTES
-
-PADDING_CELLS = 4
-"""Cells between rows of a packed operand that threads write across: neighboring threads then write
-to different banks of shared memory, and vectors in a row stay aligned.
-"""
+from ocannl_core.schedule.machine_model import (
+    BANK_BYTES,
+    CACHE_LINE_BYTES,
+    PADDED_STRIDE_BYTES,
+    PADDING_CELLS,
+)
 
 
 class FilledBuffer(ABC):
@@ -128,12 +128,14 @@ class SharedBuffer(FilledBuffer):
         """
         if self.state.nest.reduction:
             return PADDING_CELLS
-        return max(1, 4 // self.operand.dtype.nbytes)
+        return max(1, BANK_BYTES // self.operand.dtype.nbytes)
 
     def _fill_order(self) -> list[str]:
         """Return the axes of the operand in the order of memory, the contiguous one last."""
         axes = self.tree.axes
-        return sorted(self.pack.axes, key=lambda name: least_rank(self.operand, axes[name[0]].var))
+        return sorted(
+            self.pack.axes, key=lambda name: least_rank(self.operand, axes[root_of(name)].var)
+        )
 
     def cell(self, region: Region) -> ir.Expr:
         return ir.Load(self.node, tuple(map(region.position, self.pack.axes)), self._dtype)
@@ -162,10 +164,10 @@ class SharedBuffer(FilledBuffer):
                 ends.append(axis.bound_at(first) or ir.LoopBound(first, axis.extent))
 
         indices = tuple(copied.positions[name] for name in pack.axes)
-        places = [*vectors.at(values), *([(self.node, indices)] if row is None else [])]
+        cells = [*vectors.at(values), *([(self.node, indices)] if row is None else [])]
         store = ir.Store(self.node, indices, substitute_in_expr(self.operand, values))
         copies = vector_iterations(
-            places,
+            cells,
             lane,
             lanes,
             (store,),

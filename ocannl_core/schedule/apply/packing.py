@@ -25,7 +25,7 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Pack
+from ocannl_core.ir.kernels.transforms import Pack, is_inner, outer_of, parent_of, root_of
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, Stmt, Store, Unary
 from ocannl_core.ir.loops.traverse import map_expr
 from ocannl_core.ir.numbers.primitives import UnaryOp
@@ -50,7 +50,7 @@ def packing_order(tree: AxisTree, pack: Pack) -> list[str]:
     leaves = [leaf for axis in pack.axes for leaf in tree.leaves(axis)]
     ordered: list[str] = []
     for leaf in leaves:
-        numbers = [f"{leaf[:end]}0" for end in range(1, len(leaf))]
+        numbers = [outer_of(leaf[:end]) for end in range(1, len(leaf))]
         ordered += [each for each in (*numbers, leaf) if each in leaves]
     return list(dict.fromkeys(ordered))
 
@@ -101,7 +101,7 @@ class Packer:
         """Return True if rows of a buffer are rows of narrow floats in memory, widened."""
         match factor:
             case Unary(UnaryOp.IDENTITY, Load(_, (*_, last), dtype)) if dtype.is_narrow:
-                is_row = (1, self.tree.axes[leaf[0]].var) in as_affine(last)[0]
+                is_row = (1, self.tree.axes[root_of(leaf)].var) in as_affine(last)[0]
                 return is_row and self.kinds[leaf] is AxisKind.SERIAL
             case _:
                 return False
@@ -195,12 +195,12 @@ class Packer:
         if not isinstance(factor, Load) or not factor.indices:
             return None
         steps = self._steps(factor)
-        groups = f"{inner[1][:-1]}0" if len(inner) > 1 else None
+        groups = outer_of(parent_of(inner[1])) if len(inner) > 1 else None
         found = [
             leaf
             for leaf in leaves
             if steps.get(self._var(leaf)) == 1
-            and (leaf == groups if groups else leaf in self.tree.axes or leaf.endswith("1"))
+            and (leaf == groups if groups else leaf in self.tree.axes or is_inner(leaf))
         ][:1]
         cells = self.tree.count(found)
         while found and self.nodes is not None and not groups:
@@ -216,7 +216,7 @@ class Packer:
         return _Row(tuple(found), first)
 
     def _var(self, leaf: str) -> IndexVar:
-        return self.tree.axes[leaf[0]].var
+        return self.tree.axes[root_of(leaf)].var
 
     def _steps(self, load: Load) -> dict[IndexVar, int]:
         """Return the cells that one step along each variable makes, or of the last index alone."""
@@ -232,5 +232,5 @@ class Packer:
         if at == 0 or leaf not in self.tree.axes or self.tree.axes[leaf].bound is not None:
             return None
         outer = axes[at - 1]
-        is_whole = outer in self.tree.axes or outer.endswith("1")
+        is_whole = outer in self.tree.axes or is_inner(outer)
         return outer if outer in leaves and is_whole else None

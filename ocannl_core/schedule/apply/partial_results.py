@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, affine, as_affine
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
@@ -95,8 +96,8 @@ class PartialResults:
         return self.emission.new_array("partial", self.accumulators.dtype, dims, ir.Scope.GROUP)
 
     def _cell(self, node: TensorNode, inner: Region, number: AxisIndex) -> ir.Load:
-        places = (*self.accumulators.axes, *self.others)
-        own = (inner.numbers[name] for name in places)
+        axes = (*self.accumulators.axes, *self.others)
+        own = (inner.numbers[name] for name in axes)
         return ir.Load(node, (*own, number), self.accumulators.dtype)
 
     def _reader(self, node: TensorNode) -> Callable[[Region], ir.Expr]:
@@ -123,7 +124,7 @@ class PartialResults:
                 and count // (2 * merged) >= neighbors
             ):
                 merged *= 2
-            left = -(-count // merged)
+            left = ceil_div(count, merged)
             is_last = left == neighbors
 
             def join(

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
+from ocannl_core.ir.kernels.nest_accesses import epilogue_loads
 from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import inner_of, is_outer, parent_of, root_of
 from ocannl_core.ir.loops.nodes import AxisKind, Block, For, Load, Prefetch, Stmt
-from ocannl_core.ir.loops.traverse import free_variables, substitute_in_stmt, walk
-from ocannl_core.ir.node import TensorNode
+from ocannl_core.ir.loops.traverse import substitute_in_stmt
 from ocannl_core.schedule import machine_model
 from ocannl_core.schedule.apply.axis_tree import Region
 
@@ -25,27 +27,6 @@ _Vector = tuple[_Values, _Values, int]
 """The values of variables at the first lane of a vector and at the last one, and the number of
 lanes; a scalar is a vector of one lane.
 """
-
-
-def epilogue_loads(nest: KernelNest) -> tuple[Load, ...]:
-    """Return the accesses of an epilogue whose addresses differ between the results of a nest."""
-    roots = (nest.required_reduction.initial, *(store.value for store in nest.epilogue))
-    loads = [each for root in roots for each in walk(root) if isinstance(each, Load)]
-    loads += [
-        Load(store.node, store.indices, store.value.dtype)
-        for store in nest.epilogue
-        if not store.is_streamed
-    ]
-    own = {axis.var for axis in nest.output_axes if axis.extent > 1}
-    found: dict[tuple[TensorNode, tuple[indexing.AxisIndex, ...]], Load] = {}
-    for load in loads:
-        is_affine = not any(
-            isinstance(index, indexing.ConcatIndex | indexing.ComputedIndex)
-            for index in load.indices
-        )
-        if load.indices and is_affine and own <= {*free_variables(load)}:
-            found[load.node, load.indices] = load
-    return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +51,7 @@ class PrefetchingLoop:
 
 
 def prefetching_loop(
-    nest: KernelNest,
+    nest: Nest,
     region: Region,
     around: str | None,
     over: str,
@@ -91,7 +72,7 @@ def prefetching_loop(
     ((run,), (row,)) = ranges, rows
     most = max(1, min(run.count // machine_model.PREFETCH_MIN_TERMS, row.count))
     count = max(parts for parts in range(1, most + 1) if run.count % parts == 0)
-    size, rows_of_part = run.count // count, -(-row.count // count)
+    size, rows_of_part = run.count // count, ceil_div(row.count, count)
     part, term = (indexing.fresh_var(region.tree.hint(over)) for _ in range(2))
     loads, prefetches = epilogue_loads(nest), list[Prefetch]()
     for at in range(rows_of_part):
@@ -165,12 +146,12 @@ def _next_lines(
     terms, offset = indexing.as_affine(start)
     block, _ = indexing.as_affine(region.numbers[around])
     step = sum(each for each, var in terms if (1, var) in block)
-    axes = [name for name in tree.axes_of(load) if name != around[0]]
-    cells = tree.max_extent(f"{around[:-1]}1") if around[-1] == "0" else 1
+    axes = [name for name in tree.axes_of(load) if name != root_of(around)]
+    cells = tree.max_extent(inner_of(parent_of(around))) if is_outer(around) else 1
     if step != cells * prod(tree.axes[name].extent for name in axes):
         return
     width = machine_model.CACHE_LINE_BYTES // load.dtype.nbytes
-    lines = -(-step // (width * parts))
+    lines = ceil_div(step, width * parts)
     if lines > machine_model.MAX_PREFETCHED_LINES:
         return
     sub_axes = [indexing.SubAxis()] * (len(load.indices) - 1)
@@ -224,8 +205,8 @@ def _lines(load: Load, points: Sequence[_Vector]) -> Iterator[Prefetch]:
         terms, _ = indexing.as_affine(rest)
         for low, high in _merge_ranges(vectors):
             # the alignment is unknown: the last element may be in one more line
-            for place in dict.fromkeys((*range(low, high, width), high)):
-                yield Prefetch(load.node, (*row, indexing.affine(terms, place)))
+            for offset in dict.fromkeys((*range(low, high, width), high)):
+                yield Prefetch(load.node, (*row, indexing.affine(terms, offset)))
 
 
 def _merge_ranges(vectors: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

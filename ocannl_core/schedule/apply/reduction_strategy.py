@@ -1,7 +1,7 @@
 """The strategies of a reduction: how buffers are filled, and which loops add up the products.
 
 Accumulators are cleared before and read by the epilogue after the loops that a strategy emits. The
-place of the packed operands (`Place`) decides the strategy:
+kind of the buffers of packed operands (`BufferKind`) decides the strategy:
 
     Accumulation    terms one by one, from memory or from buffers
     TileProducts    tile registers of a processor (`amx_tiles`)
@@ -29,8 +29,8 @@ from ocannl_core.schedule.apply.operand_buffers import FilledBuffer
 from ocannl_core.schedule.apply.packing import Body
 from ocannl_core.schedule.apply.prefetch import PrefetchingLoop, packing_loop, prefetching_loop
 
-Rules = Iterator[tuple[str, bool]]
-"""Rules of schedules, each with True if a schedule keeps it; later ones may need those before."""
+Conditions = Iterator[tuple[str, bool]]
+"""Conditions on schedules, each with True if it holds; later ones may need those before."""
 
 
 class Accumulation:
@@ -47,7 +47,7 @@ class Accumulation:
         self.buffers = buffers
 
     @classmethod
-    def rules(cls, state: NestState) -> Rules:
+    def conditions(cls, state: NestState) -> Conditions:
         """Yield the rules of its schedules."""
         yield from ()
 

@@ -15,14 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, LoopVar, affine, as_affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
 from ocannl_core.ir.loops.loop_nests import guarded_by
 from ocannl_core.ir.loops.nodes import AxisKind, Block, Expr, For, Load, LoopBound, Stmt
 from ocannl_core.ir.loops.traverse import walk
-
-BANKS = 32
-"""The words of shared memory that are accessed at the same time."""
+from ocannl_core.schedule.machine_model import BANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def distribute_cyclically(
         extent, terms = counts[name], terms_of[name]
         if covered[name] < extent:
             var = fresh_var("copy")
-            count = -(-extent // covered[name])
+            count = ceil_div(extent, covered[name])
             loops.append(For(var, 0, count, Block(), AxisKind.UNROLLED))
             terms.append((covered[name], var))
             reached = covered[name] * count
@@ -100,11 +98,6 @@ def distribute_cyclically(
     # threads of the digits that are left would copy the same cells again
     guards += [LoopBound(digit, 1) for digit, _ in digits]
     return ThreadCells(positions, tuple(guards), tuple(loops), lane)
-
-
-def loads_of_cells(nest: KernelNest) -> tuple[Load, ...]:
-    """Return the loads of a nest without a reduction, each once, which a schedule may pack."""
-    return tuple(dict.fromkeys(load for store in nest.epilogue for load in _loads(store.value)))
 
 
 def least_rank(factor: Expr, var: LoopVar) -> int:

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -38,7 +39,7 @@ from ocannl_core.ir.indexing import (
     as_affine,
     fresh_var,
 )
-from ocannl_core.ir.kernels.transforms import Pipeline, Stage, schedule_text
+from ocannl_core.ir.kernels.transforms import Pipeline, StageForm, schedule_text
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.loop_nests import guarded
@@ -46,8 +47,9 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import Region
 from ocannl_core.schedule.apply.nest_state import NestState
-from ocannl_core.schedule.apply.operand_buffers import PADDING_CELLS, SharedBuffer
-from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules, is_wide_product
+from ocannl_core.schedule.apply.operand_buffers import SharedBuffer
+from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Conditions, is_wide_product
+from ocannl_core.schedule.machine_model import PADDING_CELLS
 
 
 class StageBuffer(SharedBuffer):
@@ -67,9 +69,9 @@ class StageBuffer(SharedBuffer):
     def _dtype(self) -> DType:
         return self._staged.dtype
 
-    def staged_cell(self, stage: AxisIndex, places: tuple[AxisIndex, ...]) -> ir.Expr:
+    def staged_cell(self, stage: AxisIndex, indices: tuple[AxisIndex, ...]) -> ir.Expr:
         """Return the value of the operand in a stage."""
-        cell = ir.Load(self.node, (stage, *places), self._dtype)
+        cell = ir.Load(self.node, (stage, *indices), self._dtype)
         return as_format(cell, self.operand.dtype)
 
 
@@ -82,8 +84,8 @@ class PipelineBuffer(StageBuffer):
         return self.state.pipeline
 
     @property
-    def _form(self) -> Stage:
-        return self.state.stages[self.pack.operand]
+    def _form(self) -> StageForm:
+        return self.state.forms[self.pack.operand]
 
     def _stage(self, region: Region) -> AxisIndex:
         _, offset = as_affine(region.numbers[self._pipeline.axis])
@@ -106,8 +108,8 @@ class PipelineBuffer(StageBuffer):
         copied = self.distributed(region, order, width, row)
         value = self.padded(self._staged, region.at(copied.positions))
         extents = {loop.var: loop.stop for loop in copied.loops} | self._extents(region)
-        places = copied.positions[pack.axes[0]], copied.positions[pack.axes[1]]
-        cell = (self._stage(region), *self._place(places, extents))
+        position = copied.positions[pack.axes[0]], copied.positions[pack.axes[1]]
+        cell = (self._stage(region), *self._indices(position, extents))
         stmts: tuple[ir.Stmt, ...] = (ir.Store(self.node, cell, value),)
         if form.width:
             stmts = (ir.For(copied.lane, 0, width, ir.Block(stmts), ir.AxisKind.COPY),)
@@ -115,8 +117,8 @@ class PipelineBuffer(StageBuffer):
 
     def cell(self, region: Region) -> ir.Expr:
         row, column = map(region.position, self.pack.axes)
-        places = self._place((row, column), self._extents(region))
-        return self.staged_cell(self._stage(region), places)
+        indices = self._indices((row, column), self._extents(region))
+        return self.staged_cell(self._stage(region), indices)
 
     def _extents(self, region: Region) -> dict[IndexVar, int]:
         """Return the iterations of leaves by their variables."""
@@ -127,15 +129,15 @@ class PipelineBuffer(StageBuffer):
             if leaf != self._pipeline.axis
         }
 
-    def _place(
-        self, place: tuple[AxisIndex, AxisIndex], extents: Mapping[IndexVar, int]
+    def _indices(
+        self, position: tuple[AxisIndex, AxisIndex], extents: Mapping[IndexVar, int]
     ) -> tuple[AxisIndex, AxisIndex]:
         """Return the indices of a staged cell, after the indices of the stage.
 
         Args:
-            place: The row and the column of the cell.
+            position: The row and the column of the cell.
         """
-        row, column = place
+        row, column = position
         form = self._form
         if not form.rows:
             return row, column
@@ -162,7 +164,7 @@ class StagedProducts(Accumulation):
         return self.state.pipeline
 
     @classmethod
-    def rules(cls, state: NestState) -> Rules:
+    def conditions(cls, state: NestState) -> Conditions:
         reduction, pipeline, tree = state.nest.reduction, state.pipeline, state.tree
         yield "A schedule has one pipeline.", pipeline is not None
         assert pipeline is not None
@@ -186,11 +188,11 @@ class StagedProducts(Accumulation):
         yield (
             "Both factors are packed along two axes inside of the pipeline, and staged.",
             len(state.packs) == 2
-            and set(state.stages) == {0, 1}
+            and set(state.forms) == {0, 1}
             and all(each.inside == pipeline.axis and len(each.axes) == 2 for each in state.packs),
         )
         for each in state.packs:
-            form = state.stages[each.operand]
+            form = state.forms[each.operand]
             rows, cells = map(tree.max_extent, each.axes)
             are_whole_groups = not form.rows or rows % form.rows == 0
             is_long_enough = form.pitch >= cells and cells % max(1, form.width) == 0
@@ -238,7 +240,7 @@ class StagedProducts(Accumulation):
                 stmts += self._copies(point, FixedIndex(first))
             if first < ahead - 1:
                 stmts.append(ir.Barrier(ahead - 1))
-        turn, turns = fresh_var(tree.hint(axis)), -(-count // stages)
+        turn, turns = fresh_var(tree.hint(axis)), ceil_div(count, stages)
         body: list[ir.Stmt] = []
         for stage in range(min(stages, count)):
             step = affine([(stages, turn)] if turns > 1 else [], stage)
@@ -258,7 +260,7 @@ class StagedProducts(Accumulation):
         step = affine([] if turn is None else [(stages, turn)], first)
         if first >= count:
             return ()
-        last = first + stages * (-(-count // stages) - 1)
+        last = first + stages * (ceil_div(count, stages) - 1)
         copies = self._copies(point, step)
         return copies if last < count else guarded(ir.LoopBound(step, count), copies)
 

@@ -12,32 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocannl_core.ir.indexing import LoopVar, VarIndex, as_affine, fresh_var, variables
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.indexing import LoopVar, VarIndex, fresh_var
+from ocannl_core.ir.kernels.nest import Nest
+from ocannl_core.ir.kernels.nest_accesses import turned_loads
+from ocannl_core.ir.kernels.transforms import root_of
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
+from ocannl_core.ir.loops.traverse import substitute_in_expr
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.schedule.apply.accumulators import epilogue_stores
 from ocannl_core.schedule.apply.axis_tree import Region
-
-
-def turned_loads(nest: KernelNest, row: LoopVar, lane: LoopVar) -> tuple[ir.Load, ...]:
-    """Return the loads whose neighboring cells in memory are those along one axis, and that run
-    across memory along another one.
-
-    Args:
-        nest: A nest without a reduction.
-    """
-    found: dict[ir.Load, None] = {}
-    for store in nest.epilogue:
-        for each in walk(store.value):
-            if isinstance(each, ir.Load) and each.indices:
-                *outer, last = each.indices
-                terms, _ = as_affine(last)
-                across = any(lane in variables(index) for index in outer)
-                if (1, row) in terms and across and lane not in variables(last):
-                    found[each] = None
-    return tuple(found)
 
 
 def is_whole_square(region: Region, square: Sequence[str]) -> bool:
@@ -49,7 +32,7 @@ def is_whole_square(region: Region, square: Sequence[str]) -> bool:
 
 
 def emit_square(
-    nest: KernelNest, region: Region, square: Sequence[str], nodes: dict[TensorNode, NodeInfo]
+    nest: Nest, region: Region, square: Sequence[str], nodes: dict[TensorNode, NodeInfo]
 ) -> tuple[ir.Stmt, ...]:
     """Return the statements of a whole square; add the nodes that hold transposed cells."""
     (rows,), (lanes,) = (region.ranges(name) for name in square)
@@ -66,7 +49,7 @@ def emit_square(
         return outer.bind(square[1], lanes, VarIndex(lane))
 
     row, lane = (fresh_var(region.tree.hint(name)) for name in square)
-    axes = [region.tree.axes[name[0]].var for name in square]
+    axes = [region.tree.axes[root_of(name)].var for name in square]
     loads = turned_loads(nest, *axes)
     match nest.epilogue:
         case (ir.Store(value=ir.Load() as value),) if value in loads:

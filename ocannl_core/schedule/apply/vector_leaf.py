@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
+from ocannl_core.ir.kernels.nest_accesses import Ranges, Vectors, find_vectors
 from ocannl_core.ir.kernels.nodes import NodeInfos
+from ocannl_core.ir.kernels.transforms import has_neighbors, root_of
 from ocannl_core.ir.loops.loop_nests import guarded
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LoopBound, Stmt, Unary
 from ocannl_core.ir.loops.traverse import free_variables, walk
@@ -13,13 +15,7 @@ from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
 from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.packing import Body, LoopBuilder
-from ocannl_core.schedule.apply.vector_accesses import (
-    NewArray,
-    Ranges,
-    Vectors,
-    find_vectors,
-    vector_iterations,
-)
+from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,7 @@ class VectorLeaf:
     name: str
     """A leaf, or a part with serial leaves only."""
     vectors: Vectors
-    nest: KernelNest
+    nest: Nest
     nodes: NodeInfos
     around: Ranges
     """The values of the variables of loops around the nest."""
@@ -40,7 +36,7 @@ class VectorLeaf:
         if not state.is_on_blocks or not state.vectors or nodes is None:
             return None
         (name,), nest, tree = state.vectors, state.nest, state.tree
-        axis = tree.axes[name[0]]
+        axis = tree.axes[root_of(name)]
         vectors = Vectors((), is_complete=False)
         if axis.bound is None and not axis.is_shifting:
             vectors = find_vectors(nest, axis, tree.max_extent(name), nodes, around)
@@ -52,16 +48,16 @@ class VectorLeaf:
         """Return the iterations of the leaf; at the end of an axis that is no multiple of them, the
         last ones have scalar accesses.
         """
-        tree, root = region.tree, self.name[0]
+        tree, root = region.tree, root_of(self.name)
         lanes, leaves = tree.max_extent(self.name), tree.leaves(self.name)
         own = [indexing.fresh_var(tree.hint(leaf)) for leaf in leaves]
         inner = region.at(dict(zip(leaves, map(indexing.VarIndex, own), strict=True)))
-        if not inner.is_complete(root) or not self.vectors.places:
+        if not inner.is_complete(root) or not self.vectors.cells:
             return loops(leaves, region, body)
-        places = self.vectors.at(inner.substitution())
+        cells = self.vectors.at(inner.substitution())
         groups = [(var, tree.max_extent(leaf)) for leaf, var in zip(leaves, own, strict=True)][:-1]
         whole = vector_iterations(
-            places, own[-1], lanes, body(inner), self.nodes, new_array, groups=groups
+            cells, own[-1], lanes, body(inner), self.nodes, new_array, groups=groups
         )
         if not tree.exceeds(root):
             return whole
@@ -86,19 +82,17 @@ class VectorLeaf:
             name: The part of an axis that is contiguous in memory.
         """
         lanes = tree.max_extent(self.name)
-        axis = tree.axes[name[0]]
+        axis = tree.axes[root_of(name)]
         is_whole = tree.max_extent(name) % lanes == 0 and axis.extent % lanes == 0
-        if not is_whole or "0" in name or axis.bound is not None:
+        if not is_whole or not has_neighbors(name) or axis.bound is not None:
             return None
         loads = [each for each in walk(factor) if not isinstance(each, Binary | Unary | Const)]
         if not all(isinstance(each, Load) for each in loads):
             return None
         vectors = find_vectors(self.nest, axis, lanes, self.nodes, self.around)
         own = frozenset((each.node, each.indices) for each in loads if isinstance(each, Load))
-        used = [place for place in vectors.places if place in own]
-        along = [
-            place for place in own if any(axis.var in indexing.variables(at) for at in place[1])
-        ]
+        used = [cell for cell in vectors.cells if cell in own]
+        along = [cell for cell in own if any(axis.var in indexing.variables(at) for at in cell[1])]
         if len(used) < len(along) or not used:
             return None
         is_padded = any(

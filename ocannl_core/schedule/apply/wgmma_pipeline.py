@@ -21,14 +21,16 @@ of the instruction.
 
 from __future__ import annotations
 
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import AxisIndex, VarIndex, fresh_var
+from ocannl_core.ir.kernels.transforms import inner_of, outer_of, root_of
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import loops_around
 from ocannl_core.ir.loops.unit_products import RingStage
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import Region
 from ocannl_core.schedule.apply.nest_state import NestState
-from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Rules, is_wide_product
+from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Conditions, is_wide_product
 from ocannl_core.schedule.apply.software_pipelines import StageBuffer
 
 
@@ -52,18 +54,18 @@ class RingBuffer(StageBuffer):
         """Return True for the axes of a stage, even if no stage exceeds them: their ends are those
         of the array that is copied.
         """
-        return any(name[0] == root for name in self.pack.axes)
+        return any(root_of(name) == root for name in self.pack.axes)
 
     def cell(self, region: Region) -> ir.Expr:
-        places = tuple(map(region.position, self.pack.axes))
-        return self.staged_cell(region.numbers[self.state.ring], places)
+        indices = tuple(map(region.position, self.pack.axes))
+        return self.staged_cell(region.numbers[self.state.ring], indices)
 
 
 class RingProducts(Accumulation):
     """One thread copies a stage for all, which then multiply it, tile by tile."""
 
     @classmethod
-    def rules(cls, state: NestState) -> Rules:
+    def conditions(cls, state: NestState) -> Conditions:
         reduction, tree, serial, ring = state.nest.reduction, state.tree, state.serial, state.ring
         yield (
             "Stages of a ring have products of two factors, in a format that is not narrow.",
@@ -71,7 +73,7 @@ class RingProducts(Accumulation):
         )
         yield (
             "A schedule has one ring, along the stages of blocks of terms, such as k10.",
-            ring in serial and ring[1:] == "10",
+            ring in serial and ring == outer_of(inner_of(root_of(ring))),
         )
         cut = serial.index(ring) + 1
         tile, given = serial[cut:], state.tile
@@ -105,9 +107,9 @@ class RingProducts(Accumulation):
         state, tree = self.state, self.state.tree
         cut = state.inside.index(state.ring) + 1
         first = ir.LoopBound(region.joint_number(state.block), 1)
-        root = state.ring[0]
-        names = (f"{root}0", state.ring)
-        steps = -(-tree.max_extent(root) // tree.max_extent(f"{root}11"))
+        root = root_of(state.ring)
+        names = (outer_of(root), state.ring)
+        steps = ceil_div(tree.max_extent(root), tree.max_extent(inner_of(inner_of(root))))
         is_rounded = tree.count(names) > steps
 
         def stage(point: Region) -> tuple[ir.Stmt, ...]:

@@ -19,8 +19,10 @@ from itertools import product
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div, round_up
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
+from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -29,7 +31,7 @@ from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.matrix_units import PART_PRODUCTS, TileProduct
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import SCATTERED_STORE_CYCLES
-from ocannl_core.schedule.rules.reduction_model import ReductionModel, ReductionOperand, strides
+from ocannl_core.schedule.rules.reduction_model import ReductionModel, ReductionOperand
 from ocannl_core.schedule.rules.unit_choice import find_unit
 from ocannl_core.schedule.rules.vector_reductions import find_model, vector_axis_candidates
 
@@ -49,7 +51,7 @@ class _TileAxes:
 
 
 def find_amx_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target
+    nest: Nest, nodes: NodeInfos, target: Target
 ) -> transforms.Schedule | Obstacle:
     """Return a schedule with tiles, or the reason why there is none."""
     model = _model_tiles(nest, nodes, target)
@@ -61,16 +63,14 @@ def find_amx_schedule(
     return model.schedule(axes) if model.is_profitable(axes) else Obstacle.COST
 
 
-def amx_schedules(
-    nest: KernelNest, nodes: NodeInfos, target: Target
-) -> Iterator[transforms.Schedule]:
+def amx_schedules(nest: Nest, nodes: NodeInfos, target: Target) -> Iterator[transforms.Schedule]:
     """Yield the schedules with tiles along every choice of axes, fast or not."""
     model = _model_tiles(nest, nodes, target)
     if not isinstance(model, Obstacle):
         yield from map(model.schedule, model.candidates())
 
 
-def _model_tiles(nest: KernelNest, nodes: NodeInfos, target: Target) -> _TileModel | Obstacle:
+def _model_tiles(nest: Nest, nodes: NodeInfos, target: Target) -> _TileModel | Obstacle:
     """Return the model of a nest with tiles, or the reason why there are none for it."""
     reduction = nest.reduction
     if reduction is None:
@@ -128,7 +128,7 @@ class _TileModel:
         """Return an estimate of the nest's cycles with tiles."""
         model, unit, costs = self._model, self._unit, self._unit.costs
         sizes = dict(zip((axes.row, axes.column, axes.term), unit.shape, strict=True))
-        tiles = prod(-(-extent // sizes.get(name, 1)) for name, extent in model.extents.items())
+        tiles = prod(ceil_div(extent, sizes.get(name, 1)) for name, extent in model.extents.items())
         total = costs.setup + costs.product * len(PART_PRODUCTS[unit.parts]) * tiles
         for operand, along in ((axes.row_operand, axes.term), (axes.column_operand, axes.column)):
             each = costs.copy + (0.0 if operand.is_contiguous(along) else costs.transpose)
@@ -152,13 +152,13 @@ class _TileModel:
         ):
             return 1
         extent, most = model.extents[axes.term], self._unit.costs.most_terms
-        return 1 if extent <= most * 3 // 2 else -(-extent // most)
+        return 1 if extent <= most * 3 // 2 else ceil_div(extent, most)
 
     def schedule(self, axes: _TileAxes) -> transforms.Schedule:
         model, extents, splitter = self._model, self._model.extents, _Splitter()
         first, second, unit = axes.row_operand, axes.column_operand, self._unit
         rows, columns, terms = (
-            _round_up(extents[name], size)
+            round_up(extents[name], size)
             for name, size in zip((axes.row, axes.column, axes.term), unit.shape, strict=True)
         )
         # a block with fewer tiles than two along one axis has more of them along the other one
@@ -167,10 +167,11 @@ class _TileModel:
             min(unit.accumulators // wide, rows // unit.rows),
             min(unit.accumulators // high, columns // unit.columns),
         )
-        size = _round_up(-(-extents[axes.term] // self._count_blocks(axes)), unit.terms)
+        size = round_up(ceil_div(extents[axes.term], self._count_blocks(axes)), unit.terms)
         term_block, term = splitter.split(axes.term, terms, size)
         steps, term = splitter.split(term, size, unit.terms)
-        splits = [transforms.Split(term, 2)]
+        pairs = transforms.Splits()
+        pair, terms_of_pair = pairs.cut(term, 2)
         panel_columns = self._panel_columns(axes, size, wide * unit.columns)
         panel, column = splitter.split(axes.column, columns, panel_columns)
         column_block, column = splitter.split(column, splitter.size, wide * unit.columns)
@@ -187,7 +188,7 @@ class _TileModel:
         column_axes = [name for name in used if name in second.axes - {*batch_axes, axes.column}]
         reductions = [*self._other_reduced_axes(axes), *steps, *inner_row, *inner_column, row]
         row_blocks = [*row_axes, *partial, *term_block, *row_block]
-        tile = (column, f"{term}0", f"{term}1")
+        tile = (column, pair, terms_of_pair)
         outer = (*unit_axes, *batch_axes, *column_axes, *panel)
         order = (*outer, *row_blocks, *column_block, *reductions, *tile)
         is_repeated = bool(column_axes or panel) and not self._is_copy_larger(first)
@@ -198,7 +199,7 @@ class _TileModel:
         )
         return (
             *splitter.splits,
-            *splits,
+            *pairs,
             transforms.Order(order),
             *transforms.set_kinds(AxisKind.UNROLLED, (*inner_row, *inner_column)),
             transforms.TileMatrix(row, column, tile[1], unit.parts, unit.shape),
@@ -225,7 +226,7 @@ class _Splitter:
     """Splits of axes into blocks of whole tiles, where there are several blocks."""
 
     def __init__(self) -> None:
-        self.splits: list[transforms.Transform] = []
+        self.splits = transforms.Splits()
         self.size = 0
         """The iterations inside the last block that was split off, of whole tiles."""
 
@@ -234,8 +235,8 @@ class _Splitter:
         self.size = min(extent, size)
         if size >= extent:
             return [], name
-        self.splits.append(transforms.Split(name, size))
-        return [f"{name}0"], f"{name}1"
+        blocks, inside = self.splits.cut(name, size)
+        return [blocks], inside
 
 
 def _pack(
@@ -244,10 +245,5 @@ def _pack(
     """Return the packing of an operand inside the last of some loops, in the order inside."""
     inside = around[-1] if around else None
     loops = order if inside is None else order[order.index(inside) + 1 :]
-    leaves = [leaf for leaf in loops[:-4] if leaf[0] in operand.axes]
+    leaves = [leaf for leaf in loops[:-4] if transforms.root_of(leaf) in operand.axes]
     return transforms.Pack(operand.position, inside, (*leaves, *tile))
-
-
-def _round_up(extent: int, size: int) -> int:
-    """Round an extent up to whole tiles."""
-    return -(-extent // size) * size

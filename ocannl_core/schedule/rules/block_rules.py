@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from math import prod
 from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.powers_of_two import power_above, power_below
+from ocannl_core.base.rounding import ceil_div, power_above, power_below
 from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, iterations
+from ocannl_core.ir.kernels.nest_accesses import Ranges, find_vectors, loads_of_cells, strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import COMMON_UNITS, Obstacle, ProductUnit
 from ocannl_core.ir.kernels.transforms import (
@@ -35,16 +35,15 @@ from ocannl_core.ir.kernels.transforms import (
     Schedule,
     SetKind,
     Shuffle,
-    Split,
+    Splits,
     Transform,
+    outer_of,
     set_kinds,
 )
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Load, Store
 from ocannl_core.ir.loops.traverse import Node, walk
 from ocannl_core.ir.target import Target, ThreadBlocks
-from ocannl_core.schedule.apply.shared_fill import loads_of_cells
-from ocannl_core.schedule.apply.vector_accesses import Ranges, find_vectors
 from ocannl_core.schedule.machine_model import (
     MIN_COARSE_CELLS,
     MIN_THREAD_TERMS,
@@ -56,7 +55,6 @@ from ocannl_core.schedule.machine_model import (
 )
 from ocannl_core.schedule.rules.block_tiles import find_block_schedule, fused
 from ocannl_core.schedule.rules.decision import ScheduleDecision, UnitRule, choose_unit
-from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.tensor_core_schedules import (
     candidate_tiles,
     find_tensor_core_schedule,
@@ -80,7 +78,7 @@ class BlockParameters:
 CHOSEN_BY_RULE = BlockParameters()
 
 
-def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
+def block_schedules(nest: Nest, nodes: NodeInfos, target: Target) -> Iterator[Schedule]:
     """Yield schedules of a nest for a search, each once, the rules' choice first."""
     found: set[Schedule | None] = {None}
     sides = (THREAD_ROWS, THREAD_ROWS // 2, THREAD_ROWS // 4)
@@ -102,14 +100,14 @@ def block_schedules(nest: KernelNest, nodes: NodeInfos, target: Target) -> Itera
 
 
 def block_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters = CHOSEN_BY_RULE
+    nest: Nest, nodes: NodeInfos, target: Target, parameters: BlockParameters = CHOSEN_BY_RULE
 ) -> Schedule | None:
     """Return the schedule of a nest for a device with thread blocks; None for plain loops."""
     return decide_on_blocks(nest, nodes, target, parameters).schedule
 
 
 def decide_on_blocks(
-    nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters = CHOSEN_BY_RULE
+    nest: Nest, nodes: NodeInfos, target: Target, parameters: BlockParameters = CHOSEN_BY_RULE
 ) -> ScheduleDecision:
     """Return the decision on a nest for a device with thread blocks.
 
@@ -140,11 +138,11 @@ _MATRIX_UNITS: tuple[tuple[ProductUnit, UnitRule], ...] = (
 )
 
 
-def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule:
+def _schedule_cells(nest: Nest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule:
     order = _coalesced_order(nest.axes, _accesses(nest.epilogue), nodes)
     distribution = _CyclicDistribution(blocks.threads)
     fast = order[0]
-    cells = prod(axis.extent for axis in nest.axes)
+    cells = iterations(nest.axes)
     if blocks.subgroup > 1 and cells >= TRANSPOSED_SIDE**2 * blocks.processors:
         transposition = _find_transposition(nest, nodes, blocks)
         if transposition is not None:
@@ -163,9 +161,7 @@ def _schedule_cells(nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks) ->
     return distribution.schedule()
 
 
-def _find_transposition(
-    nest: KernelNest, nodes: NodeInfos, blocks: ThreadBlocks
-) -> Schedule | None:
+def _find_transposition(nest: Nest, nodes: NodeInfos, blocks: ThreadBlocks) -> Schedule | None:
     """Return the schedule of cells of which a block computes a square, after transposing the square
     of the loads that are contiguous along another axis than the stores; None if there are none.
     """
@@ -196,14 +192,16 @@ def _find_transposition(
     i, positions = max(found.items(), key=lambda item: len(item[1]))
     j = along[0].name
     outer = (axis.name for axis in nest.axes if axis.name not in (i, j))
+    splits = Splits()
+    tiles, row = splits.cut(i, TRANSPOSED_SIDE)
+    own, rows = splits.cut(row, blocks.threads // TRANSPOSED_SIDE)
+    others, column = splits.cut(j, TRANSPOSED_SIDE)
     return (
-        Split(i, TRANSPOSED_SIDE),
-        Split(f"{i}1", blocks.threads // TRANSPOSED_SIDE),
-        Split(j, TRANSPOSED_SIDE),
-        SetKind(AxisKind.GRID, (*outer, f"{i}0", f"{j}0")),
-        SetKind(AxisKind.BLOCK, (f"{i}11", f"{j}1")),
-        SetKind(AxisKind.UNROLLED, (f"{i}10",)),
-        *(Pack(position, None, (f"{i}1", f"{j}1")) for position in positions[:room]),
+        *splits,
+        SetKind(AxisKind.GRID, (*outer, tiles, others)),
+        SetKind(AxisKind.BLOCK, (rows, column)),
+        SetKind(AxisKind.UNROLLED, (own,)),
+        *(Pack(position, None, (row, column)) for position in positions[:room]),
     )
 
 
@@ -216,7 +214,7 @@ class _CyclicDistribution:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.splits: list[Transform] = []
+        self.splits = Splits()
         self.grid: list[str] = []
         self.block: list[str] = []
         self.unrolled: list[str] = []
@@ -235,19 +233,17 @@ class _CyclicDistribution:
             self.grid.insert(0, name)
             return
         if axis.extent != count:
-            self.splits.append(Split(name, count))
-            self.grid.insert(0, f"{name}0")
-            name = f"{name}1"
+            blocks, name = self.splits.cut(name, count)
+            self.grid.insert(0, blocks)
         self.block.insert(0, name)
         self.threads //= count
 
     def distribute_coarsely(self, axis: LoopAxis, cells: int) -> None:
         """Distribute an axis so that each thread has several iterations, a block's width apart."""
-        name = axis.name
-        self.splits += [Split(name, cells * self.threads), Split(f"{name}1", self.threads)]
-        self.grid.insert(0, f"{name}0")
-        self.unrolled.append(f"{name}10")
-        self.block.insert(0, f"{name}11")
+        blocks, own, inner = self.splits.cut(axis.name, cells * self.threads, self.threads)
+        self.grid.insert(0, blocks)
+        self.unrolled.append(own)
+        self.block.insert(0, inner)
         self.threads = 1
 
     def distribute_vectors(self, axis: LoopAxis, lanes: int, count: int = 1) -> None:
@@ -255,18 +251,15 @@ class _CyclicDistribution:
         thread so many, a block's width apart.
         """
         name = axis.name
-        threads = min(-(-axis.extent // lanes), self.threads)
+        threads = min(ceil_div(axis.extent, lanes), self.threads)
         if axis.extent > count * threads * lanes:
-            self.splits.append(Split(name, count * threads * lanes))
-            self.grid.insert(0, f"{name}0")
-            name = f"{name}1"
+            blocks, name = self.splits.cut(name, count * threads * lanes)
+            self.grid.insert(0, blocks)
         if count > 1:
-            self.splits.append(Split(name, threads * lanes))
-            self.unrolled.append(f"{name}0")
-            name = f"{name}1"
-        self.splits.append(Split(name, lanes))
-        self.block.insert(0, f"{name}0")
-        self.vector = f"{name}1"
+            own, name = self.splits.cut(name, threads * lanes)
+            self.unrolled.append(own)
+        vectors, self.vector = self.splits.cut(name, lanes)
+        self.block.insert(0, vectors)
         self.threads //= threads
 
     def schedule(self, *more: Transform) -> Schedule:
@@ -284,12 +277,12 @@ def _accesses(roots: Iterable[Node]) -> list[Load | Store]:
     return [each for root in roots for each in walk(root) if isinstance(each, Load | Store)]
 
 
-def _largest(accesses: list[Load | Store], nest: KernelNest) -> list[Load | Store]:
+def _largest(accesses: list[Load | Store], nest: Nest) -> list[Load | Store]:
     """Return the accesses that reach the most cells, for which the order matters."""
 
     def reached(access: Load | Store) -> int:
         used = {var for index in access.indices for var in variables(index)}
-        return prod(axis.extent for axis in nest.axes if axis.var in used)
+        return iterations(axis for axis in nest.axes if axis.var in used)
 
     cells = [reached(each) for each in accesses]
     return [each for each, count in zip(accesses, cells, strict=True) if count == max(cells)]
@@ -317,14 +310,14 @@ def _coalesced_order(
 
 
 def _schedule_reduction(
-    nest: KernelNest, nodes: NodeInfos, target: Target, parameters: BlockParameters
+    nest: Nest, nodes: NodeInfos, target: Target, parameters: BlockParameters
 ) -> Schedule:
     reduction, blocks = nest.required_reduction, target.thread_blocks
     assert blocks is not None
     accesses = _largest(_accesses((reduction.term,)), nest)
     reduced = _coalesced_order(nest.reduced, accesses, nodes)
     cells = _coalesced_order(nest.output_axes, [*accesses, *_accesses(nest.epilogue)], nodes)
-    terms = prod(axis.extent for axis in reduced)
+    terms = iterations(reduced)
     distribution = _CyclicDistribution(blocks.threads)
     # the threads that share a result read neighboring cells
     is_across = any(
@@ -336,7 +329,7 @@ def _schedule_reduction(
     if terms >= MIN_TREE_TERMS and not nest.rounds_often:
         most = power_below(min(blocks.threads, terms // MIN_THREAD_TERMS))
         # along the cells, as many as those leave idle
-        count = prod(axis.extent for axis in cells)
+        count = iterations(cells)
         if count == 1 and 2 * most == blocks.threads:
             most = blocks.threads  # as many as other kernels, to share a launch with these
         width = max(
@@ -383,31 +376,27 @@ def _distribute_reduced(
         if threads <= 1:
             continue
         if axis is axes[0] and lanes > 1 and axis.extent >= lanes * threads:
-            name = axis.name
-            distribution.splits += [Split(name, lanes * threads), Split(f"{name}1", lanes)]
-            distribution.vector = f"{name}11"
-            leaves.insert(0, f"{name}10")
-            count //= threads
-            distribution.threads //= threads
-            continue
-        if axis.extent != threads:
-            distribution.splits.append(Split(axis.name, threads))
-        leaves.insert(0, axis.name if axis.extent == threads else f"{axis.name}1")
+            _, inside = distribution.splits.cut(axis.name, lanes * threads)
+            leaf, distribution.vector = distribution.splits.cut(inside, lanes)
+        else:
+            sizes = () if axis.extent == threads else (threads,)
+            *_, leaf = distribution.splits.cut(axis.name, *sizes)
+        leaves.insert(0, leaf)
         count //= threads
         distribution.threads //= threads
     return leaves
 
 
-def _first_reduced_leaf(nest: KernelNest, distribution: _CyclicDistribution) -> str:
+def _first_reduced_leaf(nest: Nest, distribution: _CyclicDistribution) -> str:
     """Return the outermost serial loop over terms; the first reduced axis if threads run all."""
-    split = {each.axis for each in distribution.splits if isinstance(each, Split)}
-    leaves = [f"{axis.name}0" if axis.name in split else axis.name for axis in nest.reduced]
+    split = {each.axis for each in distribution.splits}
+    leaves = [outer_of(axis.name) if axis.name in split else axis.name for axis in nest.reduced]
     serial = [name for name in leaves if name not in distribution.block]
     return next(iter([*serial, *leaves]), "")
 
 
 def row_schedule(
-    nest: KernelNest,
+    nest: Nest,
     nodes: NodeInfos,
     threads: int,
     blocks: ThreadBlocks,
@@ -424,31 +413,26 @@ def row_schedule(
     order = _coalesced_order(cells or wide, accesses, nodes)
     if cells and len(cells) < len(wide) and order[0].extent < threads // 2:
         order = _coalesced_order(wide, accesses, nodes)
-    terms = prod(axis.extent for axis in nest.reduced)
+    terms = iterations(nest.reduced)
     keeps_order = nest.rounds_often or terms < MIN_TREE_TERMS
     if not order or (keeps_order and order[0].is_reduced):
         return ()  # one thread
     name = order[0].name
     lanes = vector_lanes(nest, order[0], nodes, blocks, around)
-    transforms: list[Transform] = [Split(name, threads * lanes)]
-    if lanes > 1:
-        transforms += [
-            Split(f"{name}1", lanes),
-            SetKind(AxisKind.BLOCK, (f"{name}10",)),
-            SetKind(AxisKind.VECTOR, (f"{name}11",)),
-        ]
-    else:
-        transforms.append(SetKind(AxisKind.BLOCK, (f"{name}1",)))
+    splits = Splits()
+    steps, thread, *vector = splits.cut(name, threads * lanes, *([lanes] if lanes > 1 else []))
+    transforms: list[Transform] = [*splits, SetKind(AxisKind.BLOCK, (thread,))]
+    transforms += set_kinds(AxisKind.VECTOR, vector)
     over = next((axis.name for axis in nest.reduced), "")
     if order[0].is_reduced:
         transforms += _shuffles((name,), (name,), threads, blocks)
     if over:
-        transforms.append(AccumulateAt(f"{name}0" if over == name else over))
+        transforms.append(AccumulateAt(steps if over == name else over))
     return tuple(transforms)
 
 
 def vector_lanes(
-    nest: KernelNest,
+    nest: Nest,
     axis: LoopAxis,
     nodes: NodeInfos,
     blocks: ThreadBlocks,

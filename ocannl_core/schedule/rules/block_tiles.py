@@ -23,9 +23,11 @@ from collections.abc import Mapping, Sequence
 from math import gcd, prod
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import as_affine, row_major
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction, iterations
+from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -34,8 +36,6 @@ from ocannl_core.ir.loops.traverse import contains
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.schedule import machine_model as machine
-from ocannl_core.schedule.apply.operand_buffers import PADDING_CELLS
-from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.tile_order import TileGrid, supertile_rows
 
 
@@ -58,11 +58,18 @@ class ProductAxes:
         """The names of the axes of rows, columns and terms."""
         return self.row.name, self.column.name, self.term.name
 
+    def others(self, nest: Nest) -> tuple[list[str], list[str]]:
+        """Return the names of the other axes of cells, and of the other reduced axes."""
+        return (
+            [axis.name for axis in nest.output_axes if axis.name not in self.names],
+            [axis.name for axis in nest.reduced if axis.name not in self.names],
+        )
+
     def fills(self, cells: tuple[int, int], processors: int) -> bool:
         """Return True if tiles keep all processors busy and none is much too large."""
         height, width = cells
         rows, columns = self.row.extent, self.column.extent
-        count = -(-rows // height) * -(-columns // width) * self.batch
+        count = ceil_div(rows, height) * ceil_div(columns, width) * self.batch
         return height <= 2 * rows and width <= 2 * columns and count >= processors
 
     def supertile(
@@ -83,7 +90,7 @@ class ProductAxes:
         return supertile_rows(grid, wave, target.last_cache_bytes)
 
 
-def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxes | None:
+def product_axes(nest: Nest, nodes: NodeInfos | None = None) -> ProductAxes | None:
     """Return the axes of a product; None if both factors depend on all cells, or share no terms.
 
     Args:
@@ -100,7 +107,7 @@ def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxe
     row, column, term = (
         max(axes, key=lambda axis: (axis.extent, axis.name)) for axes in (rows, columns, terms)
     )
-    batch = prod(axis.extent for axis in nest.output_axes if axis not in (row, column))
+    batch = iterations(axis for axis in nest.output_axes if axis not in (row, column))
     steps: Mapping[str, int] = {}
     if nodes is not None:
         steps = strides(nest.axes, nest.epilogue, nodes)
@@ -114,18 +121,14 @@ def product_axes(nest: KernelNest, nodes: NodeInfos | None = None) -> ProductAxe
 class BlockTile:
     """The tile of a product that a thread block computes."""
 
-    rows: str
-    """The axis of cells on which the second factor does not depend."""
-    columns: str
-    """The axis of cells on which the first one does not depend."""
-    terms: str
-    row_operand: int
+    axes: ProductAxes
     threads: tuple[int, int]
+    """The threads along rows and columns."""
     cells: tuple[int, int]
     """The cells of a thread along rows and columns."""
     depth: int
     """The terms that are in shared memory at a time."""
-    forms: tuple[transforms.Stage, ...] = ()
+    forms: tuple[transforms.StageForm, ...] = ()
     """The forms of operands that are copied ahead; () if none are."""
     stages: int = 1
     """The number of steps whose operands are in shared memory."""
@@ -138,12 +141,12 @@ class BlockTile:
         return self.threads[0] * self.cells[0], self.threads[1] * self.cells[1]
 
 
-def fused(nest: KernelNest, target: Target) -> bool:
+def fused(nest: Nest, target: Target) -> bool:
     """Return True if sums may add unrounded products; short sums keep the bits of plain loops."""
     reduction = nest.reduction
     return (
         target.has_fma
-        and prod(axis.extent for axis in nest.axes) >= machine.MIN_FUSED_STEPS
+        and iterations(nest.axes) >= machine.MIN_FUSED_STEPS
         and reduction is not None
         and reduction.op is BinaryOp.ADD
         and reduction.dtype.is_float
@@ -153,7 +156,7 @@ def fused(nest: KernelNest, target: Target) -> bool:
 
 
 def find_block_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target, side: int = 0, depth: int = 0
+    nest: Nest, nodes: NodeInfos, target: Target, side: int = 0, depth: int = 0
 ) -> transforms.Schedule | Obstacle:
     """Return a schedule with register tiles of threads, or the reason why there is none.
 
@@ -166,7 +169,7 @@ def find_block_schedule(
 
 
 def _find_tile(
-    nest: KernelNest, nodes: NodeInfos, target: Target, side: int, depth: int
+    nest: Nest, nodes: NodeInfos, target: Target, side: int, depth: int
 ) -> BlockTile | Obstacle:
     """Return the tile of a product, or why no operand would be used often enough."""
     reduction, blocks = nest.required_reduction, target.thread_blocks
@@ -180,7 +183,7 @@ def _find_tile(
     axes = product_axes(nest, nodes)
     if axes is None:
         return Obstacle.AXES
-    row, column, term, operand = axes.row, axes.column, axes.term, axes.row_operand
+    row, column, term = axes.row, axes.column, axes.term
     if min(row.extent, column.extent) < machine.MIN_BLOCK_TILE or term.extent < machine.BLOCK_TERMS:
         return Obstacle.SIZE
     threads = _thread_shape(blocks.threads)
@@ -190,7 +193,7 @@ def _find_tile(
     )
     if not found:
         return Obstacle.RESOURCES
-    tile = BlockTile(*axes.names, operand, threads, (found, found), depth or machine.BLOCK_TERMS)
+    tile = BlockTile(axes, threads, (found, found), depth or machine.BLOCK_TERMS)
     forms = _forms(nest, reduction, nodes, blocks, tile)
     own_depth, stages = tile.depth, 1
     if forms:
@@ -198,11 +201,11 @@ def _find_tile(
         stage_bytes = own_depth * sum(each.pitch for each in forms) * nbytes
         fitting = blocks.local_bytes // stage_bytes
         most = min(fitting, max(2, fitting // machine.RESIDENT_BLOCKS), machine.MAX_STAGES)
-        stages = min(most, -(-term.extent // own_depth))
+        stages = min(most, ceil_div(term.extent, own_depth))
         if stages < 2:
             own_depth, stages, forms = tile.depth, 1, ()
     supertile = axes.supertile(tile.extents, nbytes, machine.RESIDENT_BLOCKS, target)
-    return BlockTile(*axes.names, operand, threads, tile.cells, own_depth, forms, stages, supertile)
+    return BlockTile(axes, threads, tile.cells, own_depth, forms, stages, supertile)
 
 
 def _side(
@@ -226,7 +229,7 @@ def _side(
         nbytes = (height + width + 2) * depth * cell_bytes
         if 2 * side * side > blocks.registers or nbytes > blocks.local_bytes:
             continue
-        tiles = -(-row.extent // height) * -(-column.extent // width) * others
+        tiles = ceil_div(row.extent, height) * ceil_div(column.extent, width) * others
         fits = height <= 2 * row.extent and width <= 2 * column.extent
         if fits or side == min(machine.TILE_RATES):
             # so many processors work, each at the rate of its tile
@@ -243,26 +246,29 @@ def _thread_shape(threads: int) -> tuple[int, int]:
 
 
 def _forms(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks, tile: BlockTile
-) -> tuple[transforms.Stage, ...]:
+    nest: Nest, reduction: Reduction, nodes: NodeInfos, blocks: ThreadBlocks, tile: BlockTile
+) -> tuple[transforms.StageForm, ...]:
     """Return the forms of both operands if instructions copy them to shared memory; else ().
 
     Rows of shared memory are those of a term. An operand whose terms are neighbors in memory is
     transposed on its way, cell by cell.
     """
-    found: list[transforms.Stage] = []
+    found: list[transforms.StageForm] = []
+    rows, columns, terms = tile.axes.names
     for at, factor in enumerate(reduction.factors):
-        is_row = at == tile.row_operand
-        axis = tile.rows if is_row else tile.columns
+        is_row = at == tile.axes.row_operand
+        axis = rows if is_row else columns
         if not isinstance(factor, Load) or factor.dtype is not reduction.dtype:
             return ()
         width = copy_width(factor, nest.axes, axis, nodes, blocks.asynchronous_copies)
         if not width:
             return ()
         steps = strides(nest.axes, (factor,), nodes)
-        is_across = steps[tile.terms] == 1 and steps[axis] != 1
+        is_across = steps[terms] == 1 and steps[axis] != 1
         cells = tile.extents[0 if is_row else 1]
-        found.append(transforms.Stage(at, width, cells + (PADDING_CELLS if is_across else 0)))
+        found.append(
+            transforms.StageForm(at, width, cells + (machine.PADDING_CELLS if is_across else 0))
+        )
     return tuple(found)
 
 
@@ -279,66 +285,63 @@ def _stage_depth(tile: BlockTile, terms: int, cell_bytes: int) -> int:
     return max(depth, least)
 
 
-def _schedule_tile(nest: KernelNest, tile: BlockTile, target: Target) -> transforms.Schedule:
+def _schedule_tile(nest: Nest, tile: BlockTile, target: Target) -> transforms.Schedule:
     """Return the schedule of a product in tiles.
 
     The columns of a thread are vectors, a block's width apart, if there are enough.
     """
-    i, j, k = tile.rows, tile.columns, tile.terms
+    i, j, k = tile.axes.names
     (rows, columns), (row_cells, column_cells) = tile.threads, tile.cells
     blocks = target.thread_blocks
     assert blocks is not None
     nbytes = nest.required_reduction.dtype.nbytes
     lanes = gcd(max(1, blocks.vector_bytes // nbytes), column_cells)
-    splits: list[transforms.Transform] = []
-    outer, tiles, i = split_tiles(splits, i, tile.extents[0], tile.supertile)
-    splits.append(transforms.Split(j, tile.extents[1]))
-    row_digits, own_rows = _split_threads(splits, f"{i}1", rows, machine.ROW_DIGITS, row_cells)
-    splits.append(transforms.Split(f"{j}1", columns * lanes))
-    digits, inside = _split_threads(splits, f"{j}11", columns, machine.COLUMN_DIGITS, lanes)
-    cells = [f"{j}10", inside] if lanes > 1 else [f"{j}10"]
-    splits.append(transforms.Split(k, tile.depth))
-    others = [axis.name for axis in nest.output_axes if axis.name not in (tile.rows, j)]
-    reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    inner = (f"{k}0", f"{k}1", own_rows, *cells)
+    splits = transforms.Splits()
+    outer, tiles, tile_rows = split_tiles(splits, i, tile.extents[0], tile.supertile)
+    tile_of_columns, tile_columns = splits.cut(j, tile.extents[1])
+    row_digits, own_rows = _split_threads(splits, tile_rows, rows, machine.ROW_DIGITS, row_cells)
+    own_columns, vectors = splits.cut(tile_columns, columns * lanes)
+    digits, inside = _split_threads(splits, vectors, columns, machine.COLUMN_DIGITS, lanes)
+    cells = [own_columns, inside] if lanes > 1 else [own_columns]
+    steps, term = splits.cut(k, tile.depth)
+    others, reduced = tile.axes.others(nest)
+    inner = (steps, term, own_rows, *cells)
     # the last digits of both axes are the threads of a subgroup
     high = int(rows > machine.ROW_DIGITS[0]), int(columns > machine.COLUMN_DIGITS[0])
     block = (*row_digits[: high[0]], *digits[: high[1]])
     block = (*block, *row_digits[high[0] :], *digits[high[1] :])
-    grid = (*others, *outer, f"{j}0", *tiles)
-    operands = {tile.row_operand: i, 1 - tile.row_operand: j}
+    grid = (*others, *outer, tile_of_columns, *tiles)
+    at = tile.axes.row_operand
+    operands = {at: tile_rows, 1 - at: tile_columns}
     return (
         *splits,
         transforms.SetKind(AxisKind.GRID, grid),
         transforms.SetKind(AxisKind.BLOCK, block),
         transforms.Order((*grid, *block, *reduced, *inner)),
-        *transforms.set_kinds(AxisKind.UNROLLED, (f"{k}1", own_rows, f"{j}10")),
+        *transforms.set_kinds(AxisKind.UNROLLED, (term, own_rows, own_columns)),
         *transforms.set_kinds(AxisKind.VECTOR, cells[-1:] if lanes > 1 else ()),
-        *(transforms.Pack(at, f"{k}0", (f"{k}1", f"{operands[at]}1")) for at in sorted(operands)),
-        *([transforms.Pipeline(f"{k}0", tile.stages)] if tile.forms else []),
+        *(transforms.Pack(at, steps, (term, operands[at])) for at in sorted(operands)),
+        *([transforms.Pipeline(steps, tile.stages)] if tile.forms else []),
         *tile.forms,
-        transforms.AccumulateAt((*reduced, f"{k}0")[0], fused(nest, target)),
+        transforms.AccumulateAt((*reduced, steps)[0], fused(nest, target)),
     )
 
 
 def split_tiles(
-    splits: list[transforms.Transform], rows: str, extent: int, supertile: int
+    splits: transforms.Splits, rows: str, extent: int, supertile: int
 ) -> tuple[list[str], list[str], str]:
     """Split an axis of rows into tiles, and these into supertiles.
 
     Returns:
-        The leaves of the grid around the columns and inside of them, and the part of the axis of
-        which tiles are the inner part.
+        The leaves of the grid around the columns and inside of them, and the rows of a tile.
     """
-    if supertile == 1:
-        splits.append(transforms.Split(rows, extent))
-        return [f"{rows}0"], [], rows
-    splits += [transforms.Split(rows, supertile * extent), transforms.Split(f"{rows}1", extent)]
-    return [f"{rows}0"], [f"{rows}10"], f"{rows}1"
+    sizes = (extent,) if supertile == 1 else (supertile * extent, extent)
+    outer, *tiles, tile = splits.cut(rows, *sizes)
+    return [outer], tiles, tile
 
 
 def _split_threads(
-    splits: list[transforms.Transform], name: str, threads: int, sizes: Sequence[int], cells: int
+    splits: transforms.Splits, name: str, threads: int, sizes: Sequence[int], cells: int
 ) -> tuple[list[str], str]:
     """Split an axis into the digits of a thread's number, and the cells of a thread; return the
     leaves of both.
@@ -351,9 +354,8 @@ def _split_threads(
     for size in (*(size for size in sizes if threads > size and threads % size == 0), 1):
         if size * cells == 1:
             return [*digits, name], name
-        splits.append(transforms.Split(name, size * cells))
-        digits.append(f"{name}0")
-        name = f"{name}1"
+        digit, name = splits.cut(name, size * cells)
+        digits.append(digit)
     return digits, name
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos, TuningResult
 from ocannl_core.ir.kernels.product_status import (
     COMMON_UNITS,
@@ -39,7 +39,7 @@ class ScheduleDecision:
     measured: TuningResult | None = None
     """The result of tuning the nest; None if there is none."""
 
-    def products(self, nest: KernelNest) -> tuple[ProductStatus, ...]:
+    def products(self, nest: Nest) -> tuple[ProductStatus, ...]:
         """Return the status of the product that a nest computes; () if it computes none."""
         if not is_product(nest):
             return ()
@@ -54,18 +54,15 @@ class ScheduleDecision:
         return (ProductStatus(nest.epilogue[0].node, unit, reasons),)
 
 
-Rule = Callable[[KernelNest, NodeInfos], ScheduleDecision]
+Rule = Callable[[Nest, NodeInfos], ScheduleDecision]
 """Decide on the schedule of a nest."""
 
-UnitRule = Callable[[KernelNest, NodeInfos, Target], Schedule | Obstacle]
+UnitRule = Callable[[Nest, NodeInfos, Target], Schedule | Obstacle]
 """Return the schedule of a reduction for a unit, or an obstacle."""
 
 
 def choose_unit(
-    rules: Sequence[tuple[ProductUnit, UnitRule]],
-    nest: KernelNest,
-    nodes: NodeInfos,
-    target: Target,
+    rules: Sequence[tuple[ProductUnit, UnitRule]], nest: Nest, nodes: NodeInfos, target: Target
 ) -> ScheduleDecision:
     """Return the decision for the first unit that has a schedule; plain loops if none has.
 

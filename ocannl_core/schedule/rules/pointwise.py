@@ -15,18 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
+from ocannl_core.ir.kernels.nest_accesses import strides, turned_loads
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Split, Transform, set_kinds
+from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Splits, set_kinds
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Binary, Load, Store, Unary
 from ocannl_core.ir.loops.traverse import Node, walk
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import HASHES, UnaryOp
 from ocannl_core.ir.target import Target
-from ocannl_core.schedule.apply.squares import turned_loads
 from ocannl_core.schedule.machine_model import TILE_SQUARES
-from ocannl_core.schedule.rules.reduction_model import strides
 from ocannl_core.schedule.rules.vectorizable import (
     is_simple_power,
     is_vectorizable,
@@ -35,7 +34,7 @@ from ocannl_core.schedule.rules.vectorizable import (
 )
 
 
-def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | None:
+def pointwise_schedule(nest: Nest, nodes: NodeInfos, target: Target) -> Schedule | None:
     """Return the schedule of a nest without a reduction, or None if plain loops are as fast."""
     if nest.reduction is not None or not is_vectorizable(nest, nodes):
         return None
@@ -50,15 +49,12 @@ def pointwise_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Sc
     others = [axis.name for axis in nest.axes if axis.name != vector_axis.name]
     if vector_axis.extent <= lanes:
         return (Order((*others, vector_axis.name)), SetKind(AxisKind.VECTOR, (vector_axis.name,)))
-    parts = (f"{vector_axis.name}0", f"{vector_axis.name}1")
-    return (
-        Split(vector_axis.name, lanes),
-        Order((*others, *parts)),
-        SetKind(AxisKind.VECTOR, (parts[1],)),
-    )
+    splits = Splits()
+    blocks, vector = splits.cut(vector_axis.name, lanes)
+    return (*splits, Order((*others, blocks, vector)), SetKind(AxisKind.VECTOR, (vector,)))
 
 
-def _transposition(nest: KernelNest, nodes: NodeInfos, lanes: int) -> Schedule | None:
+def _transposition(nest: Nest, nodes: NodeInfos, lanes: int) -> Schedule | None:
     """Return the schedule that transposes rows to columns in square tiles, or None."""
     wide = [axis for axis in nest.axes if axis.extent >= lanes and axis.bound is None]
     for column in reversed(wide):
@@ -68,7 +64,7 @@ def _transposition(nest: KernelNest, nodes: NodeInfos, lanes: int) -> Schedule |
     return None
 
 
-def _is_square(nest: KernelNest, nodes: NodeInfos, row: LoopAxis, column: LoopAxis) -> bool:
+def _is_square(nest: Nest, nodes: NodeInfos, row: LoopAxis, column: LoopAxis) -> bool:
     """Return True if stores run along columns, and loads along columns or, some, along rows."""
     turned = turned_loads(nest, row.var, column.var)
     if not turned or any(load.dtype.in_lanes is not load.dtype for load in turned):
@@ -80,16 +76,15 @@ def _is_square(nest: KernelNest, nodes: NodeInfos, row: LoopAxis, column: LoopAx
     return stored == {1} and set(steps) <= {0, 1}
 
 
-def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) -> Schedule:
-    splits: list[Transform] = []
+def _tiles_of_squares(nest: Nest, square: Sequence[LoopAxis], lanes: int) -> Schedule:
+    splits = Splits()
     loops: list[list[str]] = [[], [], []]
     for axis in square:
         name = axis.name
         for level, size in enumerate((TILE_SQUARES * lanes, lanes)):
             if axis.extent > size:
-                splits.append(Split(name, size))
-                loops[level].append(f"{name}0")
-                name = f"{name}1"
+                blocks, name = splits.cut(name, size)
+                loops[level].append(blocks)
         loops[2].append(name)
     others = [axis.name for axis in nest.axes if axis not in square]
     inside = loops[2]
@@ -97,7 +92,7 @@ def _tiles_of_squares(nest: KernelNest, square: Sequence[LoopAxis], lanes: int) 
     return (*splits, order, *set_kinds(AxisKind.VECTOR, inside))
 
 
-def _needs_vector_code(nest: KernelNest, nodes: NodeInfos) -> bool:
+def _needs_vector_code(nest: Nest, nodes: NodeInfos) -> bool:
     """Return True if a nest has operations that C compilers do not vectorize."""
     return (
         any(nodes[node].dtype.is_narrow for node in nest.mentioned)
@@ -119,7 +114,7 @@ def _is_beyond_compilers(node: Node) -> bool:
             return False
 
 
-def _find_vector_axis(nest: KernelNest, nodes: NodeInfos) -> LoopAxis | None:
+def _find_vector_axis(nest: Nest, nodes: NodeInfos) -> LoopAxis | None:
     """Return the axis with contiguous stores, and contiguous or broadcast loads."""
     read = [each for store in nest.epilogue for each in walk(store) if isinstance(each, Load)]
     accesses: list[Load | Store] = [*nest.epilogue, *read]

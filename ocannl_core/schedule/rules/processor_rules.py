@@ -7,7 +7,7 @@ fewer cycles by the cost model.
 
 from __future__ import annotations
 
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import ProductUnit
 from ocannl_core.ir.target import Target
@@ -22,7 +22,7 @@ _UNITS: tuple[tuple[ProductUnit, UnitRule], ...] = (
 )
 
 
-def decide_on_processor(nest: KernelNest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
+def decide_on_processor(nest: Nest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
     """Return the decision on a nest for a processor."""
     if nest.reduction is None:
         return ScheduleDecision(pointwise_schedule(nest, nodes, target))

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.indexing import as_affine, row_major
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.base.rounding import ceil_div
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction
+from ocannl_core.ir.kernels.nest_accesses import epilogue_loads, strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Store, Unary
+from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Unary
 from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.matrix_units import DotProduct
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule import machine_model
-from ocannl_core.schedule.apply.prefetch import epilogue_loads
 from ocannl_core.schedule.rules.unit_choice import find_unit
 from ocannl_core.schedule.rules.vectorizable import has_vectorizable_epilogue, widest_lane_bytes
 
@@ -81,9 +81,7 @@ class ReductionModel:
         dot_product: The instruction that adds the products of some terms; None if none does.
     """
 
-    def __init__(
-        self, nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
-    ) -> None:
+    def __init__(self, nest: Nest, reduction: Reduction, nodes: NodeInfos, target: Target) -> None:
         self.nest = nest
         self.machine = machine_model.MachineModel.of(target)
         self.has_vector_epilogue = has_vectorizable_epilogue(nest, nodes)
@@ -292,7 +290,7 @@ class ReductionModel:
         return total
 
     def _vector_count(self, vector_axis: str) -> int:
-        return -(-self.extents[vector_axis] // self.lanes)
+        return ceil_div(self.extents[vector_axis], self.lanes)
 
     def _max_tile_vectors(self, vector_axis: str) -> int:
         """Return the most vectors of a register tile along the vector axis: where no block of the
@@ -347,14 +345,14 @@ def splits_evenly(rows: int, height: int, vectors: int) -> bool:
     """
     rest = rows % height
     is_short = rest * vectors < machine_model.ACCUMULATOR_CHAINS
-    return rest > 0 and (is_short or rows % -(-rows // height) == 0)
+    return rest > 0 and (is_short or rows % ceil_div(rows, height) == 0)
 
 
 def tile_height(rows: int, max_height: int, vectors: int) -> int:
     """Return the rows of a register tile, given their maximum."""
     max_height = min(rows, max_height)
     return (
-        -(-rows // -(-rows // max_height))
+        ceil_div(rows, ceil_div(rows, max_height))
         if splits_evenly(rows, max_height, vectors)
         else max_height
     )
@@ -364,7 +362,7 @@ def _tile_heights(rows: int, height: int, vectors: int) -> tuple[tuple[int, int]
     """Return the heights of the tiles that rows are split into, and the number of each."""
     if not splits_evenly(rows, height, vectors):
         return (height, rows // height), (rows % height, int(rows % height > 0))
-    blocks = -(-rows // height)
+    blocks = ceil_div(rows, height)
     low, larger = divmod(rows, blocks)
     return (low + 1, larger), (low, blocks - larger)
 
@@ -408,22 +406,3 @@ def converted_load(expr: Expr) -> Load | None:
             return load
         case _:
             return None
-
-
-def strides(
-    axes: Iterable[LoopAxis], accesses: Iterable[Load | Store], nodes: NodeInfos
-) -> dict[str, int]:
-    """Return the largest distance in memory between neighboring iterations, per axis.
-
-    A descending axis has a stride of 2 at least: vectors are loaded upwards.
-    """
-    found: dict[str, int] = {}
-    for access in accesses:
-        terms, _ = as_affine(row_major(access.indices, nodes[access.node].buffer_dims))
-        steps = {
-            var: max(-coefficient, 2) if coefficient < 0 else coefficient
-            for coefficient, var in terms
-        }
-        for axis in axes:
-            found[axis.name] = max(found.get(axis.name, 0), steps.get(axis.var, 0))
-    return found

@@ -26,8 +26,10 @@ from collections.abc import Iterator
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div, round_up
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction
+from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -43,19 +45,21 @@ from ocannl_core.schedule.machine_model import (
     BLOCK_TERMS,
     MAX_STAGES,
     MIN_BLOCK_TILE,
+    REGISTER_BYTES,
     RESIDENT_BLOCKS,
+    SHARED_ACCESS_BYTES,
+    SHARED_TURN_THREADS,
     STAGE_ROW_BYTES,
     WARP_BLOCKS,
     WARP_REGISTERS,
 )
-from ocannl_core.schedule.rules.block_tiles import copy_width, product_axes, split_tiles
-from ocannl_core.schedule.rules.reduction_model import strides
+from ocannl_core.schedule.rules.block_tiles import (
+    ProductAxes,
+    copy_width,
+    product_axes,
+    split_tiles,
+)
 from ocannl_core.schedule.rules.unit_choice import find_unit
-
-TURN_ROWS = 8
-"""Rows of 16 bytes that shared memory loads in one turn."""
-ROW_BYTES = 16
-"""Bytes beside each other that one thread reads for a warp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +80,7 @@ class TensorCoreTile:
     """The tile of a product that a thread block computes by matrix instructions."""
 
     instruction: MatrixInstruction
-    rows: str
-    """The axis of cells of the first of the operands."""
-    columns: str
-    """The axis of cells of the other one."""
-    terms: str
+    axes: ProductAxes
     operands: tuple[StagedOperand, StagedOperand]
     """The operand with the rows and the one with the columns."""
     warps: tuple[int, int]
@@ -104,29 +104,28 @@ class TensorCoreTile:
 
     def extent(self, axis: str) -> int:
         """Return the cells or terms of a block along an axis."""
-        height, width = self.cells
-        return {self.rows: height, self.columns: width, self.terms: self.depth}[axis]
+        return dict(zip(self.axes.names, (*self.cells, self.depth), strict=True))[axis]
 
     def pitch(self, operand: StagedOperand) -> int:
         """Return the cells from one row of an operand in shared memory to the next one."""
-        is_across = operand.axes[1] != self.terms
+        is_across = operand.axes[1] != self.axes.term.name
         return pitch(operand.fragment, operand.dtype, self.extent(operand.axes[1]), is_across)
 
-    def form(self, operand: StagedOperand) -> transforms.Stage:
+    def form(self, operand: StagedOperand) -> transforms.StageForm:
         """Return the form of an operand in shared memory."""
         step = self.pitch(operand)
         if self.joined == 1 or operand is not self.operands[1]:
-            return transforms.Stage(operand.position, operand.width, step)
+            return transforms.StageForm(operand.position, operand.width, step)
         rows = self.joined * _own_columns(self.instruction.sums)
         skip = skip_after(rows, step, self.joined, operand.dtype)
-        return transforms.Stage(operand.position, operand.width, step, skip, rows)
+        return transforms.StageForm(operand.position, operand.width, step, skip, rows)
 
     @property
     def stage_bytes(self) -> int:
         forms = [(self.form(each), each) for each in self.operands]
         return sum(
             self.extent(each.axes[0])
-            * (form.pitch + -(-form.skip // max(form.rows, 1)))
+            * (form.pitch + ceil_div(form.skip, max(form.rows, 1)))
             * each.dtype.nbytes
             for form, each in forms
         )
@@ -136,9 +135,9 @@ class TensorCoreTile:
         """The registers of a thread that hold sums and operands."""
         (high, wide), parts = self.tiles, self.instruction.parts
         each = [
-            prod(digit.count for digit in fragment.places) * nbytes // 4
+            prod(digit.count for digit in fragment.places) * nbytes // REGISTER_BYTES
             for fragment, nbytes in (
-                (self.instruction.sums, 4),
+                (self.instruction.sums, self.instruction.sum_dtype.nbytes),
                 (self.instruction.left, self.instruction.dtype.nbytes),
                 (self.instruction.right, self.instruction.dtype.nbytes),
             )
@@ -151,7 +150,7 @@ class TensorCoreTile:
 
 
 def candidate_tiles(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
+    nest: Nest, reduction: Reduction, nodes: NodeInfos, target: Target
 ) -> Iterator[TensorCoreTile]:
     """Yield the tiles of a product that fit a device, the largest blocks first."""
     instruction, blocks = find_unit(MatrixInstruction, reduction, target), target.thread_blocks
@@ -172,19 +171,17 @@ def candidate_tiles(
         if not all(tiles):
             continue
         joined = _joined(nest, nodes, blocks, operands[1], sums, tiles[1], depth)
-        one = TensorCoreTile(
-            instruction, *axes.names, operands, warps, tiles, depth, 1, joined=joined
-        )
+        one = TensorCoreTile(instruction, axes, operands, warps, tiles, depth, 1, joined=joined)
         most = min(MAX_STAGES, blocks.local_bytes // one.stage_bytes)
         is_small = one.registers + WARP_REGISTERS <= blocks.registers
         if most < 2 or not is_small or one.threads > blocks.max_threads:
             continue
-        stages = max(2, min(most, -(-term.extent // depth)))
+        stages = max(2, min(most, ceil_div(term.extent, depth)))
         yield replace(one, stages=stages)
 
 
 def _joined(
-    nest: KernelNest,
+    nest: Nest,
     nodes: NodeInfos,
     blocks: ThreadBlocks,
     columns: StagedOperand,
@@ -224,20 +221,20 @@ def skip_after(rows: int, pitch: int, joined: int, dtype: DType) -> int:
     Args:
         rows: The rows of a group, of which an instruction has those of one thread in each group.
     """
-    unit, own = ROW_BYTES // dtype.nbytes, rows // joined
+    unit, own = SHARED_ACCESS_BYTES // dtype.nbytes, rows // joined
 
     def turns(skip: int) -> int:
-        places = [
-            (at // own * (rows * pitch + skip) + at % own * pitch) // unit % TURN_ROWS
-            for at in range(TURN_ROWS)
+        units = [
+            (at // own * (rows * pitch + skip) + at % own * pitch) // unit % SHARED_TURN_THREADS
+            for at in range(SHARED_TURN_THREADS)
         ]
-        return max(places.count(each) for each in places)
+        return max(units.count(each) for each in units)
 
-    return min(range(0, TURN_ROWS * unit, unit), key=lambda skip: (turns(skip), skip))
+    return min(range(0, SHARED_TURN_THREADS * unit, unit), key=lambda skip: (turns(skip), skip))
 
 
 def find_tensor_core_tile(
-    nest: KernelNest, reduction: Reduction, nodes: NodeInfos, target: Target
+    nest: Nest, reduction: Reduction, nodes: NodeInfos, target: Target
 ) -> TensorCoreTile | Obstacle:
     """Return the tile of a product: the largest of which there are enough for all processors, and
     that is not much larger than the product; or the reason why there is none.
@@ -262,21 +259,19 @@ def find_tensor_core_tile(
 
 
 def find_tensor_core_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target
+    nest: Nest, nodes: NodeInfos, target: Target
 ) -> transforms.Schedule | Obstacle:
     """Return a schedule with tiles of warps, or the reason why there is none."""
     tile = find_tensor_core_tile(nest, nest.required_reduction, nodes, target)
     if isinstance(tile, Obstacle):
         return tile
-    axes = product_axes(nest, nodes)
-    assert axes is not None
     nbytes = tile.instruction.dtype.nbytes
-    supertile = axes.supertile(tile.cells, nbytes, RESIDENT_BLOCKS, target)
+    supertile = tile.axes.supertile(tile.cells, nbytes, RESIDENT_BLOCKS, target)
     return schedule_tensor_core_tile(nest, replace(tile, supertile=supertile))
 
 
 def _staged(
-    nest: KernelNest,
+    nest: Nest,
     reduction: Reduction,
     nodes: NodeInfos,
     blocks: ThreadBlocks,
@@ -308,8 +303,8 @@ def pitch(fragment: Fragment, dtype: DType, cells: int, is_across: bool) -> int:
     Args:
         is_across: True if a row belongs to a term, False if it belongs to a cell.
     """
-    unit = ROW_BYTES // dtype.nbytes
-    least = -(-cells // unit) * unit
+    unit = SHARED_ACCESS_BYTES // dtype.nbytes
+    least = round_up(cells, unit)
     candidates = range(least, least + BANKS * BANK_BYTES // dtype.nbytes, unit)
     return min(candidates, key=lambda each: conflicts(fragment, dtype, each, is_across))
 
@@ -317,18 +312,20 @@ def pitch(fragment: Fragment, dtype: DType, cells: int, is_across: bool) -> int:
 def conflicts(fragment: Fragment, dtype: DType, pitch: int, is_across: bool) -> int:
     """Return the turns that the banks of shared memory take to load one register of a fragment.
 
-    Rows of 16 bytes are loaded together, those of eight threads in a turn, if they run along the
-    terms or cells are so narrow that registers hold two of them; single cells otherwise.
+    Rows are loaded by the widest accesses if they run along the terms, or cells are so narrow that
+    registers hold two of them; cell by cell otherwise.
     """
     nbytes = dtype.nbytes
-    if nbytes == 2 or not is_across:
-        turns = [[row * pitch * nbytes + at for row in range(8) for at in range(0, ROW_BYTES, 4)]]
+    if nbytes < REGISTER_BYTES or not is_across:
+        words = range(0, SHARED_ACCESS_BYTES, BANK_BYTES)
+        rows = range(SHARED_TURN_THREADS)
+        turns = [[row * pitch * nbytes + at for row in rows for at in words]]
     else:
         is_left = fragment.threads[0].rows > 0
         threads = prod(digit.count for digit in fragment.threads)
         cells = [fragment.cell(thread, 0) for thread in range(threads)]
-        places = [(row, column) if is_left else (column, row) for row, column in cells]
-        turns = [[(term * pitch + cell) * nbytes for cell, term in places]]
+        swapped = [(row, column) if is_left else (column, row) for row, column in cells]
+        turns = [[(term * pitch + cell) * nbytes for cell, term in swapped]]
     return max(
         len({at // BANK_BYTES for at in turn if at // BANK_BYTES % BANKS == bank})
         for turn in turns
@@ -336,63 +333,63 @@ def conflicts(fragment: Fragment, dtype: DType, pitch: int, is_across: bool) -> 
     )
 
 
-def schedule_tensor_core_tile(nest: KernelNest, tile: TensorCoreTile) -> transforms.Schedule:
+def schedule_tensor_core_tile(nest: Nest, tile: TensorCoreTile) -> transforms.Schedule:
     """Return the schedule of a product in tiles of warps."""
     sums = tile.instruction.sums
-    i, j, k = tile.rows, tile.columns, tile.terms
-    splits: list[transforms.Transform] = []
+    i, j, k = tile.axes.names
+    splits = transforms.Splits()
     leaves: dict[Digit, str] = {}
     vector, joined = "", list[str]()
     row_digits = [(digit.rows, digit) for digit in sums.digits if digit.rows]
     column_digits = [(digit.columns, digit) for digit in sums.digits if digit.columns]
     height, width = tile.cells
-    outer, inner, i = split_tiles(splits, i, height, tile.supertile)
-    splits.append(transforms.Split(j, width))
-    for axis, block, size, together, warps, digits in (
-        (i, height, sums.rows, 1, tile.warps[0], row_digits),
-        (j, width, sums.columns, tile.joined, tile.warps[1], column_digits),
+    outer, inner, tile_rows = split_tiles(splits, i, height, tile.supertile)
+    tile_of_columns, tile_columns = splits.cut(j, width)
+    warps: list[str] = []
+    steps: list[str] = []
+    for axis, block, size, together, count, digits in (
+        (tile_rows, height, sums.rows, 1, tile.warps[0], row_digits),
+        (tile_columns, width, sums.columns, tile.joined, tile.warps[1], column_digits),
     ):
         rest = size * together
-        splits += [
-            transforms.Split(f"{axis}1", block // warps),
-            transforms.Split(f"{axis}11", rest),
-        ]
-        name = f"{axis}111"
+        warp, step, name = splits.cut(axis, block // count, rest)
+        warps.append(warp)
+        steps.append(step)
         *before, (_, last) = sorted(digits, key=lambda each: -each[0])
         for _, digit in before:
             rest //= digit.count
-            splits.append(transforms.Split(name, rest))
-            leaves[digit], name = f"{name}0", f"{name}1"
+            leaves[digit], name = splits.cut(name, rest)
         if together > 1:
-            vector, joined = name, [f"{name}0"]
-            splits.append(transforms.Split(name, rest // together))
-            name = f"{name}1"
+            vector = name
+            *joined, name = splits.cut(name, rest // together)
         leaves[last] = name
-    splits += [transforms.Split(k, tile.depth), transforms.Split(f"{k}1", tile.instruction.terms)]
-    batches = [axis.name for axis in nest.output_axes if axis.name not in (tile.rows, j)]
-    reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    grid = (*batches, *outer, f"{j}0", *inner)
-    block_axes = (f"{i}10", f"{j}10", *(leaves[digit] for digit in sums.threads))
+    stage, terms = splits.cut(k, tile.depth)
+    products, term = splits.cut(terms, tile.instruction.terms)
+    batches, reduced = tile.axes.others(nest)
+    grid = (*batches, *outer, tile_of_columns, *inner)
+    block_axes = (*warps, *(leaves[digit] for digit in sums.threads))
     rows, columns = (
         next(leaves[d] for d in sums.places if bool(d.rows) is is_row) for is_row in (True, False)
     )
-    steps = (f"{k}10", f"{i}110", f"{j}110", *joined)
+    steps = [products, *steps, *joined]
     operands = sorted(tile.operands, key=lambda each: each.position)
-    parts = {tile.rows: f"{i}1", j: f"{j}1", k: f"{k}1"}
+    parts = {i: tile_rows, j: tile_columns, k: terms}
     return (
         *splits,
         transforms.SetKind(AxisKind.GRID, grid),
         transforms.SetKind(AxisKind.BLOCK, block_axes),
-        transforms.Order((*grid, *block_axes, *reduced, f"{k}0", *steps, rows, columns, f"{k}11")),
+        transforms.Order((*grid, *block_axes, *reduced, stage, *steps, rows, columns, term)),
         *transforms.set_kinds(AxisKind.UNROLLED, (*steps, rows, columns)),
         # neighboring cells of a thread are stored together
-        *transforms.set_kinds(AxisKind.VECTOR, [] if "0" in columns else [vector or columns]),
-        transforms.TileMatrix(rows, columns, f"{k}11"),
+        *transforms.set_kinds(
+            AxisKind.VECTOR, [vector or columns] if transforms.has_neighbors(columns) else []
+        ),
+        transforms.TileMatrix(rows, columns, term),
         *(
-            transforms.Pack(each.position, f"{k}0", (parts[each.axes[0]], parts[each.axes[1]]))
+            transforms.Pack(each.position, stage, (parts[each.axes[0]], parts[each.axes[1]]))
             for each in operands
         ),
-        transforms.Pipeline(f"{k}0", tile.stages),
+        transforms.Pipeline(stage, tile.stages),
         *(tile.form(each) for each in operands),
-        transforms.AccumulateAt((*reduced, f"{k}0")[0], fused=True),
+        transforms.AccumulateAt((*reduced, stage)[0], fused=True),
     )

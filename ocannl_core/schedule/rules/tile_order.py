@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div, round_up
 
 MAX_SUPERTILE_ROWS = 16
 """The rows of tiles in a supertile, at most."""
@@ -40,7 +41,7 @@ class TileGrid:
         Args:
             line_bytes: The memory of the terms of a row or a column.
         """
-        counts = (-(-extent // size) for extent, size in zip(extents, tile, strict=True))
+        counts = (ceil_div(extent, size) for extent, size in zip(extents, tile, strict=True))
         return cls(*counts, *(size * line_bytes for size in tile))
 
 
@@ -53,7 +54,7 @@ def tile_of_block(grid: TileGrid, supertile: int, block: int) -> tuple[int, int]
 
 def block_count(grid: TileGrid, supertile: int) -> int:
     """Return the number of thread blocks, those without a tile included."""
-    return -(-grid.rows // supertile) * supertile * grid.columns
+    return round_up(grid.rows, supertile) * grid.columns
 
 
 def waves(grid: TileGrid, supertile: int, wave: int) -> Iterator[tuple[set[int], set[int]]]:
@@ -84,7 +85,7 @@ def loaded_bytes(grid: TileGrid, supertile: int, wave: int, cache_bytes: int) ->
         total += _nbytes(grid, rows - kept[0], columns - kept[1])
         before = rows, columns
         counted += 1
-    return total * -(-block_count(grid, supertile) // wave) / max(counted, 1)
+    return total * ceil_div(block_count(grid, supertile), wave) / max(counted, 1)
 
 
 def supertile_rows(grid: TileGrid, wave: int, cache_bytes: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.transforms import Split, Transform, set_kinds
+from ocannl_core.ir.kernels.transforms import Splits, Transform, set_kinds
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.schedule.rules.reduction_model import ReductionModel
 
@@ -43,16 +43,10 @@ class ThreadedAxis:
     axis: str
     size: int
     """The most iterations of a share."""
-
-    @property
-    def outer(self) -> str:
-        """The loop over shares."""
-        return f"{self.axis}0"
-
-    @property
-    def inner(self) -> str:
-        """The axis inside a share."""
-        return f"{self.axis}1"
+    outer: str
+    """The loop over shares."""
+    inner: str
+    """The axis inside a share."""
 
 
 class PackingLayout(Enum):
@@ -98,24 +92,22 @@ CHOSEN_BY_MODEL = TilingParameters()
 
 
 def split_axis(
-    splits: list[Transform], model: ReductionModel, axis: str, size: int, evenly: bool
+    splits: Splits, model: ReductionModel, axis: str, size: int, evenly: bool
 ) -> BlockedAxis:
     """Split an axis into blocks of a size; add the split if there are several blocks."""
     if size >= model.extents[axis]:
         return BlockedAxis(axis, None, axis)
-    splits.append(Split(axis, size, evenly))
-    return BlockedAxis(axis, f"{axis}0", f"{axis}1")
+    return BlockedAxis(axis, *splits.cut(axis, size, evenly=evenly))
 
 
 def split_vector_axis(
-    splits: list[Transform], model: ReductionModel, axis: str, size: int, vector_blocks: int
+    splits: Splits, model: ReductionModel, axis: str, size: int, vector_blocks: int
 ) -> VectorAxis:
     """Split the vector axis into groups of blocks of a size; add the splits that this takes."""
     group = split_axis(splits, model, axis, size * vector_blocks, evenly=False)
     if vector_blocks == 1 or size >= model.extents[axis]:
         return VectorAxis(axis, group.outer, None, group.inner)
-    splits.append(Split(group.inner, size))
-    return VectorAxis(axis, group.outer, f"{group.inner}0", f"{group.inner}1")
+    return VectorAxis(axis, group.outer, *splits.cut(group.inner, size))
 
 
 def is_unbalanced(units: int, threads: int) -> bool:
@@ -123,12 +115,11 @@ def is_unbalanced(units: int, threads: int) -> bool:
     return -units % threads * _MAX_IDLE > units
 
 
-def split_lanes(splits: list[Transform], name: str, block: int, width: int) -> list[str]:
+def split_lanes(splits: Splits, name: str, block: int, width: int) -> list[str]:
     """Return the loops over the vectors of a block and over the lanes of each."""
     if width in (1, block):
         return [name]
-    splits.append(Split(name, width))
-    return [f"{name}0", f"{name}1"]
+    return list(splits.cut(name, width))
 
 
 def unroll_tile(model: ReductionModel, kept: Sequence[str]) -> Iterator[Transform]:

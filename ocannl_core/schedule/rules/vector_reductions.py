@@ -24,7 +24,7 @@ The vector axis and the register tile take the fewest cycles by the cost model.
 
 from __future__ import annotations
 
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -37,7 +37,7 @@ from ocannl_core.schedule.rules.vectorize_output import vectorize_output
 from ocannl_core.schedule.rules.vectorize_reduction import vectorize_reduction
 
 
-def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionModel | Obstacle:
+def find_model(nest: Nest, nodes: NodeInfos, target: Target) -> ReductionModel | Obstacle:
     """Return the cost model of a reduction, or the reason why plain loops are as fast."""
     if nest.reduction is None:
         return Obstacle.AXES
@@ -48,7 +48,7 @@ def find_model(nest: KernelNest, nodes: NodeInfos, target: Target) -> ReductionM
     return model if is_long and vector_axis_candidates(model) else Obstacle.SIZE
 
 
-def find_vector_schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> Schedule | Obstacle:
+def find_vector_schedule(nest: Nest, nodes: NodeInfos, target: Target) -> Schedule | Obstacle:
     """Return the schedule of a reduction in vectors, or the reason why plain loops are as fast."""
     model = find_model(nest, nodes, target)
     return model if isinstance(model, Obstacle) else schedule_reduction(model, CHOSEN_BY_MODEL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, joint_extents, variables
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import index_range
 from ocannl_core.ir.loops.traverse import Node, children, free_variables, walk
@@ -46,19 +46,19 @@ _FLOAT_BINARY = _COMMON_BINARY | {
 }
 
 
-def is_vectorizable(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+def is_vectorizable(nest: Nest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
     """Return True if every expression of a nest can be computed in vector lanes."""
     return has_vectorizable_terms(nest, nodes) and has_vectorizable_epilogue(nest, nodes)
 
 
-def has_vectorizable_terms(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+def has_vectorizable_terms(nest: Nest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
     """Return True if the terms of the reduction of a nest can be computed in vector lanes."""
     if nest.reduction is None:
         return True
     return _are_vectorizable((nest.reduction.term, nest.reduction.initial), nest, nodes)
 
 
-def has_vectorizable_epilogue(nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
+def has_vectorizable_epilogue(nest: Nest, nodes: Mapping[TensorNode, NodeInfo]) -> bool:
     """Return True if lanes can compute neighboring cells from the reduction's results."""
     formats = {nodes[store.node].dtype for store in nest.epilogue}
     if any(dtype.is_packed for dtype in formats) or not formats <= VECTOR_FORMATS:
@@ -67,7 +67,7 @@ def has_vectorizable_epilogue(nest: KernelNest, nodes: Mapping[TensorNode, NodeI
 
 
 def _are_vectorizable(
-    values: Iterable[ir.Expr], nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo]
+    values: Iterable[ir.Expr], nest: Nest, nodes: Mapping[TensorNode, NodeInfo]
 ) -> bool:
     ranges = nest.ranges
 
@@ -179,7 +179,7 @@ def is_simple_power(expr: ir.Expr) -> bool:
 
 
 def widest_lane_bytes(
-    nest: KernelNest, nodes: Mapping[TensorNode, NodeInfo], *, has_epilogue: bool = True
+    nest: Nest, nodes: Mapping[TensorNode, NodeInfo], *, has_epilogue: bool = True
 ) -> int:
     """Return the size of the widest lane of a nest, with its epilogue or only with its terms."""
     epilogue = nest.epilogue if has_epilogue else ()

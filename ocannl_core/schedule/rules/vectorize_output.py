@@ -7,13 +7,15 @@ from math import gcd, prod
 from operator import itemgetter
 
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.kernels.transforms import (
     AccumulateAt,
     Order,
     Pack,
     Schedule,
-    Split,
+    Splits,
     Transform,
+    root_of,
     set_kinds,
 )
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -73,20 +75,20 @@ class _OutputVectorizer:
         self._vector_axis = vector_axis
         width = min(model.lanes, model.extents[vector_axis])
         self._block_size = min(width * tile.vectors, model.extents[vector_axis])
-        self._block_count = -(-model.extents[vector_axis] // self._block_size)
-        splits: list[Transform] = []
+        self._block_count = ceil_div(model.extents[vector_axis], self._block_size)
+        splits = Splits()
         self._reduced = model.ordered_reductions(vector_axis)
         self._outer_reductions = self._choose_outer_reductions()
         self._steps = model.iterations((*model.shifting_axes, *self._reduced))
         self._reduction = self._split_reduction(splits)
-        vector_splits: list[Transform] = []
+        vector_splits = Splits()
         self._vector_blocks = self._choose_vector_blocks()
         self._vector_loops = split_vector_axis(
             vector_splits, model, vector_axis, self._block_size, self._vector_blocks
         )
         lanes = split_lanes(vector_splits, self._vector_loops.inner, self._block_size, width)
         self._is_reduction_outermost = self._reduces_outermost(tile)
-        row_splits: list[Transform] = []
+        row_splits = Splits()
         self._thread_axis = self._split_for_threads(row_splits, tile)
         self._rows = self._split_rows(row_splits, tile)
         is_split = self._reduction is not None or self._outer_reductions
@@ -117,7 +119,7 @@ class _OutputVectorizer:
 
     def _order(self) -> tuple[str, ...]:
         model, vector_loops = self._model, self._vector_loops
-        rows = {block.axis[0]: block.outer for block in self._rows}
+        rows = {root_of(block.axis): block.outer for block in self._rows}
         if self._thread_axis is not None:
             rows.setdefault(self._thread_axis.axis, self._thread_axis.inner)
         numbers = (
@@ -174,7 +176,7 @@ class _OutputVectorizer:
             if model.extents[name] > 1
         )
 
-    def _split_rows(self, splits: list[Transform], tile: RegisterTile) -> list[BlockedAxis]:
+    def _split_rows(self, splits: Splits, tile: RegisterTile) -> list[BlockedAxis]:
         """Return the row axes, split into the rows of a register tile."""
         blocks: list[BlockedAxis] = []
         for name, size in self._row_extents(tile).items():
@@ -188,8 +190,8 @@ class _OutputVectorizer:
             if share is None:
                 blocks.append(split_axis(splits, self._model, name, size, evenly))
             elif size < share.size:
-                splits.append(Split(share.inner, size, evenly))
-                blocks.append(BlockedAxis(share.inner, f"{share.inner}0", f"{share.inner}1"))
+                parts = splits.cut(share.inner, size, evenly=evenly)
+                blocks.append(BlockedAxis(share.inner, *parts))
             else:
                 blocks.append(BlockedAxis(share.inner, None, share.inner))
         return blocks
@@ -213,9 +215,7 @@ class _OutputVectorizer:
         max_shares = max(self._max_shares(tile).values(), default=1)
         return model.machine.threads == 1 or max_shares >= model.machine.threads
 
-    def _split_for_threads(
-        self, splits: list[Transform], tile: RegisterTile
-    ) -> ThreadedAxis | None:
+    def _split_for_threads(self, splits: Splits, tile: RegisterTile) -> ThreadedAxis | None:
         """Split an axis of rows into equal shares for threads, outside of the blocks of the
         reduction, if the loops outside of these cannot be dealt out equally.
 
@@ -227,7 +227,7 @@ class _OutputVectorizer:
             () if self._is_reduction_outermost else tuple(model.extents[name] for name in outer)
         )
         if self._has_outer_vector_loop():
-            outside = (-(-self._block_count // self._vector_blocks),)
+            outside = (ceil_div(self._block_count, self._vector_blocks),)
         max_shares = self._max_shares(tile)
         # the loops right inside of the outermost ones are dealt out, too
         is_even = not is_unbalanced(prod(outside[:2]), model.machine.threads)
@@ -242,9 +242,8 @@ class _OutputVectorizer:
         fitting = fitting or [max(max_shares.items(), key=itemgetter(1))]
         # equal shares need no code for a remainder
         name, count = min(fitting, key=lambda each: model.extents[each[0]] % each[1] > 0)
-        size = -(-model.extents[name] // count)
-        splits.append(Split(name, size, evenly=True))
-        return ThreadedAxis(name, size)
+        size = ceil_div(model.extents[name], count)
+        return ThreadedAxis(name, size, *splits.cut(name, size, evenly=True))
 
     def _packs_in_every_share(self) -> bool:
         """Return True if every share packs vectors again, inside of blocks of the reduction."""
@@ -303,7 +302,7 @@ class _OutputVectorizer:
         reuse = min((self._model.reuse(operand) for operand in vectors), default=1)
         return reuse >= MIN_BLOCKING_REUSE
 
-    def _split_reduction(self, splits: list[Transform]) -> BlockedAxis | None:
+    def _split_reduction(self, splits: Splits) -> BlockedAxis | None:
         """Split the first of the reduced axes, so that the vectors of a block stay in the cache."""
         model = self._model
         if not model.nest.holds_partial_results or not self._reduced:
@@ -318,7 +317,7 @@ class _OutputVectorizer:
         blocks = blocks or self._count_reduction_blocks(extent, steps)
         if blocks == 1:
             return None
-        size = -(-extent // blocks)
+        size = ceil_div(extent, blocks)
         if model.dot_product is not None and not rest:
             size += -size % model.dot_product.terms
         block = split_axis(splits, model, name, size, evenly=False)
@@ -341,7 +340,7 @@ class _OutputVectorizer:
         nbytes = model.extents[vector_axis] * max(each.nbytes for each in vectors)
         if not is_read_once or nbytes > model.machine.l1_bytes:
             return None
-        return -(-model.extents[name] // MEMORY_STREAMS)
+        return ceil_div(model.extents[name], MEMORY_STREAMS)
 
     def _max_cached_steps(self) -> int:
         """Return the steps of a reduction over which the vectors of a block stay in the cache.
@@ -368,7 +367,7 @@ class _OutputVectorizer:
         limit = self._max_cached_steps()
         if extent * steps <= limit * 3 // 2:
             return 1
-        return min(extent, _balance_blocks(extent, -(-extent * steps // limit)))
+        return min(extent, _balance_blocks(extent, ceil_div(extent * steps, limit)))
 
     def _choose_vector_blocks(self) -> int:
         """Return the number of blocks of the vector axis that run inside of a block of rows.
@@ -389,10 +388,10 @@ class _OutputVectorizer:
         limit = model.machine.sequential_bytes // nbytes
         if limit < 2:
             return 1
-        fewest = -(-self._block_count // limit)
-        return -(-self._block_count // _balance_blocks(self._block_count, fewest))
+        fewest = ceil_div(self._block_count, limit)
+        return ceil_div(self._block_count, _balance_blocks(self._block_count, fewest))
 
-    def _split_chains(self, splits: list[Transform], tile: RegisterTile) -> str | None:
+    def _split_chains(self, splits: Splits, tile: RegisterTile) -> str | None:
         """Split off a loop over several accumulators of one result, if a register tile would stall
         on the latency of additions; return its name.
         """
@@ -404,11 +403,11 @@ class _OutputVectorizer:
         name = model.axis_of_chains(needed)
         if not name:
             return None
-        splits.append(Split(name, needed))
-        self._reduced = [f"{each}0" if each == name else each for each in self._reduced]
-        return f"{name}1"
+        blocks, chains = splits.cut(name, needed)
+        self._reduced = [blocks if each == name else each for each in self._reduced]
+        return chains
 
-    def _split_dot(self, splits: list[Transform]) -> str | None:
+    def _split_dot(self, splits: Splits) -> str | None:
         """Split off a loop over the terms of one instruction, if any; return its name."""
         model, unit = self._model, self._model.dot_product
         if unit is None or self._has_chains or not self._reduced:
@@ -416,9 +415,8 @@ class _OutputVectorizer:
         name = self._reduced[-1]
         if not model.can_group_terms(self._vector_axis):
             return None
-        splits.append(Split(name, unit.terms))
-        self._reduced[-1] = f"{name}0"
-        return f"{name}1"
+        self._reduced[-1], dot = splits.cut(name, unit.terms)
+        return dot
 
     def _packs(self) -> Iterator[Transform]:
         if self._has_chains:
@@ -437,7 +435,7 @@ class _OutputVectorizer:
         if not self._model.can_pack_vectors(operand, self._vector_axis):
             return
         loops = [*model.shifting_axes, *self._reduced]
-        used = [name for name in loops if name[0] in operand.axes]
+        used = [name for name in loops if root_of(name) in operand.axes]
         if self._dot is not None or self._should_pack(operand):
             panels = [vector_loops.middle] if vector_loops.middle is not None else []
             yield Pack(
@@ -459,7 +457,7 @@ class _OutputVectorizer:
 
     def _dot_axes(self, operand: ReductionOperand) -> list[str]:
         """Return the innermost axis of a copy for dot products."""
-        is_used = self._dot is not None and self._dot[0] in operand.axes
+        is_used = self._dot is not None and root_of(self._dot) in operand.axes
         return [self._dot] if is_used and self._dot is not None else []
 
     def _saves_conversions(self, operand: ReductionOperand) -> bool:
@@ -486,15 +484,15 @@ class _OutputVectorizer:
 
     def _pack_rows(self, operand: ReductionOperand, row: BlockedAxis) -> Iterator[Transform]:
         """Yield the packing of a broadcast operand, if its rows conflict in the cache."""
-        if not self._model.can_pack_rows(operand, row.axis[0]):
+        if not self._model.can_pack_rows(operand, root_of(row.axis)):
             return
         if row.outer is None and not (self._saves_conversions(operand) or self._dot is not None):
             return
         decided = self._parameters.layout(operand.position)
         copy = self._choose_row_layout(operand, row) if decided is None else decided
-        used = [name for name in self._reduced if name[0] in operand.axes]
+        used = [name for name in self._reduced if root_of(name) in operand.axes]
         dot = self._dot_axes(operand)
-        needed = [name for name in self._outer_loops() if name[0] in operand.axes]
+        needed = [name for name in self._outer_loops() if root_of(name) in operand.axes]
         # one copy serves all blocks of the vector axis
         is_early = self._has_outer_vector_loop() or not needed
         blocks, inside = (needed, None) if is_early else ([], needed[-1])
@@ -510,22 +508,24 @@ class _OutputVectorizer:
     def _choose_row_layout(self, operand: ReductionOperand, row: BlockedAxis) -> PackingLayout:
         """Return the layout of a broadcast operand by the cost model."""
         model = self._model
-        if self._dot is not None and (not operand.is_load or operand.stride(self._dot[0]) != 1):
+        if self._dot is not None and (
+            not operand.is_load or operand.stride(root_of(self._dot)) != 1
+        ):
             return PackingLayout.PANELS
         if self._saves_conversions(operand) and self._reduced:
             # in the innermost loop, conversions of single numbers take as long as products
-            is_contiguous = operand.stride(self._reduced[-1][0]) == 1
+            is_contiguous = operand.stride(root_of(self._reduced[-1])) == 1
             return PackingLayout.ROWS if is_contiguous else PackingLayout.PANELS
-        if model.extents[row.axis[0]] < MIN_PACK_REUSE:
+        if model.extents[root_of(row.axis)] < MIN_PACK_REUSE:
             return PackingLayout.NONE
         if model.extents[self._vector_axis] < 4 * self._block_size:
             return PackingLayout.NONE
         if (
             self._reduced
-            and operand.stride(self._reduced[-1][0]) * operand.nbytes > CACHE_LINE_BYTES
+            and operand.stride(root_of(self._reduced[-1])) * operand.nbytes > CACHE_LINE_BYTES
         ):
             # one line for each step of the reduction; its other elements are those of the next rows
-            lines = model.iterations(name[0] for name in self._reduced) * CACHE_LINE_BYTES
+            lines = model.iterations(map(root_of, self._reduced)) * CACHE_LINE_BYTES
             return PackingLayout.PANELS if lines > model.machine.l2_copy else PackingLayout.NONE
         if not operand.is_load or self._rows_conflict(operand, row):
             return PackingLayout.ROWS
@@ -533,7 +533,7 @@ class _OutputVectorizer:
 
     def _rows_conflict(self, operand: ReductionOperand, row: BlockedAxis) -> bool:
         """Return True if a tile's rows evict each other from the sets of the nearest cache."""
-        distance = gcd(operand.stride(row.axis[0]) * operand.nbytes, CACHE_WAY_BYTES)
+        distance = gcd(operand.stride(root_of(row.axis)) * operand.nbytes, CACHE_WAY_BYTES)
         return self._tile_rows * distance > (self._model.machine.l1_ways - 2) * CACHE_WAY_BYTES
 
 

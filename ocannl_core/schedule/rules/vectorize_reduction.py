@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from ocannl_core.ir.kernels.transforms import AccumulateAt, Order, Pack, Schedule, Transform
+from ocannl_core.ir.kernels.transforms import (
+    AccumulateAt,
+    Order,
+    Pack,
+    Schedule,
+    Splits,
+    Transform,
+    root_of,
+)
 from ocannl_core.schedule.machine_model import ACCUMULATOR_CHAINS
 from ocannl_core.schedule.rules.reduction_model import ReductionModel
 from ocannl_core.schedule.rules.tiling_parameters import (
@@ -21,7 +29,7 @@ def vectorize_reduction(
     model: ReductionModel, vector_axis: str, parameters: TilingParameters
 ) -> Schedule:
     """Return a schedule in which every result has a vector of accumulators."""
-    splits: list[Transform] = []
+    splits = Splits()
     extents = _tile_extents(model, parameters.rows)
     width = min(model.lanes, model.extents[vector_axis])
     wanted_chains = parameters.vectors or ACCUMULATOR_CHAINS // prod(extents.values())
@@ -61,11 +69,11 @@ def _pack_operands(
         is_spread = vector_axis in operand.axes and operand.stride(vector_axis) != 1
         is_packed = is_spread and model.is_worth_gathering(operand)
         if is_packed if decided is None else decided is not PackingLayout.NONE:
-            leaves = [name for name in order if name[0] in operand.axes]
+            leaves = [name for name in order if root_of(name) in operand.axes]
             yield Pack(
                 operand.position,
                 None,
-                tuple(sorted(leaves, key=lambda name: name[0] == vector_axis)),
+                tuple(sorted(leaves, key=lambda name: root_of(name) == vector_axis)),
             )
 
 

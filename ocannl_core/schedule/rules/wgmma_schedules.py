@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import IndexVar, as_affine, row_major
 from ocannl_core.ir.kernels import transforms
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -30,20 +31,16 @@ from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.matrix_units import AsynchronousProduct
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import (
+    COPY_BOX_BYTES,
     GROUP_BLOCKS,
+    MAX_COPY_BOX_AXES,
     MAX_STAGES,
     MIN_BLOCK_TILE,
     MIN_RING_STEPS,
+    RING_BYTES,
 )
-from ocannl_core.schedule.rules.block_tiles import product_axes, split_tiles
+from ocannl_core.schedule.rules.block_tiles import ProductAxes, product_axes, split_tiles
 from ocannl_core.schedule.rules.unit_choice import find_unit
-
-BOX_BYTES = 16
-"""The multiples of bytes at which a box, and each of its rows, may begin in memory."""
-MAX_BOX_AXES = 5
-"""Axes of an array of which a box is copied."""
-RING_SLACK = 2048
-"""Bytes of shared memory for barriers, and before the first stage for its alignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +48,7 @@ class WgmmaTile:
     """The tile of a product that a thread block computes by WGMMA."""
 
     product: AsynchronousProduct
-    rows: str
-    """The axis of cells of the first of the operands."""
-    columns: str
-    """The axis of cells of the other one."""
-    terms: str
+    axes: ProductAxes
     operands: tuple[tuple[int, str], tuple[int, str]]
     """The position of the operand with the rows and of the other one in the term, and the axis of
     each along which it is contiguous.
@@ -74,14 +67,14 @@ class WgmmaTile:
 
 
 def find_wgmma_schedule(
-    nest: KernelNest, nodes: NodeInfos, target: Target
+    nest: Nest, nodes: NodeInfos, target: Target
 ) -> transforms.Schedule | Obstacle:
     """Return a schedule with a ring of stages, or the reason why there is none."""
     tile = _find_tile(nest, nodes, target)
     return tile if isinstance(tile, Obstacle) else _schedule_tile(nest, tile)
 
 
-def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile | Obstacle:
+def _find_tile(nest: Nest, nodes: NodeInfos, target: Target) -> WgmmaTile | Obstacle:
     """Return the tile of a product: the largest of which there are enough for all processors, and
     that is not much larger than the product; or the reason why there is none.
     """
@@ -103,7 +96,7 @@ def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile 
         _contiguous_axis(nest, reduction.factors[position], nodes, own, term)
         for position, own in ((at, row), (1 - at, column))
     ]
-    steps = -(-term.extent // product.depth)
+    steps = ceil_div(term.extent, product.depth)
     first, second = found
     is_small = min(row.extent, column.extent) < MIN_BLOCK_TILE or steps < MIN_RING_STEPS
     if is_small:
@@ -115,11 +108,11 @@ def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile 
     for groups, width in GROUP_BLOCKS:
         height = groups * product.sums.rows
         stage = (height + width) * product.row_bytes
-        stages = min(MAX_STAGES, (blocks.local_bytes - RING_SLACK) // stage, steps)
+        stages = min(MAX_STAGES, (blocks.local_bytes - RING_BYTES) // stage, steps)
         threads = (groups + 1) * product.threads
         if width not in product.columns or stages < 2 or threads > blocks.max_threads:
             continue
-        last = WgmmaTile(product, *axes.names, operands, groups, width, stages)
+        last = WgmmaTile(product, axes, operands, groups, width, stages)
         if axes.fills((height, width), blocks.processors):
             break
     if last is None:
@@ -130,7 +123,7 @@ def _find_tile(nest: KernelNest, nodes: NodeInfos, target: Target) -> WgmmaTile 
 
 
 def _contiguous_axis(
-    nest: KernelNest, factor: Expr, nodes: NodeInfos, cells: LoopAxis, terms: LoopAxis
+    nest: Nest, factor: Expr, nodes: NodeInfos, cells: LoopAxis, terms: LoopAxis
 ) -> str | None:
     """Return the axis along which a factor is contiguous; None if no box can be copied."""
     load = unwidened(factor)
@@ -139,58 +132,47 @@ def _contiguous_axis(
     distances, offset = as_affine(row_major(load.indices, nodes[load.node].buffer_dims))
     found = {var: distance for distance, var in distances}
     axes: dict[IndexVar, LoopAxis] = {axis.var: axis for axis in nest.axes}
-    if not found.keys() <= axes.keys() or len(found) > MAX_BOX_AXES:
+    if not found.keys() <= axes.keys() or len(found) > MAX_COPY_BOX_AXES:
         return None
     offset += sum(distance * axes[var].start for var, distance in found.items())
     for inner, outer in ((terms, cells), (cells, terms)):
         if found.get(inner.var) != 1 or found.get(outer.var, 0) < inner.extent:
             continue
-        unit = BOX_BYTES // load.dtype.nbytes
+        unit = COPY_BOX_BYTES // load.dtype.nbytes
         others = [distance for var, distance in found.items() if var is not inner.var]
         if offset % unit == 0 and all(each > 0 and each % unit == 0 for each in others):
             return inner.name
     return None
 
 
-def _schedule_tile(nest: KernelNest, tile: WgmmaTile) -> transforms.Schedule:
+def _schedule_tile(nest: Nest, tile: WgmmaTile) -> transforms.Schedule:
     """Return the schedule of a product with a ring of stages."""
-    sums, (i, j, k) = tile.product.sums, (tile.rows, tile.columns, tile.terms)
-    batches = [axis.name for axis in nest.output_axes if axis.name not in (i, j)]
-    reduced = [axis.name for axis in nest.reduced if axis.name != k]
-    splits: list[transforms.Transform] = []
-    outer, tiles, own = split_tiles(splits, i, tile.height, tile.supertile)
-    grid = (*batches, *outer, f"{j}0", *tiles)
-    splits += [
-        transforms.Split(f"{own}1", sums.rows),
-        transforms.Split(f"{own}11", sums.threads[0].rows),
-        transforms.Split(f"{own}111", sums.places[0].rows),
-        transforms.Split(j, tile.width),
-        transforms.Split(f"{j}1", sums.columns),
-        transforms.Split(f"{j}11", sums.places[1].count),
-        transforms.Split(k, tile.stages * tile.product.depth),
-        transforms.Split(f"{k}1", tile.product.depth),
-    ]
-    block = (f"{own}10", f"{own}110", f"{own}1111", f"{j}110")
-    cells = (f"{j}10", f"{own}1110", f"{j}111")
-    staged = dict(
-        zip((position for position, _ in tile.operands), (f"{own}1", f"{j}1"), strict=True)
-    )
+    sums, (i, j, k) = tile.product.sums, tile.axes.names
+    batches, reduced = tile.axes.others(nest)
+    splits = transforms.Splits()
+    outer, tiles, rows = split_tiles(splits, i, tile.height, tile.supertile)
+    steps = sums.rows, sums.threads[0].rows, sums.places[0].rows
+    group, warp, own_row, row = splits.cut(rows, *steps)
+    tile_of_columns, columns = splits.cut(j, tile.width)
+    products, column, own_column = splits.cut(columns, sums.columns, sums.places[1].count)
+    rounds, stage, term = splits.cut(k, tile.stages * tile.product.depth, tile.product.depth)
+    grid = (*batches, *outer, tile_of_columns, *tiles)
+    block = (group, warp, row, column)
+    cells = (products, own_row, own_column)
     packs = [
-        transforms.Pack(position, f"{k}10", (staged[position], f"{k}11"))
-        if contiguous == k
-        else transforms.Pack(position, f"{k}10", (f"{k}11", staged[position]))
-        for position, contiguous in sorted(tile.operands)
+        transforms.Pack(position, stage, (own, term) if contiguous == k else (term, own))
+        for (position, contiguous), own in sorted(zip(tile.operands, (rows, columns), strict=True))
     ]
     return (
         *splits,
         transforms.SetKind(AxisKind.GRID, grid),
         transforms.SetKind(AxisKind.BLOCK, block),
-        transforms.Order((*grid, *block, *reduced, f"{k}0", f"{k}10", *cells, f"{k}11")),
+        transforms.Order((*grid, *block, *reduced, rounds, stage, *cells, term)),
         *transforms.set_kinds(AxisKind.UNROLLED, cells),
         # neighboring cells of a thread are stored together
         transforms.SetKind(AxisKind.VECTOR, (cells[2],)),
-        transforms.TileMatrix(cells[1], cells[2], f"{k}11"),
+        transforms.TileMatrix(cells[1], cells[2], term),
         *packs,
-        transforms.Ring(f"{k}10"),
-        transforms.AccumulateAt((*reduced, f"{k}0")[0], fused=True),
+        transforms.Ring(stage),
+        transforms.AccumulateAt((*reduced, rounds)[0], fused=True),
     )

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.base.rounding import ceil_div
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -50,9 +51,7 @@ class ScheduleCandidate:
     """The parameters of the schedule; None for plain loops and for tiles."""
 
 
-def first_candidates(
-    nest: KernelNest, nodes: NodeInfos, target: Target
-) -> tuple[ScheduleCandidate, ...]:
+def first_candidates(nest: Nest, nodes: NodeInfos, target: Target) -> tuple[ScheduleCandidate, ...]:
     """Return the default schedule, others that the search does not reach from it, and plain loops;
     nothing for a nest that has one schedule.
 
@@ -78,7 +77,7 @@ def first_candidates(
 
 
 def neighbors(
-    nest: KernelNest, nodes: NodeInfos, target: Target, candidate: ScheduleCandidate
+    nest: Nest, nodes: NodeInfos, target: Target, candidate: ScheduleCandidate
 ) -> Iterator[ScheduleCandidate]:
     """Yield the candidates that differ from one in one parameter, likely ones first; on thread
     blocks all others.
@@ -102,7 +101,7 @@ def neighbors(
             yield ScheduleCandidate(schedule, parameters)
 
 
-def is_applicable(nest: KernelNest, schedule: Schedule) -> bool:
+def is_applicable(nest: Nest, schedule: Schedule) -> bool:
     """Return True if a schedule can be applied to a nest."""
     try:
         apply_schedule(nest, schedule)
@@ -149,7 +148,7 @@ def _vary_tiles(
 ) -> Iterator[TilingParameters]:
     """Yield register tiles: the largest of each width, smaller ones, and divisors of the rows."""
     rows = model.iterations(model.tile_row_axes(vector_axis))
-    width = -(-model.extents[vector_axis] // model.lanes)
+    width = ceil_div(model.extents[vector_axis], model.lanes)
     for vectors in range(1, min(_MAX_VECTORS, width) + 1):
         max_rows = min(rows, max(1, (model.machine.registers - vectors - 1) // vectors))
         counts = {max_rows, max_rows - 1, max_rows - 2, max_rows * 3 // 4, max_rows // 2}

@@ -19,7 +19,7 @@ from ocannl_core.ir.target import Target
 from ocannl_core.schedule.tuning.entry_folder import EntryFolder
 
 if TYPE_CHECKING:
-    from ocannl_core.ir.kernels.nest import KernelNest
+    from ocannl_core.ir.kernels.nest import Nest
 
 
 class TuningCache(EntryFolder[TuningResult]):
@@ -28,7 +28,7 @@ class TuningCache(EntryFolder[TuningResult]):
     version: ClassVar[int] = 3
     what: ClassVar[str] = "Tuned schedules"
 
-    def find(self, nest: KernelNest, nodes: NodeInfos) -> TuningResult | None:
+    def find(self, nest: Nest, nodes: NodeInfos) -> TuningResult | None:
         """Return the result of tuning a nest; None if there is none, or its entry is unreadable."""
         # Imported here since a start from disk reads the state of this folder alone.
         from ocannl_core.schedule.rules.vectorizable import is_vectorizable
@@ -37,7 +37,7 @@ class TuningCache(EntryFolder[TuningResult]):
             return None
         return self.with_key(lambda: _key(nest, nodes))
 
-    def keep(self, nest: KernelNest, nodes: NodeInfos, measured: TuningResult) -> None:
+    def keep(self, nest: Nest, nodes: NodeInfos, measured: TuningResult) -> None:
         """Store the result of tuning a nest."""
         self.write(_key(nest, nodes), measured)
 
@@ -62,7 +62,7 @@ class TuningCache(EntryFolder[TuningResult]):
         )
 
 
-def _key(nest: KernelNest, nodes: NodeInfos) -> str:
+def _key(nest: Nest, nodes: NodeInfos) -> str:
     from ocannl_core.ir.canonical import canonical_text
 
     return canonical_text(nest, nodes)

@@ -172,33 +172,46 @@ def _is_from_itself(state: SolverState, equation: DimEqual) -> bool:
     )
 
 
-def _parts_of_windows(dim: shape_terms.Dim) -> Iterator[shape_terms.Dim]:
-    """Yield the positions and kernels of the windows in a size that must lie inside the axis."""
+def _windows(dim: shape_terms.Dim) -> Iterator[shape_terms.AffineDim]:
+    """Yield the windows in a size that must lie inside their axis."""
     if isinstance(dim, shape_terms.AffineDim):
         if dim.window is not None and not dim.window.padded:
-            yield dim.over
-            yield dim.window.kernel
-        yield from _parts_of_windows(dim.over)
+            yield dim
+        yield from _windows(dim.over)
     elif isinstance(dim, shape_terms.ConcatDim):
         for part in dim.parts:
-            yield from _parts_of_windows(part)
+            yield from _windows(part)
+
+
+def _may_be_nowhere(state: SolverState, dim: shape_terms.AffineDim) -> bool:
+    """Return True if windows may have no positions, since they part their axis, which then has no
+    cells: their span is their distance, as far as is known.
+    """
+    assert dim.window is not None
+    kernel = state.size(dim.window.kernel)
+    return kernel is None or dim.window.dilation * (kernel.n - 1) + 1 == dim.stride
 
 
 def _check_windows(state: SolverState, equation: DimEqual) -> None:
     """Refuse an empty axis under a window that must lie inside it, and an empty kernel."""
     for side in (equation.left, equation.right):
-        for part in _parts_of_windows(side):
-            size = state.size(part)
-            if size is not None and size.n < 1:
+        for dim in _windows(side):
+            assert dim.window is not None
+            positions, kernel = state.size(dim.over), state.size(dim.window.kernel)
+            is_misplaced = positions is not None and not positions.n
+            is_misplaced = is_misplaced and not _may_be_nowhere(state, dim)
+            if is_misplaced or (kernel is not None and kernel.n < 1):
                 raise messages.too_short(state, equation, itself=False)
 
 
 def _least(state: SolverState, equation: DimEqual, var: shape_terms.DimVar) -> int:
     """Return the least size that a variable can have in an equation."""
     for side in (equation.left, equation.right):
-        for part in _parts_of_windows(side):
-            if isinstance(part, shape_terms.DimVar) and state.find(part) == var:
-                return 1
+        for dim in _windows(side):
+            assert dim.window is not None
+            for part in (dim.over, dim.window.kernel):
+                if isinstance(part, shape_terms.DimVar) and state.find(part) == var:
+                    return int(part is dim.window.kernel or not _may_be_nowhere(state, dim))
     return 0
 
 

@@ -313,9 +313,10 @@ class CodeRecorder:
         for source in pending:  # grows while it is walked: nearest first
             if isinstance(source.definition, definitions.GradientOf):
                 source = source.definition.tensor
-            if definitions.has_name(source.definition, source.label) and source is not target:
-                is_declared = isinstance(source.definition, definitions.Declared)
-                target.relabel((*target.label, *source.label[1 if is_declared else 0 :]))
+            is_declared = isinstance(source.definition, definitions.Declared)
+            name = source.label[1 if is_declared else 0 :]
+            if name and definitions.has_name(source.definition, source.label):
+                target.relabel((*target.label, *name))
                 return
             if source in self._made and source not in seen:
                 seen.add(source)

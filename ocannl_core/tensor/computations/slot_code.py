@@ -18,6 +18,7 @@ from ocannl_core.ir.indexing import (
     IndexVar,
     LoopVar,
     Projections,
+    StaticExtent,
     VarIndex,
     exchange_roles,
     variables,
@@ -450,14 +451,19 @@ class SlotCode:
         self, name: str, dtype: DType, index: IndexMap, dims: tuple[int, ...], margins: Margins = ()
     ) -> SlotAccess:
         """Return the access to a new node that is addressed by an index map."""
-        operand = assign.NodeOperand(self._new_node(name, dtype, dims, margins))
+        operand = assign.NodeOperand(self._new_node(name, dtype, dims, margins, _sizes(index)))
         return SlotAccess(operand, dtype, index, dims)
 
     def _new_node(
-        self, name: str, dtype: DType, dims: tuple[int, ...], margins: Margins = ()
+        self,
+        name: str,
+        dtype: DType,
+        dims: tuple[int, ...],
+        margins: Margins = (),
+        extents: tuple[StaticExtent | None, ...] = (),
     ) -> TensorNode:
         node = TensorNode(self._tensor.id, (name, *self._tensor.label))
-        self._emitter.nodes[node] = NodeInfo(dtype, dims, margins)
+        self._emitter.nodes[node] = NodeInfo(dtype, dims, margins, extents)
         self._emitter.embedded.add(node)
         return node
 
@@ -526,6 +532,15 @@ class SlotCode:
 
 Argument = SlotAccess | float
 """An operand of an emitted assignment."""
+
+
+def _sizes(index_map: IndexMap) -> tuple[StaticExtent | None, ...]:
+    """Return the extent at run time of each axis that a variable traverses; empty without any."""
+    found = tuple(
+        index.var.size if isinstance(index, VarIndex) and isinstance(index.var, LoopVar) else None
+        for index in index_map
+    )
+    return found if any(found) else ()
 
 
 def _variables(maps: Iterable[IndexMap]) -> dict[IndexVar, None]:

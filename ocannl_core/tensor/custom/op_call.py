@@ -13,6 +13,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError, OpError, TransferError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.forks import process_lock
+from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.ir.external import NativeCode
 from ocannl_core.ir.host_arrays import refuse_mask
 from ocannl_core.ir.numbers.dtypes import dtype_of
@@ -133,7 +134,8 @@ class OpCall:
     def _run(self, inputs: list[Array], storage: list[list[Any]], cells: list[list[Any]]) -> None:
         try:
             returned: Any = self._node.op.perform(self._node, inputs, storage)  # type: ignore[func-returns-value]
-        except Exception as error:
+        except BaseException as error:
+            reraise_interruption(error)
             wrote = isinstance(error, ValueError) and "read-only" in str(error)
             raise self._error(
                 f"The op {self._node.op!r} failed.",

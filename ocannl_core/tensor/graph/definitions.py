@@ -51,6 +51,9 @@ class Applied:
 LITERAL = "literal"
 """The label of a literal without a name."""
 
+CAST = "cast"
+"""The label of a conversion without a name."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal(_WithoutOperands):
@@ -313,7 +316,7 @@ def has_name(definition: Definition, label: tuple[str, ...]) -> bool:
     """Return True if a label is a name, beyond the operation, the number or the literal itself."""
     match definition:
         case Applied(operation):
-            return label != (operation.name,)
+            return label not in ((operation.name,), (CAST,))
         case Literal():
             return label != (LITERAL,)
         case Filled():

@@ -316,13 +316,16 @@ def _shifted(reduction: AxisReduction, x: Tensor) -> tuple[Tensor, Tensor]:
     return x - subtracted, subtracted
 
 
-def _divide_by_sum(reduction: AxisReduction, x: Tensor) -> Tensor:
-    shifted, _ = _shifted(reduction, x)
+def _divide_by_sum(reduction: AxisReduction, x: Tensor, scale: float) -> Tensor:
+    # scores, or sums of few weights, may leave the range
+    is_wide = abs(scale) > 1 or x.dtype.bits == 8
+    cells = in_wide_range(x) if is_wide else x
+    shifted, _ = _shifted(reduction, cells if scale == 1 else scale * cells)
     exponentials = pointwise.exp(shifted)
     # the maximum alone makes the sum 1, or a little less where it is rounded
     total = pointwise.maximum(reduction(_sum, exponentials, kept=True), 0.5)
     result: Tensor = exponentials / total
-    return result
+    return in_format_of(x, result) if is_wide else result
 
 
 def softmax(
@@ -345,10 +348,9 @@ def softmax(
     """
     if logic is not None:
         _check_logic("softmax", axis, -1)
-        return softmax_along(logic, x if scale == 1 else scale * x)
+        return softmax_along(logic, x, scale)
     reduction = _reduction("softmax", x, axis, keepdims=False)
-    cells = as_float(reduction.x)
-    return _divide_by_sum(reduction, cells if scale == 1 else scale * cells)
+    return _divide_by_sum(reduction, as_float(reduction.x), scale)
 
 
 def _check_logic(
@@ -375,9 +377,11 @@ def mean_along(spec: str, x: Tensor) -> Tensor:
     return in_format_of(x, total / count_terms(total))
 
 
-def softmax_along(spec: str, x: Tensor) -> Tensor:
-    """Return `exp(x)` divided by its sum along a specification that leaves axes of size 1."""
-    return _divide_by_sum(AxisReduction("softmax", x, spec, spec), x)
+def softmax_along(spec: str, x: Tensor, scale: float = 1.0) -> Tensor:
+    """Return `exp(scale * x)` divided by its sum along a specification that leaves axes of size
+    1.
+    """
+    return _divide_by_sum(AxisReduction("softmax", x, spec, spec), x, scale)
 
 
 def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import DType, Kind, dtype_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, arity
+from ocannl_core.tensor.graph.definitions import CAST
 from ocannl_core.tensor.graph.slots import (
     RESULT,
     Application,
@@ -265,7 +266,7 @@ def cast(x: Any, dtype: DType | str, *, label: str | None = None) -> Any:
     Raises:
         UsageError: if there is no such format.
     """
-    return identity(x, dtype=dtype, label=label or "cast")
+    return identity(x, dtype=dtype, label=label or CAST)
 
 
 _bitcast = lift("bitcast", UnaryOp.BITCAST)

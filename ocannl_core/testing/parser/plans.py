@@ -14,11 +14,11 @@ from typing import Any
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import StaticIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, Reduction
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestStep, RowGroup
 from ocannl_core.ir.kernels.nodes import HostCall, Plan, RepeatedSteps, kernel_of
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
-from ocannl_core.ir.kernels.transforms import FuseRows, parse_schedule
+from ocannl_core.ir.kernels.transforms import FuseRows, parse_kernel_schedule
 from ocannl_core.ir.loops.nodes import Binary, Block, CallExternal, LocalRead, SetLocal, Store
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.testing.parser.loops import RANGE, REPETITION, ProgramParser
@@ -67,7 +67,7 @@ class _PlanParser(ProgramParser):
             case "kernel" | "parallel kernel":
                 stated, rest = leading(line.inside, "schedule ")
                 kernel = kernel_of(self.block(rest), title)
-                schedule = parse_schedule(stated[0].text) if stated else ()
+                schedule = parse_kernel_schedule(stated[0].text) if stated else ()
                 return replace(kernel, schedule=schedule, is_parallel=kind != "kernel")
             case "host":
                 match self.block(line.inside):
@@ -87,7 +87,7 @@ class _PlanParser(ProgramParser):
             raise self.error("no head of a step, `kernel title:`")
         return found[1], found[2] or ""
 
-    def nest(self, kind: str, lines: Sequence[SourceLine]) -> KernelNest:
+    def nest(self, kind: str, lines: Sequence[SourceLine]) -> Nest:
         line, (stated, rest) = self.line, leading(lines, "axes ")
         with ExitStack() as scopes:
             texts = re.split(r", (?=[^\W\d])", stated[0].text) if stated else []
@@ -97,7 +97,7 @@ class _PlanParser(ProgramParser):
         epilogue = tuple([each for each in stmts if isinstance(each, Store)])
         if len(epilogue) != len(stmts):
             raise line.error("an epilogue with other statements than stores")
-        return KernelNest(axes, reduction, epilogue)
+        return Nest(axes, reduction, epilogue)
 
     def axis(self, scopes: ExitStack, text: str) -> LoopAxis:
         """Return an axis, whose variable is defined until the end of the nest."""
@@ -142,7 +142,7 @@ class _PlanParser(ProgramParser):
         for each in rest:
             kind, title = self.step_head(each)
             stated, lines = leading(each.inside, "rows ")
-            match parse_schedule(f"rows {stated[0].text}") if stated else ():
+            match parse_kernel_schedule(f"rows {stated[0].text}") if stated else ():
                 case (FuseRows() as own,) if kind.endswith("nest"):
                     rows.append(own)
                 case _:

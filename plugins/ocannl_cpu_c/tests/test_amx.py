@@ -22,7 +22,7 @@ from ocannl_core.base import settings as core_settings
 from ocannl_core.codegen.prelude.prelude import closure
 from ocannl_core.codegen.text.helper import EMULATED_TILES, read_helpers
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops.nodes import Binary, Unary
@@ -78,7 +78,7 @@ def test_tiles_along_any_axes_are_right(
     count = 0
 
     def schedule(plan: Plan, target: Target) -> Plan:
-        def rule(nest: KernelNest, nodes: NodeInfos) -> Schedule | None:
+        def rule(nest: Nest, nodes: NodeInfos) -> Schedule | None:
             nonlocal count
             found = list(amx_schedules(nest, nodes, target))
             count += len(found)

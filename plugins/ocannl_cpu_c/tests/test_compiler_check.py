@@ -14,6 +14,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CompileError
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen import c_family
 from ocannl_core.codegen.text.kernel_text import CompilerVectorization, KernelText
 from ocannl_core.ir.kernels.nodes import Plan
@@ -145,6 +146,20 @@ def test_shapes_that_a_compiler_gets_wrong_are_found(monkeypatch: pytest.MonkeyP
         pytest.raises(CompileError, match=r"strides \(2, -1\)"),
     ):
         loader._check_compiler(loader._cache(loader.find()), set(loader._CHECKED))
+
+
+def test_masks_that_a_compiler_mixes_up_are_found() -> None:
+    """Without the flag that avoids it, GCC 12.2 gives masked loads of vectors wrong masks."""
+    with settings.overrides(cpu_c__cc="gcc"):
+        if shutil.which("gcc") is None or loader.find().version != "gcc 12.2.0":
+            pytest.skip("needs GCC 12.2")
+        compiler = loader.find()
+    if compiler.vector_bytes < 32 or "-fno-thread-jumps" not in compiler.flags:
+        pytest.skip("needs masked loads, as of AVX2")
+    flags = tuple(flag for flag in compiler.flags if flag != "-fno-thread-jumps")
+    other = replace(compiler, flags=flags, identity=f"other {compiler.identity}")
+    with pytest.raises(CompileError, match="gates of float64 behind other conditions"):
+        loader._check_compiler(loader._cache(other), set(loader._CHECKED))
 
 
 def test_flags_of_the_user_that_switch_something_off_win() -> None:

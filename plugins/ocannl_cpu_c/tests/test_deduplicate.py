@@ -20,6 +20,7 @@ from ocannl_core.ir.templates import separate_forms
 from ocannl_core.passes.kernels import deduplicate, schedule_kernels
 from ocannl_core.passes.loops import once_per_form
 from ocannl_cpu_c import code_generation
+from tests.support.slow import slow
 
 WIDTH, LAYERS = 48, 4
 
@@ -159,7 +160,7 @@ def compiled(layer: str, layers: int) -> oc.TargetCode:
         return oc.compile_for(oc.train.grad_update(loss) + update, "cpu_c", "x86-64-v3")
 
 
-@pytest.mark.parametrize("layer", LAYERS_OF)
+@pytest.mark.parametrize("layer", [*slow(["attention_layer"]), "dense_layer", "scanned_layer"])
 def test_networks_have_the_code_and_titles_of_separate_layers(layer: str, tmp_path: Path) -> None:
     shared = compiled(layer, 3)
     with separate_forms(), settings.overrides(cache_dir=str(tmp_path / "apart")):

@@ -191,7 +191,8 @@ BLOCKS: dict[str, Callable[[], list[Routine]]] = {
     "bfloat16": lambda: narrow("bfloat16", "bfloat16"),
     "float16": lambda: narrow("float16", "float16"),
 }
-QUICK = ("attention", "int4")
+EVERY_FOURTH = [*BLOCKS][::4]
+QUICK = ("int4",)
 TARGETS = ("portable", "wasm32", "aarch64")
 
 
@@ -232,7 +233,9 @@ def test_the_bits_of_the_routines(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*[*BLOCKS][::2], *long([*BLOCKS][1::2])])
+@pytest.mark.parametrize(
+    "name", [*EVERY_FOURTH, *long(each for each in BLOCKS if each not in EVERY_FOURTH)]
+)
 def test_the_bits_of_the_routines_by_every_compiler(name: str, tmp_path: Path) -> None:
     model = exported(BLOCKS[name](), tmp_path, weights="beside")
     for number, command in enumerate(compilers()):

@@ -18,6 +18,7 @@ from ocannl_core import nn
 from ocannl_core.base.errors import UsageError
 from ocannl_core.runtime.export.exported import load_exported
 from ocannl_core.runtime.routine import Routine
+from tests.support.slow import slow
 from tests.support.strict_compilers import built, compilers
 
 
@@ -36,7 +37,7 @@ def test_placeholders_are_inputs_when_nothing_refers_to_them(tmp_path: Path) -> 
     ctx, run = made()
     gc.collect()
     files = ctx.export(run, tmp_path / "model.c")
-    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    model = load_exported(built(files.source, compilers()[0], ["-O0"]), "model")
     assert model.arguments("run") == (("x",), ("tanh",))
 
 
@@ -47,7 +48,7 @@ def test_names_that_differ_in_case_and_names_of_functions(tmp_path: Path) -> Non
     ctx = oc.Context("cpu_c")
     run = ctx.compile(oc.train.forward(y), name="run")
     files = ctx.export(run, tmp_path / "model.c")
-    model = load_exported(built(files.source, compilers()[0], ["-O1", "-ffreestanding"]), "model")
+    model = load_exported(built(files.source, compilers()[0], ["-O0", "-ffreestanding"]), "model")
     assert model.arguments("run") == (("a", "A_2", "memcpy"), ("sqrt_2",))
     pair = np.array([4.0, 9.0], np.float32)
     assert np.asarray(model.run(pair, 0 * pair, pair)[0]).tolist() == [2.0, 3.0]
@@ -61,7 +62,7 @@ def test_names_inside_of_functions_are_kept_but_in_c(tmp_path: Path) -> None:
     code = oc.train.forward(y) + oc.train.forward(oc.number(head) + s)
     run = ctx.compile(code, [head], name="run")
     files = ctx.export(run, tmp_path / "model.c", outputs={"dims": y})
-    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    model = load_exported(built(files.source, compilers()[0], ["-O0"]), "model")
     assert repr(model) == "<exported model model: run(state, s, other, head=...) -> [dims]>"
     declared = (
         "const float *state_, const float *s_, const float *other, float *dims_, int64_t head_"
@@ -76,7 +77,7 @@ def test_a_scalar_has_no_axes(tmp_path: Path) -> None:
     ctx = oc.Context("cpu_c")
     run = ctx.compile(oc.train.forward(x * 2.0), name="run")
     files = ctx.export(run, tmp_path / "model.c")
-    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    model = load_exported(built(files.source, compilers()[0], ["-O0"]), "model")
     (made,) = model.run(np.float32(3))
     assert (np.asarray(made).shape, float(np.asarray(made))) == ((), 6.0)
 
@@ -123,7 +124,7 @@ def test_words_and_macros_of_c_and_cpp_are_no_arguments(tmp_path: Path) -> None:
     y = sum(tensors[1:], tensors[0])
     run = ctx.compile(oc.train.forward(y), name="run")
     files = ctx.export(run, tmp_path / "model.c")
-    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    model = load_exported(built(files.source, compilers()[0], ["-O0"]), "model")
     (called, _) = model.arguments("run")
     kept = [name for name, other in zip(names, called, strict=True) if name == other]
     assert kept == ["module"]
@@ -150,12 +151,12 @@ def test_functions_have_no_names_of_the_file_or_of_headers(tmp_path: Path) -> No
         with pytest.raises(UsageError, match=f"found  '?{file}_{name}"):
             ctx.export({name: run}, tmp_path / f"{file}.c")
     files = ctx.export({"ok": run, "Run": run}, tmp_path / "NET.c")
-    assert load_exported(built(files.source, compilers()[0], ["-O1"]), "NET").functions == (
+    assert load_exported(built(files.source, compilers()[0], ["-O0"]), "NET").functions == (
         "ok", "Run"
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("threads", [*slow([False]), True])
 def test_names_inside_of_the_file_are_no_arguments(threads: bool, tmp_path: Path) -> None:
     def exported(names: Sequence[str], indices: Sequence[str], file: Path) -> str:
         """Export and call a program with inputs and integer arguments of the given names."""
@@ -183,7 +184,7 @@ def test_names_inside_of_the_file_are_no_arguments(threads: bool, tmp_path: Path
         numbers = [k % 4 for k in range(len(indices))]
         run(rows=3, **dict(zip(indices, numbers, strict=True)))
         files = ctx.export(run, file, outputs=[y, z], threads=threads)
-        model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+        model = load_exported(built(files.source, compilers()[0], ["-O0"]), "model")
         called = re.findall(r"(\w+)=", repr(model))
         assert called.pop() == "rows"
         made = model.run(*given.values(), rows=3, **dict(zip(called, numbers, strict=True)))
@@ -210,7 +211,7 @@ def test_any_name_is_an_input_of_a_method(tmp_path: Path) -> None:
     ctx = oc.Context("cpu_c")
     run = ctx.compile(oc.train.forward(sum(tensors[1:], tensors[0])), name="run")
     files = ctx.export(run, tmp_path / "model.c")
-    model = load_exported(built(files.source, compilers()[0], ["-O1"]), "model")
+    model = load_exported(built(files.source, compilers()[0], ["-O0"]), "model")
     cells = np.ones(2, np.float32)
     (made,) = model.run(**dict.fromkeys(("self", "number", "function"), cells))
     assert np.asarray(made).tolist() == [3.0, 3.0]

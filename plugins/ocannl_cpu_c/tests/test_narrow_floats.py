@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
+from ocannl_core.backend import manager
 from ocannl_core.base import settings as core_settings
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.matrix_units import DotProduct
@@ -56,8 +57,9 @@ def test_sums_of_narrow_floats_are_rounded_once(
     narrow = in_format(example, dtype)
 
     def schedule(plan: Plan, target: Target) -> Plan:
-        # generated code has functions for pairs on every processor
-        described = replace(target, matrix_units=DOT_PRODUCTS, **PROCESSORS[processor])
+        # generated code has functions for pairs of every format on every processor
+        units = (*DOT_PRODUCTS, DotProduct(float16, terms=2, least_terms=8))
+        described = replace(target, matrix_units=units, **PROCESSORS[processor])
         return schedule_for(plan, described).plan()
 
     with core_settings.overrides(accumulation=accumulation, tune="off"):
@@ -66,6 +68,21 @@ def test_sums_of_narrow_floats_are_rounded_once(
         with np.errstate(over="ignore"):
             rounded = expected[theirs].astype(dtype.numpy).astype(np.float32)
         np.testing.assert_array_equal(found[ours].astype(np.float32), rounded)
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize("spec", ["ij; jk => ik", "ij; kj => ik", "ji; jk => ik"])
+def test_dot_products_of_any_16_bit_format_have_code(spec: str, dtype: DType) -> None:
+    described = manager.backend("cpu_c").described()["x86-64-v4"]
+    unit = DotProduct(dtype, terms=2, least_terms=8)
+    with core_settings.overrides(accumulation="fast", tune="off"), oc.Session():
+        a, b = (oc.placeholder(name, output=[64, 64], dtype=dtype) for name in "ab")
+        code = oc.compile_for(
+            oc.train.forward(oc.einsum(spec, a, b)),
+            "cpu_c",
+            replace(described, matrix_units=(unit,)),
+        )
+    assert f"_dot_{dtype.name}(" in code.source
 
 
 SPECS = (

@@ -495,7 +495,7 @@ while time.monotonic() < end and not os.path.exists({str(world.loose / "stop")!r
         time.sleep(0.05)
     program = f"""
 from ocannl_core import settings
-for number in range(20):
+for number in range(8):
     try:
         with settings.overrides(dump_dir={str(dumps)!r}), oc.Session():
             x = oc.tensor(np.arange(4, dtype=np.float32))

@@ -103,7 +103,7 @@ CODE = (
     Fault("1 KiB of shared memory too little", f"{CUDA}/executable.py",
           "shared = text.group_bytes if", "shared = text.group_bytes - 1024 if",
           tests_of("schedules", "states_the_shared_memory")),
-    Fault("vectors at any address", f"{CORE}/schedule/apply/vector_accesses.py",
+    Fault("vectors at any address", f"{CORE}/ir/kernels/nest_accesses.py",
           "and (offset + first) % lanes == 0", "and first >= 0", tests_of("schedules", "without_alignment")),
     Fault("a folded grid that repeats its first row", f"{CUDA}/dialect.py",
           "({kind})gridDim.x * ({kind})blockIdx.y", "({kind})blockIdx.y", tests_of("launch_limits", "folded")),

@@ -50,6 +50,7 @@ from ocannl_cuda.source import generate
 from plugins.ocannl_cuda.tests.emulated_kernels import Array, launcher
 from plugins.ocannl_cuda.tests.matrix_products import REGISTERS, Product, device, run
 from plugins.ocannl_cuda.tests.resources import resources_of
+from tests.support.slow import slow
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_120")
 COMPILER = compilers.search()
@@ -180,7 +181,7 @@ PRODUCTS = (
 
 
 @needs_emulator
-@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+@pytest.mark.parametrize("product", [*PRODUCTS[::2], *slow(PRODUCTS[1::2])], ids=str)
 def test_products_of_all_sizes_and_layouts_are_within_the_bound(product: Product) -> None:
     check(product)
 

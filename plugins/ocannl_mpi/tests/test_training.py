@@ -42,6 +42,7 @@ def test_any_number_of_processes_has_the_bits_of_training_without_mpi(launch: La
     words = [word for run in runs for word in (*run, ",")]
     done = launch(int(most), "groups.py", *words[:-1])
     assert done.returncode == 0, done.stderr
+    assert "ended" not in done.stderr
     found: dict[str, set[str]] = {}
     for line in done.stdout.splitlines():
         run, result = line.split(": bits ")
@@ -106,12 +107,6 @@ def test_a_process_that_quits_with_status_0_is_named(launch: Launch, rank: int) 
     assert "bits" not in done.stdout
     assert f"ocannl_mpi: rank {rank} of 3 on " in done.stderr
     assert " ended in the middle of the work" in done.stderr
-
-
-def test_a_group_that_succeeds_reports_no_end(launch: Launch) -> None:
-    done = launch(3, "train.py")
-    assert done.returncode == 0
-    assert "ended" not in done.stderr
 
 
 def test_a_process_that_hangs_is_named(launch: Launch) -> None:

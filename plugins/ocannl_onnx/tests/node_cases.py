@@ -16,8 +16,11 @@ import time
 import traceback
 import warnings
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -57,6 +60,53 @@ def load_cases(kind: str) -> dict[str, Any]:
         from onnx.backend.test.loader import load_model_tests
 
         return {each.name: each for each in load_model_tests(kind=kind)}
+
+
+@contextmanager
+def only(names: Collection[str]) -> Iterator[None]:
+    """Have the package make node cases of these names, and few others; all take ten seconds.
+
+    It makes them in functions `export...` of classes, which are called as modules are imported, and
+    which have the beginnings of names as constants.
+    """
+    from onnx.backend.test.case import base
+
+    make = base._Exporter.__init__
+
+    def make_some(cls: type, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> None:
+        chosen = {
+            key: value
+            for key, value in members.items()
+            if not key.startswith("export") or _may_make(value.__func__.__code__, names)
+        }
+        make(cls, name, bases, chosen)
+
+    def forget() -> None:
+        for module in list(sys.modules):
+            if module.startswith("onnx.backend.test.case.node"):
+                del sys.modules[module]
+
+    forget()
+    base._Exporter.__init__ = make_some
+    try:
+        yield
+    finally:
+        base._Exporter.__init__ = make
+        forget()
+
+
+def _may_make(code: CodeType, names: Collection[str]) -> bool:
+    """Return True if a function makes a case of one of some names, or names none."""
+    begun = [text.partition("%")[0].partition("{")[0] for text in _texts(code)]
+    return not begun or any(name.startswith(each) for name in names for each in begun)
+
+
+def _texts(code: CodeType) -> Iterator[str]:
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _texts(each)
+        elif isinstance(each, str) and each.startswith("test_"):
+            yield each
 
 
 def data_sets(case: Any, model: Any) -> list[tuple[list[Any], list[Any]]]:

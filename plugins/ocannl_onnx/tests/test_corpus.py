@@ -14,6 +14,7 @@ from ocannl_core.testing.allowances import Allowances, Outcome
 from ocannl_core.testing.corpora import reference_cases
 from ocannl_core.testing.subject import subject_named
 from ocannl_onnx.corpus import cases
+from plugins.ocannl_onnx.tests.node_cases import only
 
 SAMPLE = {
     "add_bcast": Outcome.PASSED,
@@ -23,19 +24,23 @@ SAMPLE = {
     "sequence_map_add_2_sequences": Outcome.PASSED,
     "strnormalizer_export_monday_casesensintive_lower": Outcome.PASSED,
     "training_dropout_default": Outcome.SKIPPED,
+    "resize_downsample_scales_linear_align_corners": Outcome.SKIPPED,
 }
 
 
 def test_cases_of_all_kinds_of_values_have_their_outcome() -> None:
-    every = list(cases())
-    assert len(every) > 1800
-    assert len({each.name for each in every}) == len(every)
-    chosen = [each for each in every if each.name in SAMPLE]
+    with only([f"test_{name}" for name in SAMPLE]):
+        chosen = [each for each in cases() if each.name in SAMPLE]
     found = reference_cases.results("onnx", chosen, subject_named("interp"), Allowances())
     results = {each.name.removeprefix("onnx/"): each for each in found}
     assert {name: each.outcome for name, each in results.items()} == SAMPLE
     assert results["training_dropout_default"].text.startswith("Dropout")
     assert {each.name: each.formats for each in chosen}["add_bcast"] == {"float32"}
+
+
+def test_every_case_has_a_name_of_its_own() -> None:
+    every = [each.name for each in cases()]
+    assert len(set(every)) == len(every) > 1800
 
 
 def test_the_distribution_names_the_corpus() -> None:

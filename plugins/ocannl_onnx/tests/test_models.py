@@ -62,6 +62,20 @@ def test_an_extent_at_run_time_takes_the_place_of_a_named_axis(rng: np.random.Ge
         assert np.allclose(found, expected_of(weights, x), atol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "scale"), [(7, 1.7), (7, 0.6), (5, 0.3), (1, 2.5)])
+def test_corners_of_a_resized_axis_are_those_of_its_whole_length(size: int, scale: float) -> None:
+    """As PyTorch and onnxruntime compute `interpolate(scale_factor=, align_corners=True)`."""
+    attributes = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **attributes)
+    scales = {"scales": np.float32([1, scale])}
+    loaded = ocannl_onnx.load(model([node], {"x": [1, size]}, {"y": None}, scales))
+    given = loaded.placeholders()
+    cells = np.square(np.arange(size, dtype=np.float32))
+    found = computed(loaded(**given), {given["x"]: cells[None]})
+    places = np.linspace(0, size - 1, int(size * scale))
+    assert np.allclose(found, [np.interp(places, np.arange(size), cells)], rtol=1e-6)
+
+
 @pytest.mark.parametrize("pads", [[1, 1, 1, 1], [0, 1, 2, 1], [0, 0, 1, 1], [2, 2, 0, 0]])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_windows_of_a_computed_tensor_reach_into_its_margins(
@@ -406,18 +420,70 @@ def test_a_new_shape_keeps_an_extent_at_run_time(rng: np.random.Generator) -> No
         assert np.array_equal(y, x.reshape(3, 6))
 
 
-def test_an_extent_at_run_time_is_not_taken_for_its_maximum() -> None:
+def test_an_extent_at_run_time_is_a_number_of_each_call() -> None:
     with oc.Session():
-        n = oc.static_extent("n", max=5)
-        loaded = ocannl_onnx.load(_flattened(divide=True), extents={"n": n})
-        with pytest.raises(ocannl_onnx.OnnxError, match=r"extent at run time[^.]*") as error:
-            loaded(**loaded.placeholders())
-        assert "Cast" in str(error.value) or "mean" in str(error.value)
+        loaded = ocannl_onnx.load(
+            _flattened(divide=True), extents={"n": oc.static_extent("n", max=5)}
+        )
+        inputs = loaded.placeholders()
+        y = loaded(**inputs)
+        for rows in (2, 4):
+            cells = np.ones((rows, 2, 3), np.float32)
+            assert np.allclose(computed(y, {inputs["x"]: cells}, n=rows), 1 / rows)
     with oc.Session():
         loaded = ocannl_onnx.load(_flattened(divide=True), extents={"n": 4})
         inputs = loaded.placeholders()
         y = computed(loaded(**inputs), {inputs["x"]: np.ones((4, 2, 3), np.float32)})
         assert np.allclose(y, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("last = Sub(n, one) y = Gather(x, last)", lambda x: x[-1]),
+        ("f = Cast<to = 1>(n) s = Sqrt(f) y = Div(x, s)", lambda x: x / len(x) ** 0.5),
+        ("s = Shape(x) f = Cast<to = 1>(s) p = ReduceProd(f) y = Div(x, p)", lambda x: x / x.size),
+        ("y = Slice(x, first, rows, first)", lambda x: x),
+        (
+            "r = Range(zero, n, one) f = Cast<to = 1>(r) u = Unsqueeze(f, second) y = Add(x, u)",
+            lambda x: x + np.arange(len(x))[:, None],
+        ),
+    ],
+)
+def test_graphs_compute_with_extents(nodes: str, expected: Any) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 3] x) => (float[a] y)
+        <int64 one = {{1}}, int64 zero = {{0}}, int64[1] first = {{0}}, int64[1] second = {{1}}> {{
+            rows = Shape<end=1>(x) n = Squeeze(rows) {nodes} }}"""
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        loaded = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n})
+        inputs = loaded.placeholders()
+        y = loaded(**inputs)
+        for rows in (2, 5):
+            x = np.arange(3.0 * rows, dtype=np.float32).reshape(rows, 3)
+            found = computed(y, {inputs["x"]: x}, n=rows)
+            assert np.allclose(found, expected(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "e = Sub(rows, one) y = Slice(x, first, e, first)",
+        "f = Cast<to = 1>(rows) g = Erf(f) h = Mul(g, f) e = Cast<to = 7>(h) y = Expand(zero, e)",
+        "e, p = TopK(rows, one) y = ConstantOfShape(e)",
+    ],
+)
+def test_other_sizes_that_follow_from_extents_are_refused(nodes: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 3] x) => (float[a, b] y)
+        <int64[1] one = {{1}}, int64[1] first = {{0}}, float zero = {{0}}> {{
+            rows = Shape<end=1>(x) {nodes} }}"""
+    with oc.Session():
+        extents = {"n": oc.static_extent("n", max=5)}
+        loaded = ocannl_onnx.load(onnx.parser.parse_model(text), extents=extents)
+        with pytest.raises(ocannl_onnx.UnsupportedOperatorError, match="an extent at run time"):
+            loaded(**loaded.placeholders())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 
-from plugins.ocannl_onnx.tests.node_cases import compare, data_sets, load_cases, run_case
+from plugins.ocannl_onnx.tests.node_cases import compare, data_sets, load_cases, only, run_case
+from tests.support.slow import long
 
 SAMPLE = [
     "add_bcast",
@@ -124,7 +125,8 @@ NOT_THERE = {"bernoulli": "refused"}
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Any]:
-    return load_cases("node")
+    with only([f"test_{name}" for name in (*SAMPLE, *SIZED_BY_DATA)]):
+        return load_cases("node")
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -161,9 +163,10 @@ def test_the_backend_is_one_of_the_package() -> None:
     node = onnx.helper.make_node("Add", ["a", "b"], ["c"])
     (total,) = backend.InterpreterBackend.run_node(node, [np.float32([1, 2]), np.float32([3])])
     assert total.tolist() == [4, 5]
-    suite = BackendTest(backend.InterpreterBackend, __name__).include(
-        r"^test_(relu|tril_zero)_cpu$"
-    )
+    with only(["test_relu", "test_tril_zero"]):
+        suite = BackendTest(backend.InterpreterBackend, __name__).include(
+            r"^test_(relu|tril_zero)_cpu$"
+        )
     names = [
         name
         for case in suite.test_cases.values()
@@ -182,18 +185,21 @@ REFUSED = re.compile(
 )
 BEYOND_TOLERANCE = {"test_dft_inverse", "test_dft_inverse_opset19"}
 """Expected results hold rounding errors of 2e-7 in place of 0, which is twice the tolerance."""
+FRACTIONAL_LENGTHS = {
+    "test_resize_downsample_scales_cubic_align_corners",
+    "test_resize_downsample_scales_linear_align_corners",
+}
+"""Expected results contradict the text of the standard, PyTorch and onnxruntime."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["interp", "cpu_c"])
-def test_every_sixth_node_case_agrees_or_is_refused_by_name(
-    cases: dict[str, Any], backend: str
-) -> None:
+def test_every_sixth_node_case_agrees_or_is_refused_by_name(backend: str) -> None:
     """`make onnx-table` runs all of them, in minutes."""
     unexpected = []
-    for name, case in list(cases.items())[::6]:
+    for name, case in list(load_cases("node").items())[::6]:
         found = run_case(case, backend)
-        if found.status == "agrees" or name in BEYOND_TOLERANCE:
+        if found.status == "agrees" or name in BEYOND_TOLERANCE | FRACTIONAL_LENGTHS:
             continue
         if not (found.status == "refused" and REFUSED.match(name)):
             unexpected.append(f"{name}: {found.status}, {found.reason}")
@@ -201,7 +207,7 @@ def test_every_sixth_node_case_agrees_or_is_refused_by_name(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suite", ["simple", "pytorch-operator", "pytorch-converted"])
+@pytest.mark.parametrize("suite", ["simple", "pytorch-operator", *long(["pytorch-converted"])])
 def test_the_other_suites_agree(suite: str) -> None:
     found = {name: run_case(case, "cpu_c") for name, case in load_cases(suite).items()}
     assert {name: each.reason for name, each in found.items() if each.status != "agrees"} == {}

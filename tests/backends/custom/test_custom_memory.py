@@ -369,6 +369,14 @@ The op Solve(steps=5) failed.
 """)
 
 
+def test_an_op_that_ends_the_process_is_named_and_not_the_backend(ctx: oc.Context) -> None:
+    def leave(inputs: Any, storage: Any) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(oc.OpError, match=r"The op Calling failed.\n  found  SystemExit: 3"):
+        ctx.compile(oc.train.forward(Calling(leave)(lines(1, 2))))()
+
+
 def test_an_error_of_the_framework_inside_perform_names_the_op_around_it(ctx: oc.Context) -> None:
     def fail(x: Array) -> Array:
         raise oc.OpError("inner", found="something")

@@ -97,7 +97,32 @@ def test_softmax_of_large_scores_does_not_overflow(target: str) -> None:
         np.testing.assert_allclose(ctx[colder], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize("logic", [None, "...|... => ...|0"])
+@pytest.mark.parametrize("dtype", ["float16", "float8_e5m2", "float8_e4m3fn"])
+def test_scaled_scores_may_leave_the_range_of_their_format(
+    target: str, dtype: str, logic: str | None
+) -> None:
+    scores = [[-192.0, -224.0, -256.0], [192.0, 224.0, 192.0], [0.0, 0.0, -256.0]]
+    with oc.Session():
+        cells = oc.tensor(np.array(scores, np.float32), batch_axes=1, dtype=dtype)
+        weights = oc.softmax(cells, logic=logic, scale=1000.0)
+        down = oc.softmax(cells, logic=logic, scale=-1000.0)
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(weights) + oc.train.forward(down))()
+        assert ctx[weights].astype(float).tolist() == [[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0]]
+        assert ctx[down].astype(float).tolist() == [[0, 0, 1], [0.5, 0, 0.5], [0, 0, 1]]
+        assert weights.dtype is cells.dtype
+
+
+def test_sums_of_short_weights_may_leave_the_range_of_their_format(target: str) -> None:
+    with oc.Session():
+        weights = oc.softmax(oc.tensor(np.zeros(512, np.float32), dtype="float8_e4m3fn"))
+        ctx = oc.Context(target)
+        ctx.compile(oc.train.forward(weights))()
+        assert (ctx[weights].astype(float) == 2.0**-9).all()  # the least positive number
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 2.0])
 @pytest.mark.parametrize(
     "dtype", ["float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"]
 )

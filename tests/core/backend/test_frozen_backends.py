@@ -21,14 +21,21 @@ FROZEN = ROOT / "tests" / "frozen_backends"
 BACKENDS = sorted(path.parent for path in FROZEN.glob("*/*/pyproject.toml"))
 IDS = [f"{path.parent.name}-{path.name}" for path in BACKENDS]
 PARTS = {
-    "tiny_c": "not random_programs",
+    "tiny_c": "not (random_programs or primitive or words or constants or conversions)",
     "tiny_py": "hand_made or memory",
     "tiny_numba": "hand_made or memory",
 }
 """The tests of the suite that a backend runs."""
 
 
-@pytest.fixture(scope="module", params=BACKENDS, ids=IDS)
+def marks(source: Path) -> list[pytest.MarkDecorator]:
+    """Installing Numba and compiling by it take longest."""
+    return [pytest.mark.long] if source.name == "tiny_numba" else []
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(each, marks=marks(each)) for each in BACKENDS], ids=IDS
+)
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a frozen backend's wheel, installed beside nothing else."""
     source: Path = request.param

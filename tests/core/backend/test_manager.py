@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
@@ -310,7 +310,8 @@ def test_the_extra_of_a_backend_has_its_name() -> None:
     assert extras == own
 
 
-@given(st.text(min_size=1))
+@hypothesis.settings(max_examples=10)
+@hypothesis.given(st.text(min_size=1))
 def test_no_other_name_is_ever_one_to_install(name: str) -> None:
     found = manager._installation(name)
     names = ("interp", "cpu_c", "cuda", "opencl", "mpi")

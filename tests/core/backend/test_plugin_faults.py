@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from ocannl_core.base.errors import BackendNotFoundError, HookError, OcannlError
 from ocannl_core.base.files.directory import warn_once
 from ocannl_core.ir.kernels.nodes import FinishedStep, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
+from ocannl_core.ir.node import MemoryMode
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.loops.pipeline import NamedPass
 from tests.core.backend.conftest import WORKING, write_plugin
@@ -207,6 +210,69 @@ def test_link_and_launch_that_raise_are_named() -> None:
     message = fails()
     assert "it raised IndexError: off the end (test_plugin_faults.py:" in message
     assert "found  the launcher of " in message
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Odd("off the end")], ids=repr)
+def test_a_launcher_that_ends_the_process_is_named(error: BaseException) -> None:
+    class Ending:
+        def link(self, buffers: object) -> Callable[[object], None]:
+            def launch(values: object) -> None:
+                raise error
+
+            return launch
+
+    faulty(ocannl_compile=lambda: Ending())
+    message = fails()
+    assert f"found  the launcher of forward: it raised {type(error).__name__}: {error}" in message
+    assert "where  backend faulty, plugin registered in this process" in message
+
+
+class _Handler:
+    def __call__(self, *_: object) -> None:
+        raise TimeoutError("the program has no more time")
+
+    def end(self, *_: object) -> None:
+        sys.exit(3)
+
+
+@pytest.mark.parametrize(
+    ("handler", "error"),
+    [
+        (_Handler(), TimeoutError),
+        (_Handler().end, SystemExit),
+        (partial(_Handler.end, None), SystemExit),
+        (lambda *_: _Handler().end(), SystemExit),
+    ],
+    ids=["object", "method", "partial", "function"],
+)
+def test_an_exception_of_a_signal_handler_is_no_fault_of_a_plugin(
+    handler: Any, error: type[BaseException]
+) -> None:
+    class Interrupted:
+        def link(self, buffers: object) -> Callable[[object], None]:
+            return lambda values: signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        faulty(ocannl_compile=lambda: Interrupted())
+        with pytest.raises(error):
+            run("faulty")
+        manager.refresh()
+        faulty(ocannl_generate=lambda: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(error):
+            run("faulty")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_an_exception_of_an_enumeration_is_a_fault_of_its_plugin() -> None:
+    """Signals without a handler have members of one in its place."""
+
+    def fail() -> None:
+        MemoryMode("everywhere")
+
+    faulty(ocannl_generate=fail)
+    assert "ocannl_generate: it raised ValueError: 'everywhere' is not a valid" in fails()
 
 
 def test_a_launcher_that_fails_at_a_later_call_is_named() -> None:

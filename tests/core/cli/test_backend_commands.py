@@ -286,6 +286,83 @@ manager.register("mine", module)
 """
 
 
+DEADLOCKED = """
+import sys
+import threading
+from types import ModuleType
+import ocannl_interp
+from ocannl_core.backend import manager, registry
+from ocannl_core.backend.registry import PluginEntry
+from ocannl_core.backend_api import Target, TargetReport, hookimpl
+from ocannl_core.cli import main
+from ocannl_core.testing import ReferenceCase
+
+def wait(*given):
+    print("waiting", flush=True)
+    lock = threading.Lock()
+    with lock:
+        lock.acquire()
+
+def ocannl_allocate(info, target):
+    return wait() if str(info.dtype) == "int16" else ocannl_interp.ocannl_allocate(info, target)
+
+def cases():
+    yield ReferenceCase("one", lambda device: [1], [1])
+    yield ReferenceCase("two", wait, [1])
+
+module = ModuleType("mine")
+vars(module).update(vars(ocannl_interp))
+module.ocannl_targets = hookimpl(lambda: TargetReport((Target("mine"),)))
+module.ocannl_allocate = hookimpl(ocannl_allocate)
+manager.register("mine", module)
+entry = PluginEntry("theirs", "theirs.corpus:cases", "ocannl-theirs", "2.0")
+registry.corpora = lambda: {"theirs": (entry, lambda: cases)}
+sys.exit(main(["check-backend", "mine", "--timeout", "2", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "test"),
+    [
+        (("-k", "new_memory"), "suite/test_new_memory_is_all_zero/int16"),
+        (("--corpus", "theirs"), "theirs/two"),
+    ],
+    ids=["suite", "corpus"],
+)
+def test_a_deadlock_ends_the_check_and_names_the_test(
+    options: tuple[str, ...], test: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "r.json"
+    (tmp_path / "deadlocked.py").write_text(DEADLOCKED)
+    command = [sys.executable, "deadlocked.py", *options, "--json", str(file)]
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ran.returncode == 1
+    place = "(deadlocked.py:16); the tests after it did not run"
+    end = f"FAILED {test}: not finished after 2 s {place}\nfailed: 1\n"
+    assert ran.stdout.endswith(end), ran.stdout + ran.stderr
+    report = json.loads(file.read_text("utf-8"))
+    assert [each["name"] for each in report["cases"] if each["outcome"] == "failed"] == [test]
+    assert report["counts"]["passed"] >= 1
+    assert not report["stale"]
+
+
+def test_the_time_of_a_case_ends_with_its_check(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cases() -> Iterator[ReferenceCase]:
+        yield ReferenceCase("one", lambda device: [1], [1])
+        raise KeyError("no second case")
+
+    register()
+    add_corpus(monkeypatch, lambda: cases)
+    with pytest.raises(KeyError):
+        main(["check-backend", "mine", "--corpus", "theirs", "--timeout", "60"])
+    timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    assert all(each.finished.is_set() for each in timers)
+
+
 def test_failed_assertions_show_values(tmp_path: Path) -> None:
     command = NUMBERED + (
         "from ocannl_core.cli import main\n"

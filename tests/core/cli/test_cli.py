@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -286,6 +289,23 @@ def test_an_unreadable_configuration_is_an_error_of_the_command(
     (tmp_path / "ocannl.toml").write_text("sed = 1\n")
     assert main(["config"]) == 1
     assert "did you mean seed" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
+def test_output_that_cannot_be_written_is_an_error_of_the_command(unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "ocannl_core.cli", "config"],
+            env=dict(os.environ, PYTHONUNBUFFERED=unbuffered),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 1
+    reason = os.strerror(errno.ENOSPC)
+    assert ran.stderr == f"error: the output cannot be written: {reason}\n"
 
 
 def test_wrong_usage_ends_with_code_2() -> None:

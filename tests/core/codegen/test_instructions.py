@@ -35,13 +35,16 @@ from ocannl_core.backend_api.instructions import (
 )
 from ocannl_core.backend_api.launches import Launch, RoutineSource
 from ocannl_core.backend_api.memory import Arena, DeviceMemory, RoutineMemory, transfer
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.codegen.instructions.floats import FloatLayout
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import DType, bits_of
+from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.testing.allowances import Allowances, Outcome
 from ocannl_core.testing.conformance import BackendConformance
 from ocannl_core.testing.corpora import primitive_edges
 from ocannl_core.testing.subject import subject_named
+from tests.support.limited_backend import all_but, limited
 
 NUMPY = {
     MachineType.BIT: np.bool_,
@@ -318,6 +321,22 @@ def _no_plugin_stays() -> Iterator[None]:
 def register(*, has_half: bool) -> None:
     manager.refresh()
     manager.register("executor", Plugin(has_half=has_half))
+
+
+@pytest.mark.parametrize("vector_bytes", [0, 32])
+@pytest.mark.parametrize("fallback", [False, True], ids=["own", "fallback"])
+def test_an_explanation_names_vectors_that_are_plain_loops(
+    monkeypatch: pytest.MonkeyPatch, vector_bytes: int, fallback: bool
+) -> None:
+    device = replace(DEVICE, vector_bytes=vector_bytes, vector_registers=16)
+    monkeypatch.setitem(globals(), "DEVICE", device)
+    register(has_half=True)
+    limited("tiny", primitives=all_but(UnaryOp.EXP))
+    with oc.Session():
+        y = oc.exp(oc.placeholder("x", output=[64]))
+        ctx = oc.Context("tiny", fallback="executor") if fallback else oc.Context("executor")
+        found = oc.explain(ctx.compile(oc.train.forward(y)))
+    assert [each.has_plain_tiles for each in found.kernels] == [vector_bytes > 0]
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from inline_snapshot import snapshot
 
-from ocannl_core.codegen.prelude import narrow_vectors
 from ocannl_core.codegen.prelude.prelude import prelude
 from ocannl_core.codegen.text.kernel_text import CompilerVectorization
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, LoopVar, VarIndex, affine
@@ -230,33 +229,25 @@ float32x4_interleave_bfloat16(&a1[8], v0, v1, 4);\
     )
 
 
-def test_the_helpers_of_a_format_are_enough_for_its_dot_products(build, monkeypatch):
-    def text() -> str:
-        sums = build.node("sums", 4)
-        a, b = build.node("a", 8, dtype=float16), build.node("b", 4, 4, 2, dtype=float16)
-        k, j, p = build.vars(3)
-        cell = Load(sums, (VarIndex(j),), float32)
-        factors = (
-            build.load(a, affine([(2, k), (1, p)])),
-            build.load(b, VarIndex(k), VarIndex(j), VarIndex(p)),
-        )
-        wide = [Unary(UnaryOp.IDENTITY, each, float32) for each in factors]
-        total = Ternary(TernaryOp.FMA, wide[0], wide[1], cell, float32)
-        terms = vector(j, 4, pair(p, Store(sums, (VarIndex(j),), total)))
-        out, i = build.node("out", 4), build.vars(1)[0]
-        return build.body(
-            Allocate(sums, Scope.THREAD),
-            vector(j, 4, Store(sums, (VarIndex(j),), Const(0.0, float32))),
-            For(k, 0, 4, Block((terms,))),
-            vector(i, 4, Store(out, (VarIndex(i),), Load(sums, (VarIndex(i),), float32))),
-        )
-
-    assert "float32x4" not in text()  # plain loops
-    helpers = dict(narrow_vectors.read_helpers("narrow_vectors.c.in"))
-    for verb in ("pairs", "pair", "joined", "dot"):
-        helpers[f"{verb}_float16"] = helpers[f"{verb}_bfloat16"]
-    monkeypatch.setattr(narrow_vectors, "read_helpers", lambda _: helpers)
-    found = text()
+def test_every_16_bit_format_has_dot_products(build):
+    sums = build.node("sums", 4)
+    a, b = build.node("a", 8, dtype=float16), build.node("b", 4, 4, 2, dtype=float16)
+    k, j, p = build.vars(3)
+    cell = Load(sums, (VarIndex(j),), float32)
+    factors = (
+        build.load(a, affine([(2, k), (1, p)])),
+        build.load(b, VarIndex(k), VarIndex(j), VarIndex(p)),
+    )
+    wide = [Unary(UnaryOp.IDENTITY, each, float32) for each in factors]
+    total = Ternary(TernaryOp.FMA, wide[0], wide[1], cell, float32)
+    terms = vector(j, 4, pair(p, Store(sums, (VarIndex(j),), total)))
+    out, i = build.node("out", 4), build.vars(1)[0]
+    found = build.body(
+        Allocate(sums, Scope.THREAD),
+        vector(j, 4, Store(sums, (VarIndex(j),), Const(0.0, float32))),
+        For(k, 0, 4, Block((terms,))),
+        vector(i, 4, Store(out, (VarIndex(i),), Load(sums, (VarIndex(i),), float32))),
+    )
     assert "float32x4_dot_float16(" in found
     assert "float32x4_pair_float16(&" in found
     assert "float32x4_pairs_float16(&" in found

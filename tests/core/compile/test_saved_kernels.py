@@ -25,6 +25,7 @@ from ocannl_core.passes.kernels.pipeline import plan_kernels
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.subject import subject_named
 from tests.support.loop_programs import loop_programs
+from tests.support.slow import slow
 
 DEVICES = [("cpu_c", "x86-64-v3"), ("cuda", "sm_80"), ("opencl", "gpu")]
 
@@ -104,7 +105,7 @@ def assert_equal(found: oc.TargetCode, expected: oc.TargetCode) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES, ids="-".join)
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer", [*slow(["attention"]), *list(LAYERS)[1:]])
 def test_code_is_that_of_kernels_made_again(
     layer: str, device: tuple[str, str], directory: Path, tmp_path: Path, work: dict[str, int]
 ) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import LoopVar, StaticIndex, VarIndex, affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import Plan, StepReplacement
 from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.loops.nodes import (
@@ -291,16 +291,7 @@ class Set:
 
 
 def test_all_that_is_kept_and_compared_is_data() -> None:
-    roots = (
-        LoopProgram,
-        Plan,
-        Target,
-        Placement,
-        Definition,
-        StepReplacement,
-        KernelNest,
-        RowFusion,
-    )
+    roots = (LoopProgram, Plan, Target, Placement, Definition, StepReplacement, Nest, RowFusion)
     pending, seen, others = [*roots], set(), set()
     while pending:
         kind = pending.pop()

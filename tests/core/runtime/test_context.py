@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def model(toy: Toy) -> StepModel:
 
 
 def message(error: pytest.ExceptionInfo[Exception]) -> str:
-    return str(error.value)
+    return re.sub(r"(test_context\.py):\d+", r"\1", str(error.value))
 
 
 def test_a_routine_computes_its_results(context: Context, model: StepModel) -> None:
@@ -331,7 +332,7 @@ def test_reading_a_private_node_is_an_error_with_reason_and_fix(
     assert message(caught) == snapshot("""\
 Only tensors that a context stores can be read from it.
   found  it is local in routine forward, because it is a reduction across rows, whose loops can be reordered while it is in memory
-  where  tensor h (model.py:2)
+  where  tensor h (model.py:2), read at test_context.py: context[model.h]
   try    compile forward with keep=[h, ...], which replaces its results, and run it\
 """)
 
@@ -343,7 +344,7 @@ def test_reading_before_running_is_an_error(context: Context, model: StepModel) 
     assert message(caught) == snapshot("""\
 A tensor is read after something has given it a value.
   found  it is stored, without a value so far
-  where  tensor y (model.py:3)
+  where  tensor y (model.py:3), read at test_context.py: context[model.y]
   try    run forward first: it computes y\
 """)
     with pytest.raises(LinkError) as caught:
@@ -351,7 +352,7 @@ A tensor is read after something has given it a value.
     assert message(caught) == snapshot("""\
 A tensor is read after something has given it a value.
   found  it is stored, without a value so far
-  where  placeholder x (model.py:0)
+  where  placeholder x (model.py:0), read at test_context.py: context[model.x]
   try    ctx[x] = array\
 """)
 
@@ -364,7 +365,7 @@ def test_reading_a_tensor_that_was_never_compiled_is_an_error(
     assert message(caught) == snapshot("""\
 Only tensors that a context stores can be read from it.
   found  no routine compiled in this context mentions it
-  where  tensor y (model.py:3)
+  where  tensor y (model.py:3), read at test_context.py: context[model.y]
   try    compile and run code that computes it, such as ctx.compile(oc.train.forward(y))()\
 """)
 

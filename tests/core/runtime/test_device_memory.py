@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ocannl_core as oc
 from ocannl_core.backend import manager
 from ocannl_core.backend_api import (
     ALIGNMENT,
@@ -41,6 +42,7 @@ from ocannl_core.backend_api.queues import HostQueue
 from ocannl_core.base.errors import HookError
 from ocannl_core.cli.new_backend import backend_text
 from ocannl_core.ir.numbers import dtypes
+from ocannl_core.runtime import device_memory
 from ocannl_core.testing import programs
 from ocannl_core.testing.conformance import BackendConformance
 from ocannl_core.testing.contexts import ContextConformance
@@ -97,6 +99,17 @@ def test_cells_survive_the_way_to_the_device_and_back(
         assert done is not None
         done.wait()
     assert found.array.tobytes() == host.array.tobytes()
+
+
+def test_all_cells_of_large_memory_are_zero_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_memory, "_ZEROS", bytes(16))
+    memory = new_memory()
+    before, buffer, after = (
+        memory.allocate(NodeInfo(dtypes.uint8, (nbytes,))) for nbytes in (ALIGNMENT, 100, 1)
+    )
+    assert not memory.read(buffer).any()
+    assert memory.load(buffer.address + 100, 1) == b"\xa5"
+    del before, after
 
 
 def test_memory_is_free_when_its_buffers_are_gone() -> None:
@@ -326,3 +339,16 @@ def test_buffers_of_other_memory_are_refused(target: str) -> None:
     buffers = {node: foreign.allocate(nodes[node]) for node in example.program.params}
     with pytest.raises(LinkError, match="memory of its device"):
         subject.compile(example.program).link(buffers)
+
+
+def test_nodes_of_a_routine_that_live_together_have_memory_of_their_own(target: str) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    rows = oc.tensor(x, batch_axes=1)
+    sums, maxima = oc.sum(rows, axis=-1, keepdims=True), oc.max(rows, axis=-1, keepdims=True)
+    result = rows * sums - maxima
+    ctx = oc.Context(target)
+    routine = ctx.compile(oc.train.forward(result))
+    assert len({place.offset for place in routine.memory_plan.places.values()}) > 1
+    routine()
+    wanted = x * x.sum(1, keepdims=True) - x.max(1, keepdims=True)
+    np.testing.assert_array_equal(ctx[result], wanted)

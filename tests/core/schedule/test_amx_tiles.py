@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 from ocannl_core.base import settings as core_settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.product_status import Obstacle
@@ -52,7 +52,7 @@ TILES = Target(
 
 def product(
     rows: int, terms: int, columns: int, dtype: DType = bfloat16, *, is_fast: bool = True
-) -> tuple[Draft, KernelNest]:
+) -> tuple[Draft, Nest]:
     """Return `c[i, j] += a[i, k] * b[k, j]`, with sums in float32."""
     draft = Draft("product")
     a, b = draft.node("a", dtype, rows, terms), draft.node("b", dtype, terms, columns)
@@ -64,13 +64,13 @@ def product(
     return draft, wide(nest, draft, is_fast=is_fast)
 
 
-def wide(nest: KernelNest, draft: Draft, *, is_fast: bool = True) -> KernelNest:
+def wide(nest: Nest, draft: Draft, *, is_fast: bool = True) -> Nest:
     plan = NestPlan("p", (NestKernel(nest),), (), (), (), draft.nodes)
     (kernel,) = widen_accumulators(plan, is_fast=is_fast).kernels
     return kernel.nest
 
 
-def run(draft: Draft, nest: KernelNest, schedule: str) -> LoopProgram:
+def run(draft: Draft, nest: Nest, schedule: str) -> LoopProgram:
     scheduled = apply_schedule(nest, parse_schedule(schedule))
     draft.nodes.update(scheduled.nodes)
     return draft.program(*scheduled.body.stmts)

@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import FixedIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Const, LoopProgram
@@ -61,7 +61,7 @@ def test_a_schedule_changes_no_result(example: Example, data: st.DataObject) -> 
         np.testing.assert_array_equal(after[node], before[node], schedule_text(schedule))
 
 
-def _with_other_ends(nest: KernelNest, number: float | None, additions: int) -> KernelNest:
+def _with_other_ends(nest: Nest, number: float | None, additions: int) -> Nest:
     """Return a nest whose sums start from a number, and with additions in its epilogue."""
     assert nest.reduction is not None
     reduction, (store,) = nest.reduction, nest.epilogue
@@ -106,7 +106,7 @@ def test_sums_start_and_finish_as_they_should_by_every_schedule(
         np.testing.assert_array_equal(found[1][node], found[0][node], schedule_text(schedule))
 
 
-def _result_of(nest: KernelNest, draft: Draft, schedule: str) -> object:
+def _result_of(nest: Nest, draft: Draft, schedule: str) -> object:
     """Return the cells of `c` after a nest over ones."""
     result = apply_schedule(nest, parse_schedule(schedule))
     nodes = {**draft.nodes, **result.nodes}
@@ -136,9 +136,7 @@ def test_sums_of_ones_are_initial_value_plus_count_plus_epilogue(schedule: str) 
         assert _result_of(finished, draft, schedule) == [[22.0] * 5] * 6
 
 
-def product(
-    rows: int = 6, terms: int = 7, columns: int = 5, draft: Draft | None = None
-) -> KernelNest:
+def product(rows: int = 6, terms: int = 7, columns: int = 5, draft: Draft | None = None) -> Nest:
     """Return `c[i, j] += a[i, k] * b[k, j]`."""
     draft = draft if draft is not None else Draft("product")
     i, j, k = (fresh_var(name) for name in "ijk")
@@ -166,9 +164,8 @@ def product(
         ("pack 0 inside i as i k", "A packed buffer has the axes of the operand inside its loop"),
         ("pack 0 as i k; pack 0 as k i", "An operand is packed once"),
         ("accumulate over k0", "The axes after all splits are i j k"),
-        ("shuffle 32", "A schedule of one nest for a processor has no such transform"),
-        ("pipeline k in 2", "A schedule of one nest for a processor has no such transform"),
-        ("grid i; fold 1", "A schedule of one nest for thread blocks has no such transform"),
+        ("shuffle 32", "A schedule for a processor has no such transform"),
+        ("pipeline k in 2", "A schedule for a processor has no such transform"),
         ("grid i; parallelize j", "On thread blocks, a schedule does not parallelize"),
         ("grid i; block i", "An axis is mapped to the grid or to a block once"),
         ("grid k", "Reduced axes do not run in parallel"),

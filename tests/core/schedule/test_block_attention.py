@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
-from ocannl_core.ir.kernels.transforms import FuseRows, Pack, parse_schedule
+from ocannl_core.ir.kernels.transforms import FuseRows, Pack, parse_kernel_schedule
 from ocannl_core.ir.loops.nodes import Allocate, Binary, Block, Expr, Fill, LoopProgram, Scope, Stmt
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
@@ -136,7 +136,7 @@ def test_attention_by_blocks_is_attention(queries: int) -> None:
 def test_any_block_of_queries_is_right() -> None:
     attention = Attention(queries=6)
     nests = [kernel_nest(Block((stmt,))) for stmt in attention.nests]
-    schedule = parse_schedule("rows i k j by 3; rows i k j; rows i k j; rows i k j")
+    schedule = parse_kernel_schedule("rows i k j by 3; rows i k j; rows i k j; rows i k j")
     draft = attention.draft
     known = [nest for nest in nests if nest is not None]
     result = fuse_rows(known, schedule, draft.nodes)
@@ -210,7 +210,7 @@ def test_nodes_reuse_the_memory_of_dead_ones() -> None:
     a, b, c, d = (draft.scratch(name, float32, 3, 4) for name in "abcd")
     out, x = draft.node("out", float32, 3, 4), draft.node("x", float32, 3, 4)
 
-    def nest(target: TensorNode, *sources: TensorNode) -> KernelNest:
+    def nest(target: TensorNode, *sources: TensorNode) -> Nest:
         value: Expr = draft.load(sources[0], i, j)
         for source in sources[1:]:
             value = Binary(BinaryOp.ADD, value, draft.load(source, i, j), float32)
@@ -220,13 +220,13 @@ def test_nodes_reuse_the_memory_of_dead_ones() -> None:
         assert found is not None
         return found
 
-    def turned(target: TensorNode, source: TensorNode) -> KernelNest:
+    def turned(target: TensorNode, source: TensorNode) -> Nest:
         store = draft.store(target, i, j, value=draft.load(source, j, i))
         found = kernel_nest(Block((loop(i, 3, loop(j, 3, store)),)))
         assert found is not None
         return found
 
-    def places(*nests: KernelNest) -> dict[TensorNode, TensorNode]:
+    def places(*nests: Nest) -> dict[TensorNode, TensorNode]:
         return reuse_buffers(nests, (a, b, c, d), draft.nodes)
 
     assert places(nest(a, x), nest(b, a), nest(c, b), nest(out, c)) == {b: a, c: a}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.loops.nodes import AxisKind, Binary, Block, Const, For, Load, Stmt, Store
@@ -19,7 +19,7 @@ from ocannl_core.testing.drafts import Draft, loop
 BLOCKS = "split j 16; split i 6; order i0 j0 k i1 j1; unroll i1; vectorize j1; accumulate over k"
 
 
-def product(draft: Draft, terms: int, *, turned: bool = False) -> KernelNest:
+def product(draft: Draft, terms: int, *, turned: bool = False) -> Nest:
     """Return `c[i, j] += a[i, k] * b[k, j]`, or with the result's axes the other way round."""
     i, j, k = (fresh_var(name) for name in "ijk")
     a, b = draft.node("a", float32, 48, terms), draft.node("b", float32, terms, 32)
@@ -32,7 +32,7 @@ def product(draft: Draft, terms: int, *, turned: bool = False) -> KernelNest:
     return nest
 
 
-def with_update(draft: Draft, nest: KernelNest) -> KernelNest:
+def with_update(draft: Draft, nest: Nest) -> Nest:
     """Return a nest that also moves a state along its result, as an optimizer does."""
     (store,) = nest.epilogue
     state = draft.node("state", float32, 48, 32)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import StaticExtent, VarIndex
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import axes_of_kind, parse_schedule, schedule_text
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -29,7 +29,7 @@ from tests.support.example_count import example_count
 from tests.support.reductions import fitting_schedules, random_reductions
 
 
-def nest_of(program: LoopProgram) -> KernelNest:
+def nest_of(program: LoopProgram) -> Nest:
     nest = kernel_nest(program.body)
     assert nest is not None
     return nest

@@ -9,7 +9,8 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.ir.indexing import IndexVar, fresh_var, value_of
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
+from ocannl_core.ir.kernels.nest_accesses import epilogue_loads
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import parse_schedule
 from ocannl_core.ir.loops.nodes import Binary, Block, For, Load, Prefetch, Stmt
@@ -17,13 +18,10 @@ from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
-from ocannl_core.schedule.apply.prefetch import epilogue_loads
 from ocannl_core.testing.drafts import Draft, loop
 
 
-def product(
-    draft: Draft, rows: int, terms: int, columns: int, *, turned: bool = False
-) -> KernelNest:
+def product(draft: Draft, rows: int, terms: int, columns: int, *, turned: bool = False) -> Nest:
     """Return `c[i, j] += a[i, k] * b[k, j]`, or with the result's axes the other way round."""
     i, j, k = (fresh_var(name) for name in "ijk")
     a, b = draft.node("a", float32, rows, terms), draft.node("b", float32, terms, columns)
@@ -42,7 +40,7 @@ BLOCKS = (
 )
 
 
-def scheduled(nest: KernelNest, options: str) -> Block:
+def scheduled(nest: Nest, options: str) -> Block:
     return apply_schedule(nest, parse_schedule(f"{BLOCKS}accumulate over k {options}")).body
 
 

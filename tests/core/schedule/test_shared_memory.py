@@ -14,8 +14,8 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.pipeline import nest_plan
 from ocannl_core.passes.kernels.split_kernels import split_kernels
-from ocannl_core.schedule.apply import operand_buffers
 from ocannl_core.schedule.apply.apply_schedule import apply_schedule
+from ocannl_core.schedule.machine_model import PADDING_CELLS
 from ocannl_core.schedule.rules.block_rules import BlockParameters, block_schedule
 from ocannl_core.testing.parser.loops import parse
 from tests.support.bank_conflicts import BANKS, degree, device_accesses, sectors, shared_accesses
@@ -82,7 +82,7 @@ def degrees(
     body, nodes, own = scheduled(layout, side, vector_bytes, extents, copies)
     for node in own:
         *rows, columns = nodes[node].dims
-        if columns > BANKS and columns % BANKS == operand_buffers.PADDING_CELLS:
+        if columns > BANKS and columns % BANKS == PADDING_CELLS:
             nodes[node] = replace(nodes[node], dims=(*rows, columns + more_padding))
     found = [degree(each, nodes) for each in shared_accesses(body, nodes)]
     assert len(found) >= 4  # each operand is stored and loaded

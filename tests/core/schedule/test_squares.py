@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import Schedule, axes_of_kind
 from ocannl_core.ir.loops.axis_kinds import AxisKind
@@ -60,7 +60,7 @@ def test_transposed_squares_change_no_result(
     work = Turned(*shape, dtype, alone=alone)
     chosen: list[Schedule | None] = []
 
-    def rule(nest: KernelNest, nodes: object) -> Schedule | None:
+    def rule(nest: Nest, nodes: object) -> Schedule | None:
         chosen.append(pointwise_schedule(nest, work.program.nodes, TARGET))
         return chosen[-1]
 
@@ -84,7 +84,7 @@ def test_the_text_of_a_copy_is_one_transposition_of_each_square() -> None:
 
 
 def test_copies_whose_rows_cross_stay_apart() -> None:
-    def copy(is_turned: bool) -> KernelNest:
+    def copy(is_turned: bool) -> Nest:
         draft, i, j = Draft("copies"), fresh_var("i"), fresh_var("j")
         x, y = (draft.node(name, float32, 32, 32) for name in "xy")
         load: Load = draft.load(x, i, j)

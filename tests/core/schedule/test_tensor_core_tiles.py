@@ -15,11 +15,11 @@ from ocannl_core.base import settings as core_settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.printer import to_text as plan_text
-from ocannl_core.ir.kernels.transforms import Schedule, Stage, parse_schedule, schedule_text
+from ocannl_core.ir.kernels.transforms import Schedule, StageForm, parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block, Expr, LoopProgram, Stmt, Unary
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
@@ -74,7 +74,7 @@ def device(*instructions: MatrixInstruction, processors: int = 4) -> Target:
 
 def product(
     rows: int, terms: int, columns: int, dtype: DType = bfloat16, sums: DType | None = None
-) -> tuple[Draft, KernelNest]:
+) -> tuple[Draft, Nest]:
     """Return `c[i, j] += a[i, k] * b[k, j]`, with cells of the format of the factors or another
     one.
     """
@@ -92,7 +92,7 @@ def product(
     return draft, nest
 
 
-def widened(draft: Draft, nest: KernelNest, *, is_fast: bool = False) -> NestPlan:
+def widened(draft: Draft, nest: Nest, *, is_fast: bool = False) -> NestPlan:
     plan = NestPlan("p", (NestKernel(nest),), (), (), (), draft.nodes)
     return widen_accumulators(plan, is_fast=is_fast, in_pieces=False)
 
@@ -103,7 +103,7 @@ def chosen(*sizes: int, target: Target, dtype: DType = bfloat16, is_fast: bool =
     return schedule_text(block_schedule(kernel.nest, draft.nodes, target) or ())
 
 
-def applied(draft: Draft, nest: KernelNest, schedule: Schedule) -> LoopProgram:
+def applied(draft: Draft, nest: Nest, schedule: Schedule) -> LoopProgram:
     scheduled = apply_schedule(nest, schedule)
     draft.nodes.update(scheduled.nodes)
     program = draft.program(*scheduled.body.stmts)
@@ -176,7 +176,7 @@ def test_threads_of_a_warp_load_from_different_banks(sizes: tuple[int, int, int]
     assert len(tiles) == 4
     for tile in tiles:
         for operand in tile.operands:
-            is_across = operand.axes[1] != tile.terms
+            is_across = operand.axes[1] != tile.axes.term.name
             cells = tile.extent(operand.axes[1])
             form = operand.fragment, operand.dtype
             assert conflicts(*form, tile.pitch(operand), is_across) == 1
@@ -249,7 +249,7 @@ def test_tiles_of_warps_mean_the_product(interpret: Interpret, dtype: DType) -> 
     assert tiled > 2
 
 
-def transposed(rows: int, terms: int, columns: int) -> tuple[Draft, KernelNest]:
+def transposed(rows: int, terms: int, columns: int) -> tuple[Draft, Nest]:
     """Return `c[i, j] += a[i, k] * b[j, k]` of bfloat16."""
     draft = Draft("product")
     a, b = draft.node("a", bfloat16, rows, terms), draft.node("b", bfloat16, columns, terms)
@@ -445,7 +445,7 @@ def test_the_setting_decides_which_sums_run_on_matrix_instructions(accumulation:
         assert has_tiles(float32) == (accumulation == "fast")
 
 
-def nest_body(nest: KernelNest) -> Block:
+def nest_body(nest: Nest) -> Block:
     """Return the loops of a sum into cells."""
     assert nest.reduction is not None
     (store,) = nest.epilogue
@@ -469,5 +469,5 @@ def test_a_search_tries_every_size_of_blocks() -> None:
     draft, nest = product(512, 512, 512)
     (kernel,) = widened(draft, nest).kernels
     found = list(block_schedules(kernel.nest, draft.nodes, device(WIDE)))
-    assert sum(any(isinstance(each, Stage) for each in schedule) for schedule in found) == 4
+    assert sum(any(isinstance(each, StageForm) for each in schedule) for schedule in found) == 4
     assert len(set(found)) == len(found)

@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.ir.canonical import canonical_text
 from ocannl_core.ir.indexing import IndexVar, StaticIndex, affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import TuningResult
 from ocannl_core.ir.kernels.transforms import Schedule, parse_schedule, schedule_text
@@ -50,7 +50,7 @@ def product(
     dtype: DType = float32,
     op: BinaryOp = BinaryOp.ADD,
     start: int = 0,
-) -> tuple[KernelNest, Nodes]:
+) -> tuple[Nest, Nodes]:
     """Return `c[i, j] += a[i, k] * b[start + k, j]` over nodes of these labels."""
     draft, body = drafted(*labels, rows=rows, dtype=dtype, op=op, start=start)
     nest = kernel_nest(Block((body,)))
@@ -183,7 +183,7 @@ def test_kernels_that_differ_have_different_texts() -> None:
 
 
 def test_a_kernel_inside_of_loops_has_a_text_of_its_own() -> None:
-    def row_sum(place: IndexVar) -> tuple[KernelNest, Nodes]:
+    def row_sum(place: IndexVar) -> tuple[Nest, Nodes]:
         draft, k = Draft("sum"), fresh_var("k")
         x, total = draft.node("x", float32, 9, 30), draft.node("total", float32, 9)
         update = draft.accumulate(total, place, op=BinaryOp.ADD, value=draft.load(x, place, k))

@@ -10,7 +10,7 @@ import pytest
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Binary, Block
@@ -32,7 +32,7 @@ RING = (
 """Stages of 8 x 4 and 4 x 8 cells, three of them; 8 threads have 2 x 2 cells of 2 tiles each."""
 
 
-def product(rows: int, terms: int, columns: int) -> tuple[Draft, KernelNest]:
+def product(rows: int, terms: int, columns: int) -> tuple[Draft, Nest]:
     """Return `c[i, j] += a[i, k] * b[k, j]`."""
     draft = Draft("product")
     i, j, k = (fresh_var(name) for name in "ijk")

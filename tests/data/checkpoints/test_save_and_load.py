@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +190,12 @@ def test_a_truncated_checkpoint_changes_nothing(tmp_path: Path) -> None:
 
 def test_checkpoints_of_an_open_shape_and_of_unset_tensors_are_errors(tmp_path: Path) -> None:
     ctx = oc.Context("interp")
-    with pytest.raises(oc.LinkError):
+    with pytest.raises(oc.LinkError) as caught:
         oc.save(tmp_path / "m.safetensors", ctx, [oc.declare("w", output=[2])])
+    assert re.fullmatch(
+        r"tensor w \(test_save_and_load.py:\d+: .*\), read at test_save_and_load.py:\d+: oc.save.*",
+        caught.value.where,
+    )
     with pytest.raises(oc.ShapeError):
         oc.save(tmp_path / "m.safetensors", ctx, [oc.declare("w")])
     assert list(tmp_path.iterdir()) == []

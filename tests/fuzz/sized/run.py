@@ -33,7 +33,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core.base import settings
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.rules.decision import ScheduleDecision
@@ -353,11 +353,11 @@ def run(case: SizedCase, setup: Setup) -> dict[str, Array]:
         return found
 
 
-def drawn_schedules(seed: int) -> Callable[[KernelNest, NodeInfos, Target], ScheduleDecision]:
+def drawn_schedules(seed: int) -> Callable[[Nest, NodeInfos, Target], ScheduleDecision]:
     """Return a rule that takes any of the schedules near the default one."""
     random = Random(seed)
 
-    def schedule(nest: KernelNest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
+    def schedule(nest: Nest, nodes: NodeInfos, target: Target) -> ScheduleDecision:
         candidates = first_candidates(nest, nodes, target)
         if not candidates:
             return ScheduleDecision(contraction_schedule(nest, nodes, target))

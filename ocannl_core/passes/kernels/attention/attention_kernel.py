@@ -22,6 +22,7 @@ whose walks are longest come first in the grid.
 
 from __future__ import annotations
 
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.indexing import (
     AxisIndex,
     FixedIndex,
@@ -33,6 +34,7 @@ from ocannl_core.ir.indexing import (
     fresh_var,
 )
 from ocannl_core.ir.kernels.nest import substitute_in_store
+from ocannl_core.ir.kernels.nest_accesses import is_vector
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import guarded
@@ -50,10 +52,8 @@ from ocannl_core.passes.kernels.attention.causal_mask import CausalMask, causal_
 from ocannl_core.passes.kernels.attention.fused_attention import FusedAttention, inside_or, replaced
 from ocannl_core.passes.kernels.attention.online_softmax import LEAST, Invariants, OnlineSoftmax
 from ocannl_core.passes.kernels.attention.tile_copies import Side, TileCopies
-from ocannl_core.schedule.apply.vector_accesses import is_vector, vector_iterations
-
-_DIGIT = 4
-"""The threads inside of a digit of a thread's number along the columns: copies use digits."""
+from ocannl_core.schedule.apply.vector_accesses import vector_iterations
+from ocannl_core.schedule.machine_model import ATTENTION_DIGIT
 
 
 def emit_attention(
@@ -64,7 +64,7 @@ def emit_attention(
     digits, row, column = _threads(tile)
     batch = [(axis, fresh_var(axis.var.hint)) for axis in attention.batch]
     tile_of_rows = fresh_var(attention.rows.var.hint)
-    count = -(-attention.rows.extent // tile.block_rows)
+    count = ceil_div(attention.rows.extent, tile.block_rows)
     mask = causal_mask(attention)
     # the blocks with the longest walks first, so that short ones fill the processors at the end
     is_reversed = mask is not None and not mask.is_falling
@@ -106,12 +106,12 @@ def _threads(tile: AttentionTile) -> tuple[tuple[tuple[LoopVar, int], ...], Axis
         digits.append((var, tile.row_step))
         row.append((1, VarIndex(var)))
     column: list[tuple[int, AxisIndex]] = []
-    if across > _DIGIT:
+    if across > ATTENTION_DIGIT:
         var = fresh_var("column")
-        digits.append((var, across // _DIGIT))
-        column.append((_DIGIT, VarIndex(var)))
+        digits.append((var, across // ATTENTION_DIGIT))
+        column.append((ATTENTION_DIGIT, VarIndex(var)))
     var = fresh_var("column")
-    digits.append((var, min(across, _DIGIT)))
+    digits.append((var, min(across, ATTENTION_DIGIT)))
     column.append((1, VarIndex(var)))
     return tuple(digits), affine_sum(*row), affine_sum(*column)
 
@@ -153,7 +153,7 @@ def _statements(thread: AttentionThread, mask: CausalMask | None) -> tuple[ir.St
         for each, terms in zip(attention.products, shared.terms, strict=True)
     ]
     walk_var = fresh_var(attention.columns.var.hint)
-    count = -(-attention.columns.extent // tile.block_columns)
+    count = ceil_div(attention.columns.extent, tile.block_columns)
     is_falling = mask is not None and mask.is_falling
     first = _tile(tile.block_columns, walk_var, count, is_reversed=is_falling)
     ends = attention.columns.bound
@@ -256,7 +256,7 @@ def _stores(
         if not whole:
             inside = guarded(bound, tuple(stmts))
             return (ir.For(lane, 0, lanes, ir.Block(inside), ir.AxisKind.UNROLLED),)
-        places = [
+        cells = [
             (each.node, each.indices)
             for stmt in stmts
             for each in walk(stmt)
@@ -265,7 +265,7 @@ def _stores(
             and is_vector(each.indices, arrays.known[each.node], lane, lanes)
         ]
         vectors = vector_iterations(
-            places, lane, lanes, tuple(stmts), arrays.every, arrays.new_vector
+            cells, lane, lanes, tuple(stmts), arrays.every, arrays.new_vector
         )
         vector = affine_sum((1, thread.column), (tile.threads[1], z))
         is_partial = tile.block_cells > full

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.powers_of_two import power_below
+from ocannl_core.base.rounding import ceil_div, power_below, round_up
 from ocannl_core.ir.indexing import VarIndex
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest, iterations
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import Obstacle, ProductStatus, ProductUnit
-from ocannl_core.ir.kernels.transforms import FuseRows, Schedule, WalkTiles
+from ocannl_core.ir.kernels.transforms import FuseRows, KernelSchedule, WalkTiles
 from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
@@ -22,15 +22,6 @@ from ocannl_core.schedule import machine_model as machine
 from ocannl_core.schedule.rules.block_tiles import fused
 from ocannl_core.schedule.rules.tensor_core_schedules import TensorCoreTile, find_tensor_core_tile
 from ocannl_core.schedule.rules.unit_choice import find_unit
-
-_ROWS, _COLUMNS = (8, 4, 2, 1), (4, 2, 1)
-"""The rows and columns of a thread, of which the rule chooses."""
-_TILE_ROWS, _TILE_COLUMNS = (2, 1), (8, 4, 2)
-"""The same in tiles of an instruction."""
-_VECTOR = 16
-"""The bytes that shared memory serves for a thread at once; rows in it are odd numbers of them
-apart, so that neighboring rows begin in different banks.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +63,7 @@ class AttentionTile:
     def block_cells(self) -> int:
         return self.threads[1] * self.cells
 
-    def products(self, nests: Iterable[KernelNest]) -> tuple[ProductStatus, ...]:
+    def products(self, nests: Iterable[Nest]) -> tuple[ProductStatus, ...]:
         """Return the status of the products of an attention."""
         unit = ProductUnit.MATRIX_INSTRUCTIONS
         refusals = () if self.obstacle is None else ((unit, self.obstacle),)
@@ -89,7 +80,7 @@ class AttentionTile:
         """Return the expression of a factor that is in shared memory."""
         return factor if self.instruction is None else unwidened(factor)
 
-    def schedule(self, attention: FusedAttention) -> Schedule:
+    def schedule(self, attention: FusedAttention) -> KernelSchedule:
         """Return the schedule that the kernel of an attention states: its first nest's."""
         axes = tuple(axis.name for axis in (*attention.batch, attention.rows))
         rows = FuseRows(axes, self.block_rows, threads=prod(self.threads))
@@ -121,9 +112,12 @@ def shared_arrays(attention: FusedAttention, tile: AttentionTile) -> SharedArray
         depth = step = machine.WALK_TERMS
         pitches = cells, columns + tile.threads[1]
     else:
-        depth, step = tile.instruction.terms, _VECTOR // tile.instruction.dtype.nbytes
+        depth, step = (
+            tile.instruction.terms,
+            machine.SHARED_ACCESS_BYTES // tile.instruction.dtype.nbytes,
+        )
         pitches = _apart(cells, step), _apart(columns, step)
-    terms = tuple(-(-each.terms.extent // depth) * depth for each in attention.products)
+    terms = tuple(round_up(each.terms.extent, depth) for each in attention.products)
     reused = _reused_factor(attention)
     products = list(zip(attention.products, terms, strict=True))
     factors = [("rows", each.left, (rows, _apart(own, step))) for each, own in products]
@@ -147,8 +141,10 @@ def _reused_factor(attention: FusedAttention) -> int | None:
 
 
 def _apart(cells: int, vector: int) -> int:
-    """Return the least odd number of vectors with so many cells, in cells."""
-    count = -(-cells // vector)
+    """Return the least odd number of vectors with so many cells, in cells: neighboring rows then
+    begin in different banks of shared memory.
+    """
+    count = ceil_div(cells, vector)
     return vector * (count + 1 - count % 2)
 
 
@@ -163,7 +159,7 @@ def shared_bytes(attention: FusedAttention, tile: AttentionTile) -> int:
 
 
 def choose_tile(
-    attention: FusedAttention, products: Sequence[KernelNest], nodes: NodeInfos, target: Target
+    attention: FusedAttention, products: Sequence[Nest], nodes: NodeInfos, target: Target
 ) -> AttentionTile | None:
     """Return the tile of an attention; None if none fits, or none is as fast as products apart."""
     blocks = target.thread_blocks
@@ -180,16 +176,16 @@ def choose_tile(
         if on_tiles and instruction is not None
         else _number_tiles(attention, products[0], nodes, target)
     )
-    batch = prod(axis.extent for axis in attention.batch)
+    batch = iterations(attention.batch)
     found: dict[AttentionTile, float] = {}
     for tile in tiles:
-        if shared_bytes(attention, tile) <= blocks.local_bytes // 2:
-            count = -(-attention.rows.extent // tile.block_rows) * batch
+        if shared_bytes(attention, tile) <= blocks.local_bytes // machine.RESIDENT_BLOCKS:
+            count = ceil_div(attention.rows.extent, tile.block_rows) * batch
             found[tile] = min(1.0, count / blocks.processors) / _operations(attention, tile)
     if not found:
         return None
     tile = max(found, key=lambda each: found[each])
-    count = -(-attention.rows.extent // tile.block_rows) * batch
+    count = ceil_div(attention.rows.extent, tile.block_rows) * batch
     is_idle = machine.MAX_IDLE_WALK * count < blocks.processors
     if is_idle and attention.columns.extent > machine.MAX_IDLE_WALK * tile.block_columns:
         return None
@@ -208,12 +204,13 @@ def _operations(attention: FusedAttention, tile: AttentionTile) -> float:
 
 
 def _number_tiles(
-    attention: FusedAttention, product: KernelNest, nodes: NodeInfos, target: Target
+    attention: FusedAttention, product: Nest, nodes: NodeInfos, target: Target
 ) -> Iterator[AttentionTile]:
     """Yield the tiles whose threads multiply numbers, as far as their registers suffice."""
     blocks = target.thread_blocks
     assert blocks is not None
-    across = min(16 if blocks.subgroup >= 16 else 8, power_below(blocks.max_threads))
+    most, few = machine.ATTENTION_COLUMN_THREADS
+    across = min(most if blocks.subgroup >= most else few, power_below(blocks.max_threads))
     if blocks.has_shuffles:
         across = min(across, power_below(blocks.subgroup))
     if across < 2:
@@ -221,18 +218,20 @@ def _number_tiles(
     down = max(1, power_below(min(blocks.threads, machine.ATTENTION_THREADS)) // across)
     while down > 1 and down >= 2 * attention.rows.extent:
         down //= 2
-    cells = -(-attention.head_axis.extent // across)
+    cells = ceil_div(attention.head_axis.extent, across)
     lanes = _lanes(attention, nodes, blocks, cells)
-    cells = -(-cells // lanes) * lanes
-    size = max(1, attention.products[0].result.dtype.nbytes // 4)
+    cells = round_up(cells, lanes)
+    size = max(1, attention.products[0].result.dtype.nbytes // machine.REGISTER_BYTES)
     common = cells, lanes, blocks.vector_bytes, fused(product, target)
-    for rows in _ROWS:
-        for columns in _COLUMNS:
+    least = machine.ATTENTION_ROWS[-1], machine.ATTENTION_COLUMNS[-1]
+    for rows in machine.ATTENTION_ROWS:
+        for columns in machine.ATTENTION_COLUMNS:
             tile = AttentionTile((down, across), rows, down, columns, 1, *common)
-            operands = machine.WALK_TERMS * (rows + max(columns, min(cells, _COLUMNS[0])))
+            operands = machine.WALK_TERMS * (
+                rows + max(columns, min(cells, machine.ATTENTION_COLUMNS[0]))
+            )
             registers = _held_registers(attention, rows, columns, cells) + operands
-            is_filled = _is_filled(attention, tile, _ROWS[-1], _COLUMNS[-1])
-            if registers * size <= blocks.registers and is_filled:
+            if registers * size <= blocks.registers and _is_filled(attention, tile, *least):
                 yield tile
 
 
@@ -274,11 +273,11 @@ def _lanes(attention: FusedAttention, nodes: NodeInfos, blocks: ThreadBlocks, ce
 
 
 def _common_instruction(
-    attention: FusedAttention, products: Sequence[KernelNest], target: Target
+    attention: FusedAttention, products: Sequence[Nest], target: Target
 ) -> MatrixInstruction | None:
     found = {find_unit(MatrixInstruction, nest.required_reduction, target) for nest in products}
     instruction, *others = found
-    if others or isinstance(instruction, Obstacle) or not _has_rows_of_eight(instruction):
+    if others or isinstance(instruction, Obstacle) or not _has_neighbors_in_rows(instruction):
         return None
     factors = [attention.operand, attention.output.term]
     factors += [factor for each in attention.products for factor in (each.left, each.right)]
@@ -286,11 +285,16 @@ def _common_instruction(
     return instruction if are_staged else None
 
 
-def _has_rows_of_eight(instruction: MatrixInstruction) -> bool:
-    """Return True if the threads of a subgroup have the rows and columns of a attention's tile."""
+def _has_neighbors_in_rows(instruction: MatrixInstruction) -> bool:
+    """Return True if the threads of a subgroup have the rows and columns of an attention's tile:
+    neighboring threads have neighboring columns of a row.
+    """
     match instruction.sums.threads, instruction.sums.places:
-        case (Digit(8, rows=1), Digit(4, columns=2)), (Digit(_, rows=8), Digit(2, columns=1)):
-            return True
+        case (Digit(high, rows=1), Digit(columns=wide)), (
+            Digit(rows=step),
+            Digit(lanes, columns=1),
+        ):
+            return (step, wide) == (high, lanes)
         case _:
             return False
 
@@ -300,10 +304,11 @@ def _instruction_tiles(
 ) -> Iterator[AttentionTile]:
     """Yield the tiles of an instruction, as far as the registers of a thread suffice."""
     high = prod(each.count for each in instruction.sums.places if each.rows)
-    step, across, lanes = 8, 4, 2
-    cells = -(-attention.head_axis.extent // (across * lanes)) * lanes
-    for tiles in _TILE_ROWS:
-        for columns in _TILE_COLUMNS:
+    step, across = (each.count for each in instruction.sums.threads)
+    lanes = instruction.sums.places[1].count
+    cells = ceil_div(attention.head_axis.extent, across * lanes) * lanes
+    for tiles in machine.ATTENTION_TILES:
+        for columns in machine.ATTENTION_TILE_COLUMNS:
             warps = max(1, min(blocks.threads, machine.ATTENTION_THREADS) // (step * across))
             while warps > 1 and warps * step * high * tiles >= 2 * attention.rows.extent:
                 warps //= 2
@@ -324,15 +329,14 @@ def _instruction_tiles(
                 instruction,
             )
             registers = _held_registers(attention, rows, own, cells)
-            registers += instruction.parts * _FRAGMENT_REGISTERS
+            registers += instruction.parts * machine.ATTENTION_FRAGMENT_REGISTERS
             # few threads share the registers that others leave
-            room = min(blocks.registers * blocks.threads // prod(tile.threads), _MOST_REGISTERS)
-            is_filled = _is_filled(attention, tile, high, lanes * _TILE_COLUMNS[-1])
+            room = min(
+                blocks.registers * blocks.threads // prod(tile.threads),
+                machine.MAX_NUMBER_REGISTERS,
+            )
+            is_filled = _is_filled(
+                attention, tile, high, lanes * machine.ATTENTION_TILE_COLUMNS[-1]
+            )
             if registers <= room and is_filled:
                 yield tile
-
-
-_MOST_REGISTERS = 224
-"""Registers of a thread for numbers: devices have 255, of which addresses take some."""
-_FRAGMENT_REGISTERS = 24
-"""The registers for the factors of an instruction and for the next factors."""

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import field
-from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, substitute
-from ocannl_core.ir.kernels.nest import KernelNest, with_letters, with_value
+from ocannl_core.ir.kernels.nest import Nest, iterations, with_letters, with_value
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, mentioned, nest_of, written
 from ocannl_core.ir.loops.conversions import as_format, unconverted
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, Load, LocalRead, Store, Unary
@@ -108,8 +107,8 @@ class BackwardSteps:
         return sum(map(_size, after)) - sum(map(_size, before))
 
 
-def _size(nest: KernelNest) -> int:
-    return prod(axis.extent for axis in nest.axes)
+def _size(nest: Nest) -> int:
+    return iterations(nest.axes)
 
 
 def find_backward(found: TracedAttention, matrices: Collection[TensorNode]) -> BackwardSteps | None:
@@ -186,8 +185,8 @@ def _factored_sum(defined: DefiningStores, at: int, product: int) -> FactoredSum
 
 
 def _factored(
-    trace: Trace, own: KernelNest, at: int, other: KernelNest, product: int, sides: Sides
-) -> KernelNest | None:
+    trace: Trace, own: Nest, at: int, other: Nest, product: int, sides: Sides
+) -> Nest | None:
     reduction = own.required_reduction
     dtype, term = reduction.dtype, trace.value(reduction.term, at)
     theirs = Trace(trace.defined, other.axes, sides.rows.var, sides.columns.var)
@@ -227,7 +226,7 @@ def _factored(
     epilogue = tuple(
         with_value(store, LocalRead(reduction.result), total) for store in own.epilogue
     )
-    return KernelNest(with_letters((*own.output_axes, scores.terms)), reduction, epilogue)
+    return Nest(with_letters((*own.output_axes, scores.terms)), reduction, epilogue)
 
 
 def _correspondence(theirs: Trace, ours: Trace) -> dict[IndexVar, AxisIndex] | None:
@@ -244,7 +243,7 @@ def _correspondence(theirs: Trace, ours: Trace) -> dict[IndexVar, AxisIndex] | N
     return found
 
 
-def _result(nest: KernelNest) -> Store | None:
+def _result(nest: Nest) -> Store | None:
     """Return the store of a sum itself, if the nest stores nothing else to that node."""
     for store in nest.epilogue:
         if unconverted(store.value) == LocalRead(nest.required_reduction.result):

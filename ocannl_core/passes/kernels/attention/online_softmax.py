@@ -175,9 +175,9 @@ class OnlineSoftmax:
                 value = as_format(ir.LocalRead(known[each.term]), dtype)
                 total = ir.Binary(BinaryOp.ADD, arrays.read(node, x), value, dtype)
                 found.append(ir.Store(node, (x,), total))
-            place = self.thread.own_row(x), self.thread.own_column(y, lane)
+            position = self.thread.own_row(x), self.thread.own_column(y, lane)
             own = as_format(ir.LocalRead(known[attention.output.term]), arrays.nodes[weights].dtype)
-            return (*found, ir.Store(weights, place, own))
+            return (*found, ir.Store(weights, position, own))
 
         return (*stmts, *self.thread.for_columns(weigh))
 

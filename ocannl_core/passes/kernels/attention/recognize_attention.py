@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import LoopVar
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestPlan, nest_of
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.conversions import unwidened
@@ -51,7 +51,7 @@ class TracedAttention:
     """The values that its last nest reads."""
     position: int
     """The position of that nest."""
-    nests: tuple[KernelNest, ...]
+    nests: tuple[Nest, ...]
     """The nests of its products; the last one comes last."""
 
     @property
@@ -90,7 +90,7 @@ def attentions_at(
             yield TracedAttention(attention, trace, at, nests)
 
 
-def _attention(trace: Trace, nest: KernelNest, at: int, sides: Sides) -> FusedAttention | None:
+def _attention(trace: Trace, nest: Nest, at: int, sides: Sides) -> FusedAttention | None:
     reduction = nest.required_reduction
     term = trace.value(sides.weights, at)
     products = tuple(trace.products.values())

@@ -12,6 +12,7 @@ from functools import partial
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import LoopAxis
+from ocannl_core.ir.kernels.nest_accesses import is_vector
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.loop_nests import condition, conjunction, guarded_by
@@ -20,7 +21,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.passes.kernels.attention.fused_attention import inside_or
 from ocannl_core.schedule.apply.shared_fill import distribute_cyclically
-from ocannl_core.schedule.apply.vector_accesses import NewArray, is_vector, vector_iterations
+from ocannl_core.schedule.apply.vector_accesses import NewArray, vector_iterations
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class TileCopies:
         lanes: int,
         ends: Sequence[ir.LoopBound],
     ) -> tuple[ir.Stmt, ...]:
-        places = [
+        cells = [
             (each.node, each.indices)
             for each in walk(value)
             if isinstance(each, ir.Load)
@@ -114,9 +115,9 @@ class TileCopies:
         ]
         is_aligned = info.dims[-1] % lanes == 0
         if is_aligned and lanes * info.dtype.nbytes <= self.vector_bytes:
-            places.append((node, indices))
+            cells.append((node, indices))
         return vector_iterations(
-            places,
+            cells,
             lane,
             lanes,
             (ir.Store(node, indices, value),),

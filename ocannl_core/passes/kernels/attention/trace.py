@@ -19,7 +19,7 @@ from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis, substitute_in_store
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, substitute_in_store
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.conversions import unwidened
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Store, Unary
@@ -123,7 +123,7 @@ class Trace:
             return None
         return self.cells[node].value
 
-    def _has_domains(self, nest: KernelNest, values: dict[IndexVar, AxisIndex]) -> bool:
+    def _has_domains(self, nest: Nest, values: dict[IndexVar, AxisIndex]) -> bool:
         """Return True if axes of a nest run over the same positions as the variables for them."""
         domains: dict[IndexVar, object] = {axis.var: axis.domain for axis in self.axes}
         return all(
@@ -161,9 +161,7 @@ class Trace:
         self.cells |= found
         return True
 
-    def _product(
-        self, nest: KernelNest, at: int, values: dict[IndexVar, AxisIndex]
-    ) -> Local | None:
+    def _product(self, nest: Nest, at: int, values: dict[IndexVar, AxisIndex]) -> Local | None:
         """Add the product of a nest; return None if it is none of rows and columns."""
         reduction = nest.required_reduction
         result = Local(at, reduction.dtype)
@@ -188,9 +186,7 @@ class Trace:
                 return result
         return None
 
-    def _statistic(
-        self, nest: KernelNest, at: int, values: dict[IndexVar, AxisIndex]
-    ) -> Local | None:
+    def _statistic(self, nest: Nest, at: int, values: dict[IndexVar, AxisIndex]) -> Local | None:
         """Add the statistic of rows that a nest computes; return None if it is to be loaded."""
         reduction = nest.required_reduction
         (columns,) = (axis for axis in self.axes if axis.var == self.columns)
@@ -277,7 +273,7 @@ class Sides:
     """The other axes of rows."""
 
 
-def sides_of(nest: KernelNest) -> Iterator[Sides]:
+def sides_of(nest: Nest) -> Iterator[Sides]:
     """Yield the sides of a product, with each of its factors as the operand."""
     reduction = nest.reduction
     if reduction is None or len(nest.reduced) != 1:
@@ -300,7 +296,7 @@ def sides_of(nest: KernelNest) -> Iterator[Sides]:
             yield Sides(weights, operand, row, columns, cells[0], batch)
 
 
-def is_sum(nest: KernelNest, *, starts_neutral: bool = True) -> bool:
+def is_sum(nest: Nest, *, starts_neutral: bool = True) -> bool:
     """Return True if a nest sums floats, from 0 if `starts_neutral`, and rounds no single term."""
     reduction = nest.reduction
     return (

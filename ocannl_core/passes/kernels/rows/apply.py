@@ -21,8 +21,8 @@ from ocannl_core.ir.indexing import (
 )
 from ocannl_core.ir.kernels.dependence import access_set, iterations_are_independent
 from ocannl_core.ir.kernels.nest import (
-    KernelNest,
     LoopAxis,
+    Nest,
     Reduction,
     map_parts,
     nodes_read,
@@ -92,7 +92,7 @@ def fuse_group(group: RowGroup, rule: Rule, nodes: Mapping[TensorNode, NodeInfo]
 class FusedLoops:
     """Nests inside of shared loops over rows, before each has its own schedule."""
 
-    plan: RowFusion
+    fusion: RowFusion
     nodes: NodeInfos
     new_nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     """Extents and formats of the nodes that only the fused nests have."""
@@ -109,33 +109,33 @@ class FusedLoops:
     def __post_init__(self) -> None:
         axes = self._shared_axes()
         counts = [axis.extent for axis in axes]
-        counts[-1] //= self.plan.size
-        counts[0] //= self.plan.groups
+        counts[-1] //= self.fusion.size
+        counts[0] //= self.fusion.groups
         self.loops = [(fresh_var(axis.var.hint), n) for axis, n in zip(axes, counts, strict=True)]
         self._group = fresh_var(axes[0].var.hint)
         self._numbers = [VarIndex(var) for var, _ in self.loops]
-        if self.plan.groups > 1:
+        if self.fusion.groups > 1:
             var, count = self.loops[0]
             self._numbers[0] = affine([(count, self._group), (1, var)])
-        row_dims = find_row_dims(self.plan.members)
+        row_dims = find_row_dims(self.fusion.members)
         if row_dims is None:
             raise self._misfit(
                 "A node that is written has an axis of its own for each shared axis."
             )
         self._row_dims = row_dims
-        self.buffers = {node: self._fold_node(node) for node in self.plan.folded}
+        self.buffers = {node: self._fold_node(node) for node in self.fusion.folded}
         self._partial = {}
-        for at, member in enumerate(self.plan.members):
+        for at, member in enumerate(self.fusion.members):
             if member.reduces_rows:
                 self._check_sum(at, member)
             if self._is_accumulating(member):
                 self._partial[at] = self._allocate_partial(member)
-        self._skipped = skip_columns(self.plan)
+        self._skipped = skip_columns(self.fusion)
 
     def _shared_axes(self) -> tuple[LoopAxis, ...]:
-        first = self.plan.members[0].axes
-        shapes = [[axis.domain for axis in member.axes] for member in self.plan.members]
-        kinds = [[axis.is_reduced for axis in member.axes] for member in self.plan.members]
+        first = self.fusion.members[0].axes
+        shapes = [[axis.domain for axis in member.axes] for member in self.fusion.members]
+        kinds = [[axis.is_reduced for axis in member.axes] for member in self.fusion.members]
         if not first or any(shape != shapes[0] for shape in shapes) or shapes[0][0][1] == 0:
             raise self._misfit("Nests that run together have rows of equal extents.")
         if any(axis.start for axis in first):
@@ -145,22 +145,22 @@ class FusedLoops:
             raise self._misfit(
                 "The shared axes of a nest are all reduced, or none of them but the last."
             )
-        if inner and (self.plan.groups > 1 or any(all(kind) for kind in kinds)):
+        if inner and (self.fusion.groups > 1 or any(all(kind) for kind in kinds)):
             raise self._misfit("All sums are over the rows of the same loops.")
-        if any(axis.is_shifting for member in self.plan.members for axis in member.nest.axes):
+        if any(axis.is_shifting for member in self.fusion.members for axis in member.nest.axes):
             raise self._misfit("Nests with shifting axes do not run together with others.")
         last = first[-1].extent
-        rest = last // self.plan.size if len(first) == 1 else first[0].extent
-        if last % self.plan.size or rest % self.plan.groups:
+        rest = last // self.fusion.size if len(first) == 1 else first[0].extent
+        if last % self.fusion.size or rest % self.fusion.groups:
             raise self._misfit("Rows are divided into equal parts.")
         return first
 
     def _misfit(self, rule: str) -> UsageError:
-        rows = "; ".join(f"rows {' '.join(member.rows)}" for member in self.plan.members)
-        return UsageError(rule, found=f"{rows} by {self.plan.size} in {self.plan.groups}")
+        rows = "; ".join(f"rows {' '.join(member.rows)}" for member in self.fusion.members)
+        return UsageError(rule, found=f"{rows} by {self.fusion.size} in {self.fusion.groups}")
 
     def _check_sum(self, position: int, member: Member) -> None:
-        others = [other for at, other in enumerate(self.plan.members) if at != position]
+        others = [other for at, other in enumerate(self.fusion.members) if at != position]
         last = member.epilogue_nodes
         if any(not last.isdisjoint(other.written) for other in others) or any(
             not other.nest.mentioned.isdisjoint(member.written) for other in others
@@ -172,7 +172,7 @@ class FusedLoops:
         return member.reduces_rows and not (member.reduces_inner_rows and self.loops[-1][1] == 1)
 
     def check_independent(self, var: LoopVar, count: int, body: ir.Block) -> None:
-        if self.plan.groups > 1:  # the number of the group moves all rows alike
+        if self.fusion.groups > 1:  # the number of the group moves all rows alike
             body = traverse.substitute_in_stmt(body, {self._group: FixedIndex(0)})
         loop = ir.For(var, 0, count, body)
         if count > 1 and not iterations_are_independent(loop, access_set(loop)):
@@ -183,7 +183,7 @@ class FusedLoops:
         info = self.nodes[node]
         dropped = self._dropped_dims(node)
         dims = [
-            self.plan.size if at == self._row_dims[node][-1] else n
+            self.fusion.size if at == self._row_dims[node][-1] else n
             for at, n in enumerate(info.dims)
         ]
         row = TensorNode(node.id, (*node.label, "row"))
@@ -195,12 +195,12 @@ class FusedLoops:
 
     def _dropped_dims(self, node: TensorNode) -> tuple[int, ...]:
         row_dims = self._row_dims[node]
-        return row_dims if self.plan.size == 1 else row_dims[:-1]
+        return row_dims if self.fusion.size == 1 else row_dims[:-1]
 
     def _allocate_partial(self, member: Member) -> TensorNode:
         reduction = member.nest.required_reduction
         node = TensorNode(member.written[0].id, (*member.written[0].label, "partial"))
-        groups = () if member.reduces_inner_rows else (self.plan.groups,)
+        groups = () if member.reduces_inner_rows else (self.fusion.groups,)
         dims = (*groups, *(axis.extent for axis in self._partial_axes(member)))
         self.new_nodes[node] = NodeInfo(reduction.dtype, dims)
         return node
@@ -212,10 +212,10 @@ class FusedLoops:
     @property
     def partial(self) -> tuple[TensorNode, ...]:
         """The nodes of partial results that outlive the loops."""
-        members = self.plan.members
+        members = self.fusion.members
         return tuple(n for at, n in self._partial.items() if not members[at].reduces_inner_rows)
 
-    def inner_nests(self) -> tuple[KernelNest | None, ...]:
+    def inner_nests(self) -> tuple[Nest | None, ...]:
         """Return the nests inside of the shared loops, with those merged that run along others;
         None for a nest without stores.
 
@@ -223,19 +223,19 @@ class FusedLoops:
             UsageError: if a nest cannot run along another one, or a node cannot be inlined.
         """
         nests = self._nests()
-        for node in self.plan.inlined:
+        for node in self.fusion.inlined:
             changed = self._inline(nests, node)
             if changed is None:
                 raise self._misfit(
                     "A node is inlined only if its definition has the same value at every read."
                 )
             nests = changed
-        loops: list[KernelNest | None] = []
+        loops: list[Nest | None] = []
         for at, nest in enumerate(nests):
-            if at not in self.plan.along:
+            if at not in self.fusion.along:
                 loops.append(nest if nest.epilogue else None)
                 continue
-            before = next((place for place in range(len(loops) - 1, -1, -1) if loops[place]), None)
+            before = next((n for n in range(len(loops) - 1, -1, -1) if loops[n]), None)
             first = loops[before] if before is not None else None
             both = fuse_over_one_domain(first, nest) if first is not None else None
             if both is None or before is None:
@@ -244,21 +244,21 @@ class FusedLoops:
                 )
             loops[before] = both
         around = tuple(self.loops)
-        if self.plan.groups > 1:
-            around = ((self._group, self.plan.groups), *around)
+        if self.fusion.groups > 1:
+            around = ((self._group, self.fusion.groups), *around)
         return tuple(nest and replace(nest, around=around) for nest in loops)
 
     def refine(self) -> RowFusion:
         """Return the fusion with inlined nodes, and with nests that can run along others."""
         nests = self._nests()
         inlined: list[TensorNode] = []
-        for node in nodes_written_by_rows(self.plan.members):
+        for node in nodes_written_by_rows(self.fusion.members):
             changed = self._inline(nests, node)
             if changed is not None:
                 nests = changed
                 inlined.append(node)
         along: set[int] = set()
-        loop: KernelNest | None = None
+        loop: Nest | None = None
         for at, nest in enumerate(nests):
             if not nest.epilogue:
                 continue
@@ -267,20 +267,20 @@ class FusedLoops:
                 along.add(at)
             loop = both or nest
         return replace(
-            self.plan,
+            self.fusion,
             along=frozenset(along),
             inlined=tuple(inlined),
             streamed=tuple(
-                node for node in self.plan.streamed if not any(node in nodes_read(n) for n in nests)
+                node
+                for node in self.fusion.streamed
+                if not any(node in nodes_read(n) for n in nests)
             ),
         )
 
-    def _nests(self) -> tuple[KernelNest, ...]:
+    def _nests(self) -> tuple[Nest, ...]:
         return tuple(self._rewrite_nest(at, each) for at, each in enumerate(self._skipped.members))
 
-    def _inline(
-        self, nests: tuple[KernelNest, ...], node: TensorNode
-    ) -> tuple[KernelNest, ...] | None:
+    def _inline(self, nests: tuple[Nest, ...], node: TensorNode) -> tuple[Nest, ...] | None:
         if node in self.buffers:
             row = self.buffers[node]
             return inline_node(nests, row, self.new_nodes[row])
@@ -288,16 +288,16 @@ class FusedLoops:
             return None
         return inline_node(nests, node, self.nodes[node], rows=self._row_dims[node], is_kept=True)
 
-    def _rewrite_nest(self, position: int, member: Member) -> KernelNest:
+    def _rewrite_nest(self, position: int, member: Member) -> Nest:
         is_partial = self._is_accumulating(member)
         nest = self._accumulate(position, member) if is_partial else self.inner_nest(member)
         if position not in self._skipped.columns:
             return nest
-        size = self.plan.size
+        size = self.fusion.size
         last_row = affine_sum((size, self._numbers[-1]), (1, FixedIndex(size - 1)))
         return replace(nest, axes=self._skipped.end_columns(position, nest.axes, last_row))
 
-    def inner_nest(self, member: Member) -> KernelNest:
+    def inner_nest(self, member: Member) -> Nest:
         """Return a nest as it is inside of the shared loops."""
         nest = map_parts(
             member.nest, partial(self._rewrite_expr, member), partial(self._rewrite_store, member)
@@ -305,7 +305,7 @@ class FusedLoops:
         return replace(nest, axes=self._inner_axes(member))
 
     def _inner_axes(self, member: Member) -> tuple[LoopAxis, ...]:
-        kept = member.rows[-1] if self.plan.size > 1 else ""
+        kept = member.rows[-1] if self.fusion.size > 1 else ""
         values = self._substitution(member)
         return tuple(
             self._row_axis(axis, values) if axis.name == kept else axis
@@ -317,18 +317,18 @@ class FusedLoops:
         bound = axis.bound
         if bound is not None:
             bound = replace(bound, index=substitute(bound.index, values))
-        return replace(axis, extent=self.plan.size, bound=bound)
+        return replace(axis, extent=self.fusion.size, bound=bound)
 
     def bound(self, at: int) -> ir.LoopBound | None:
         """Return the end at run time of a shared loop, in which the first row of a block counts."""
-        size = self.plan.size if at == len(self.loops) - 1 else 1
-        return self.plan.members[0].axes[at].bound_at(affine_sum((size, self._numbers[at])))
+        size = self.fusion.size if at == len(self.loops) - 1 else 1
+        return self.fusion.members[0].axes[at].bound_at(affine_sum((size, self._numbers[at])))
 
     def _substitution(self, member: Member) -> dict[IndexVar, AxisIndex]:
         values: dict[IndexVar, AxisIndex] = dict(zip(member.vars, self._numbers, strict=True))
-        if self.plan.size > 1:
+        if self.fusion.size > 1:
             last = member.vars[-1]
-            values[last] = affine_sum((self.plan.size, self._numbers[-1]), (1, VarIndex(last)))
+            values[last] = affine_sum((self.fusion.size, self._numbers[-1]), (1, VarIndex(last)))
         return values
 
     def _rewrite_expr(self, member: Member, expr: ir.Expr) -> ir.Expr:
@@ -349,7 +349,7 @@ class FusedLoops:
         rewritten = substitute_in_store(store, self._substitution(member))
         value = self._rewrite_expr(member, store.value)
         if store.node not in self.buffers:
-            return replace(rewritten, value=value, is_streamed=store.node in self.plan.streamed)
+            return replace(rewritten, value=value, is_streamed=store.node in self.fusion.streamed)
         indices = self._folded_indices(member, store.node, rewritten.indices)
         return replace(rewritten, node=self.buffers[store.node], indices=indices, value=value)
 
@@ -363,26 +363,26 @@ class FusedLoops:
             if at not in dropped
         )
 
-    def share_buffers(self, nests: Sequence[KernelNest | None]) -> tuple[KernelNest | None, ...]:
+    def share_buffers(self, nests: Sequence[Nest | None]) -> tuple[Nest | None, ...]:
         """Return the nests with folded nodes in the buffers of others where live ranges allow."""
         known = [nest for nest in nests if nest is not None]
         buffers = reuse_buffers(known, tuple(self.buffers.values()), self.new_nodes)
 
         return tuple(with_nodes(nest, buffers) if nest is not None else None for nest in nests)
 
-    def _accumulate(self, position: int, member: Member) -> KernelNest:
+    def _accumulate(self, position: int, member: Member) -> Nest:
         reduction = member.nest.required_reduction
         cell = self._partial_cell(position, member, self._own_group())
         term = self._rewrite_expr(member, reduction.term)
         axes = self._inner_axes(member)
         if not any(axis.is_reduced for axis in axes):
             value = ir.Binary(reduction.op, cell, term, reduction.dtype)
-            return KernelNest(axes, None, (ir.Store(cell.node, cell.indices, value),))
+            return Nest(axes, None, (ir.Store(cell.node, cell.indices, value),))
         epilogue = (ir.Store(cell.node, cell.indices, ir.LocalRead(reduction.result)),)
-        return KernelNest(axes, replace(reduction, term=term, initial=cell), epilogue)
+        return Nest(axes, replace(reduction, term=term, initial=cell), epilogue)
 
     def _own_group(self) -> AxisIndex:
-        return VarIndex(self._group) if self.plan.groups > 1 else FixedIndex(0)
+        return VarIndex(self._group) if self.fusion.groups > 1 else FixedIndex(0)
 
     def _partial_cell(self, position: int, member: Member, group: AxisIndex) -> ir.Load:
         node = self._partial[position]
@@ -392,19 +392,19 @@ class FusedLoops:
 
     def _clear_partial(self, *, inner: bool) -> Iterator[ir.Stmt]:
         for at in self._partial:
-            member = self.plan.members[at]
+            member = self.fusion.members[at]
             reduction = member.nest.reduction
             if member.reduces_inner_rows is inner and reduction is not None:
                 cell = self._partial_cell(at, member, self._own_group())
                 store = ir.Store(cell.node, cell.indices, reduction.neutral)
                 yield from apply_schedule(
-                    KernelNest(self._partial_axes(member), None, (store,)), ()
+                    Nest(self._partial_axes(member), None, (store,)), ()
                 ).loops
 
     def _complete_sums(self) -> Iterator[ir.Stmt]:
         """Yield the epilogues of the sums over the rows of the innermost shared loop."""
         for at in self._partial:
-            member = self.plan.members[at]
+            member = self.fusion.members[at]
             reduction = member.nest.reduction
             if not member.reduces_inner_rows or reduction is None:
                 continue
@@ -414,30 +414,28 @@ class FusedLoops:
             epilogue = tuple(
                 self._substitute_total(member, store, total) for store in member.nest.epilogue
             )
-            yield from apply_schedule(
-                KernelNest(self._partial_axes(member), None, epilogue), ()
-            ).loops
+            yield from apply_schedule(Nest(self._partial_axes(member), None, epilogue), ()).loops
 
     def _substitute_total(self, member: Member, store: ir.Store, total: ir.Expr) -> ir.Store:
         reduction = member.nest.required_reduction
         store = with_value(store, ir.LocalRead(reduction.result), total)
         return substitute_in_store(store, self._substitution(member))
 
-    def sums(self) -> tuple[KernelNest, ...]:
+    def sums(self) -> tuple[Nest, ...]:
         """Return the nests that combine partial results."""
         return tuple(
             self._combine_partial(at, each)
-            for at, each in enumerate(self.plan.members)
+            for at, each in enumerate(self.fusion.members)
             if each.reduces_rows and not each.reduces_inner_rows
         )
 
-    def _combine_partial(self, position: int, member: Member) -> KernelNest:
+    def _combine_partial(self, position: int, member: Member) -> Nest:
         nest, reduction = member.nest, member.nest.required_reduction
         var = fresh_var(self._group.hint)
         cell = self._partial_cell(position, member, VarIndex(var))
-        axes = (*nest.output_axes, LoopAxis("", var, 0, self.plan.groups, is_reduced=True))
+        axes = (*nest.output_axes, LoopAxis("", var, 0, self.fusion.groups, is_reduced=True))
         combined: Reduction = replace(reduction, term=cell)
-        return KernelNest(with_letters(axes), combined, nest.epilogue)
+        return Nest(with_letters(axes), combined, nest.epilogue)
 
     def decide(self, rule: Rule) -> Iterator[ScheduleDecision]:
         """Yield the decisions of a rule inside of the shared loops, with packing hoisted."""
@@ -463,7 +461,7 @@ class FusedLoops:
         """
         if not self._skipped.sums:
             return
-        loops = (at for at in range(len(self.plan.members)) if at not in self.plan.along)
+        loops = (at for at in range(len(self.fusion.members)) if at not in self.fusion.along)
         nests = dict(zip(loops, zip(self.inner_nests(), schedules, strict=True), strict=True))
         self._skipped = self._skipped.with_tiles(
             (nest, schedule, self._skipped.columns[at])
@@ -505,9 +503,9 @@ class FusedLoops:
             loop = ir.For(var, 0, count, body, bound=self.bound(at))
             body = ir.Block((*before, loop, *after))
             before = after = ()
-        if self.plan.groups > 1 or self.partial:
+        if self.fusion.groups > 1 or self.partial:
             whole = ir.Block((*self._clear_partial(inner=False), *body.stmts))
             body = whole
-            if self.plan.groups > 1:
-                body = ir.Block((ir.For(self._group, 0, self.plan.groups, whole),))
+            if self.fusion.groups > 1:
+                body = ir.Block((ir.For(self._group, 0, self.fusion.groups, whole),))
         return body

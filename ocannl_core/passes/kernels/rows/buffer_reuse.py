@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Load, Store
 from ocannl_core.ir.loops.traverse import nodes_of, walk
@@ -19,7 +19,7 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 
 
 def reuse_buffers(
-    nests: Sequence[KernelNest], candidates: Collection[TensorNode], nodes: NodeInfos
+    nests: Sequence[Nest], candidates: Collection[TensorNode], nodes: NodeInfos
 ) -> dict[TensorNode, TensorNode]:
     """Return, for each candidate that can be in the buffer of others, the first of those."""
     uses = {
@@ -27,7 +27,7 @@ def reuse_buffers(
     }
     found: dict[TensorNode, TensorNode] = {}
     for at, nest in enumerate(nests):
-        expiring = [node for node, places in uses.items() if places and places[-1] == at]
+        expiring = [node for node, positions in uses.items() if positions and positions[-1] == at]
         for store in nest.epilogue:
             new = store.node
             if new not in uses or uses[new][0] != at or new in expiring:
@@ -44,7 +44,7 @@ def _have_same_layout(first: NodeInfo, second: NodeInfo) -> bool:
     return first.dtype is second.dtype and first.buffer_dims == second.buffer_dims
 
 
-def _can_overwrite(nest: KernelNest, store: Store, old: TensorNode) -> bool:
+def _can_overwrite(nest: Nest, store: Store, old: TensorNode) -> bool:
     """Return True if a store writes each element of a node after the last read of the older one."""
     if nest.reduction is not None or sum(s.node is store.node for s in nest.epilogue) > 1:
         return False

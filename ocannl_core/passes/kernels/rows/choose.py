@@ -15,7 +15,7 @@ from math import prod
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import VarIndex, variables
 from ocannl_core.ir.kernels import nest_plan
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, iterations
 from ocannl_core.ir.kernels.row_fusion import (
     Member,
     RowFusion,
@@ -156,7 +156,7 @@ class _Chooser:
             if _is_narrow(members[-1], blocks):
                 break
             nests = [member.nest for member in members]
-            rows = prod(axis.extent for axis in members[0].axes)
+            rows = iterations(members[0].axes)
             if len(members) > 1 and any(nest.reduced for nest in nests):
                 foldable = self._fitting(candidate, rows, blocks.local_bytes // 2)
                 shared = sum(self._nbytes[node] // rows for node in foldable)
@@ -302,14 +302,14 @@ class _Chooser:
             counts = [axis.extent for axis in axes]
             counts[-1] //= size
             sums = [member for member in members if member.reduces_rows]
-            cells = [prod(axis.extent for axis in member.nest.output_axes) for member in sums]
+            cells = [iterations(member.nest.output_axes) for member in sums]
             if any(count * 8 > machine.l1_working_set for count in cells):
                 return None
             groups = _largest_divisor(counts[0], machine_model.PARTIAL_SUMS) if sums else 1
             foldable = self._find_foldable(cut, size, machine_model.STACK_BYTES)
             streamed = self._find_streamable(cut)
-            plan = RowFusion(members, size, groups, folded=foldable, streamed=streamed)
-            return self._group(cut, plan)
+            fusion = RowFusion(members, size, groups, folded=foldable, streamed=streamed)
+            return self._group(cut, fusion)
         return None
 
     def _working_set(
@@ -336,7 +336,7 @@ class _Chooser:
         """Return the nodes that no other kernel accesses, with at most so many bytes a row."""
         members = candidate.members
         end = candidate.start + len(members)
-        rows = prod(axis.extent for axis in members[0].axes) // size
+        rows = iterations(members[0].axes) // size
         return tuple(
             node
             for node in nodes_written_by_rows(members)
@@ -376,18 +376,18 @@ def _are_complete(members: Sequence[Member], size: int) -> bool:
         [axis.is_reduced for axis in each.axes].index(True) < len(each.axes) - 1 for each in sums
     ):
         return False
-    batch = prod(axis.extent for axis in members[0].axes[:-1])
+    batch = iterations(members[0].axes[:-1])
     return not sums or size == members[0].axes[-1].extent or batch >= _MIN_BATCH
 
 
-def _is_fusible(nest: KernelNest) -> bool:
+def _is_fusible(nest: Nest) -> bool:
     is_plain = all(
         axis.start == 0 and axis.extent > 0 and not axis.is_shifting for axis in nest.axes
     )
     return bool(nest.axes) and is_plain
 
 
-def _has_contiguous_rows(nest: KernelNest, rows: Sequence[LoopAxis]) -> bool:
+def _has_contiguous_rows(nest: Nest, rows: Sequence[LoopAxis]) -> bool:
     """Return True if the cells of a row are contiguous, windows along its axis aside."""
     outer = {axis.var for axis in rows}
     inner = {axis.var for axis in nest.axes} - outer
@@ -405,7 +405,7 @@ def _largest_divisor(number: int, most: int) -> int:
     )
 
 
-def _is_contraction(nest: KernelNest) -> bool:
+def _is_contraction(nest: Nest) -> bool:
     """Return True if every factor is reused: such a nest needs register tiles of its own."""
     if nest.reduction is None:
         return False
@@ -424,7 +424,7 @@ def _is_batch_axis(members: Sequence[Member], at: int) -> bool:
 
 
 def _match_rows(
-    nest: KernelNest, members: Sequence[Member], *, by_reads: bool = False
+    nest: Nest, members: Sequence[Member], *, by_reads: bool = False
 ) -> tuple[LoopAxis, ...] | None:
     """Return the axes of a nest that are the rows of others; None if it depends on all of their
     rows.
@@ -467,7 +467,7 @@ def _read_row_dims(members: Sequence[Member]) -> dict[TensorNode, tuple[int, ...
 
 
 def _align_axes(
-    nest: KernelNest, members: Sequence[Member], row_dims: Mapping[TensorNode, tuple[int, ...]]
+    nest: Nest, members: Sequence[Member], row_dims: Mapping[TensorNode, tuple[int, ...]]
 ) -> tuple[LoopAxis, ...] | None:
     """Return the axes that run along the rows, found through shared nodes."""
     by_var = {axis.var: axis for axis in nest.axes}

@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
+from ocannl_core.ir.kernels.nest_accesses import strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
-from ocannl_core.ir.kernels.transforms import Pack, Schedule
+from ocannl_core.ir.kernels.transforms import Pack, Schedule, root_of
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.schedule.apply.nest_state import apply_transforms
-from ocannl_core.schedule.rules.reduction_model import strides
 
 
 def hoist_packing(
-    nest: KernelNest, schedule: Schedule, nodes: NodeInfos, is_invariant: Callable[[Expr], bool]
+    nest: Nest, schedule: Schedule, nodes: NodeInfos, is_invariant: Callable[[Expr], bool]
 ) -> Schedule:
     """Return a schedule that packs invariant operands before any of its loops."""
     if nest.reduction is None or not schedule:
@@ -34,7 +34,7 @@ def hoist_packing(
 
     def leaves(factor: Expr, loops: Sequence[str]) -> tuple[str, ...]:
         axes = tree.axes_of(factor)
-        return tuple(leaf for leaf in loops if leaf[0] in axes)
+        return tuple(leaf for leaf in loops if root_of(leaf) in axes)
 
     def hoist(pack: Pack) -> Pack:
         factor = factors[pack.operand]
@@ -51,15 +51,13 @@ def hoist_packing(
         if position not in packed
         and is_vectorized
         and is_invariant(factor)
-        and _has_strided_vectors(nest, factor, order[-1][0], nodes)
+        and _has_strided_vectors(nest, factor, root_of(order[-1]), nodes)
     )
     hoisted = (hoist(each) if isinstance(each, Pack) else each for each in schedule)
     return (*hoisted, *added)
 
 
-def _has_strided_vectors(
-    nest: KernelNest, factor: Expr, vector_axis: str, nodes: NodeInfos
-) -> bool:
+def _has_strided_vectors(nest: Nest, factor: Expr, vector_axis: str, nodes: NodeInfos) -> bool:
     """Return True if a vector operand is reused, and its vectors are not adjacent in memory."""
     if not isinstance(factor, Load):
         return False

@@ -11,12 +11,12 @@ Folded nodes are in the memory that the threads of a block share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.base.powers_of_two import power_above
+from ocannl_core.base.rounding import ceil_div, power_above
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, nodes_read
+from ocannl_core.ir.kernels.nest import Nest, iterations, nodes_read
+from ocannl_core.ir.kernels.nest_accesses import Ranges
 from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
 from ocannl_core.ir.kernels.transforms import Schedule
@@ -32,18 +32,13 @@ from ocannl_core.passes.kernels.rows.private_rows import (
     with_private_rows,
 )
 from ocannl_core.schedule.apply.apply_schedule import apply_in_block
-from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import ROW_THREADS
 from ocannl_core.schedule.rules.block_rules import row_schedule, vector_lanes
 from ocannl_core.schedule.rules.decision import ScheduleDecision, products_of_rows
 
 
 def row_threads(
-    nests: Sequence[KernelNest],
-    rows: int,
-    nodes: NodeInfos,
-    blocks: ThreadBlocks,
-    shared_bytes: int = 0,
+    nests: Sequence[Nest], rows: int, nodes: NodeInfos, blocks: ThreadBlocks, shared_bytes: int = 0
 ) -> int:
     """Return the threads that run a row of some nests together: one for each cell or vector.
 
@@ -55,9 +50,9 @@ def row_threads(
         shared_bytes: The shared memory that a row takes.
     """
 
-    def length(nest: KernelNest) -> int:
+    def length(nest: Nest) -> int:
         lanes = max((vector_lanes(nest, axis, nodes, blocks) for axis in nest.axes), default=1)
-        return -(-prod(axis.extent for axis in nest.axes) // (rows * lanes))
+        return ceil_div(iterations(nest.axes), rows * lanes)
 
     longest = max(map(length, nests))
     wanted = power_above(longest)
@@ -93,7 +88,7 @@ def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
 
 def _row_body(
     loops: FusedLoops,
-    nests: Sequence[KernelNest | None],
+    nests: Sequence[Nest | None],
     schedules: Sequence[Schedule],
     known: NodeInfos,
     around: Ranges,
@@ -101,7 +96,7 @@ def _row_body(
     threads = fresh_var("thread")
     arrays: dict[TensorNode, NodeInfo] = {}
     shared: list[TensorNode] = []
-    own: list[tuple[KernelNest, tuple[ir.Stmt, ...]]] = []
+    own: list[tuple[Nest, tuple[ir.Stmt, ...]]] = []
     for nest, schedule in zip(nests, schedules, strict=True):
         if nest is None:
             continue
@@ -112,7 +107,7 @@ def _row_body(
     every = {**known, **arrays}
     folded = frozenset(loops.buffers.values())
     private = find_private_rows(
-        [made for _, made in own], threads, loops.plan.threads, folded, every, around
+        [made for _, made in own], threads, loops.fusion.threads, folded, every, around
     )
     stmts = list(allocated(private, every))
     alone = folded & private.keys()
@@ -130,7 +125,7 @@ def _row_body(
     arrays.update(arrays_of(private, every))
     rows = [row for row in loops.buffers.values() if row in used]
     in_group = tuple(ir.Allocate(node, ir.Scope.GROUP) for node in (*rows, *shared))
-    together = ir.For(threads, 0, loops.plan.threads, ir.Block(tuple(stmts)), ir.AxisKind.BLOCK)
+    together = ir.For(threads, 0, loops.fusion.threads, ir.Block(tuple(stmts)), ir.AxisKind.BLOCK)
     body: tuple[ir.Stmt, ...] = (*in_group, together)
     for at, (var, count) in reversed(list(enumerate(loops.loops))):
         body = (ir.For(var, 0, count, ir.Block(body), ir.AxisKind.GRID, bound=loops.bound(at)),)

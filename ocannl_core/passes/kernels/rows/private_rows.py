@@ -18,12 +18,12 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
+from ocannl_core.ir.kernels.nest_accesses import Ranges
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range, static_ranges
 from ocannl_core.ir.loops.traverse import Node, accesses, accesses_at, rewrite, walk, walk_in_loops
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.schedule.apply.vector_accesses import Ranges
 from ocannl_core.schedule.machine_model import MOST_PRIVATE_BYTES
 
 _Around = Mapping[indexing.LoopVar, ir.For]
@@ -186,8 +186,8 @@ def _fill(node: TensorNode, row: PrivateRow, nodes: NodeInfos) -> ir.Stmt:
         terms, offset = indexing.as_affine(start)
         inner = [(d.step, var) for d, var in zip(digits, loops, strict=True) if d.axis == axis]
         indices.append(indexing.affine([*terms, *inner], offset))
-    places = tuple(map(indexing.VarIndex, loops)) or (indexing.FixedIndex(0),)
-    stmt: ir.Stmt = ir.Store(row.copy, places, ir.Load(node, tuple(indices), dtype))
+    own = tuple(map(indexing.VarIndex, loops)) or (indexing.FixedIndex(0),)
+    stmt: ir.Stmt = ir.Store(row.copy, own, ir.Load(node, tuple(indices), dtype))
     for at, (digit, var) in reversed(list(enumerate(zip(digits, loops, strict=True)))):
         is_vector = row.is_vector and at == len(digits) - 1
         kind = ir.AxisKind.VECTOR if is_vector else ir.AxisKind.UNROLLED
@@ -205,7 +205,7 @@ def with_private_rows(
     copies = {row.copy for row in rows.values()}
     used: set[indexing.LoopVar] = set()
 
-    def places(indices: tuple[indexing.AxisIndex, ...]) -> tuple[indexing.AxisIndex, ...]:
+    def own_indices(indices: tuple[indexing.AxisIndex, ...]) -> tuple[indexing.AxisIndex, ...]:
         own = [
             (axis, -step, var)
             for axis, index in enumerate(indices)
@@ -218,13 +218,13 @@ def with_private_rows(
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Load) and expr.node in rows:
-            return ir.Load(rows[expr.node].copy, places(expr.indices), expr.dtype)
+            return ir.Load(rows[expr.node].copy, own_indices(expr.indices), expr.dtype)
         return expr
 
     def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
             case ir.Store(node, indices) if node in rows:
-                return replace(stmt, node=rows[node].copy, indices=places(indices))
+                return replace(stmt, node=rows[node].copy, indices=own_indices(indices))
             case ir.For(var, kind=ir.AxisKind.VECTOR) if not _moves(stmt, copies):
                 return stmt
             case ir.For(var, kind=ir.AxisKind.SERIAL | ir.AxisKind.VECTOR) if var in used:

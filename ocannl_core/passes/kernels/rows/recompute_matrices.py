@@ -16,11 +16,10 @@ is stored and loaded. All operations stay the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, IndexVar, VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, nodes_read, substitute_in_nest, with_nodes
+from ocannl_core.ir.kernels.nest import Nest, iterations, nodes_read, substitute_in_nest, with_nodes
 from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
@@ -220,9 +219,9 @@ def _recomputation(plan: NestPlan, matrices: _StoredMatrices) -> _Recomputation 
         nest = nest_of(plan.steps[at])
         if nest is None or not (nest.gathered | nest.written).isdisjoint(needed):
             return None
-    places = {node: each.position for node in needed if (each := defined.of(node)) is not None}
-    positions = sorted(set(places.values()))
-    if len(places) < len(needed) or not readers or positions[-1] >= matrices.end:
+    stored = {node: each.position for node in needed if (each := defined.of(node)) is not None}
+    positions = sorted(set(stored.values()))
+    if len(stored) < len(needed) or not readers or positions[-1] >= matrices.end:
         return None
     nests = [_nest_of_stores(plan, at, needed) for at in positions]
     for at, nest in zip(positions, nests, strict=True):
@@ -244,16 +243,16 @@ def _recomputation(plan: NestPlan, matrices: _StoredMatrices) -> _Recomputation 
 
 
 def _pays(
-    plan: NestPlan, nests: Sequence[KernelNest], nodes: frozenset[TensorNode], readers: list[int]
+    plan: NestPlan, nests: Sequence[Nest], nodes: frozenset[TensorNode], readers: list[int]
 ) -> bool:
     """Return True if nests take no longer than loads and stores of the nodes that readers load."""
-    products = sum(prod(axis.extent for axis in each.axes) for each in nests if each.reduction)
+    products = sum(iterations(each.axes) for each in nests if each.reduction)
     loaded = [node for at in readers for node in nodes & mentioned(plan.steps[at])]
     traffic = sum(plan.nodes[node].nbytes for node in (*loaded, *set(loaded)))
     return is_faster_to_recompute(products, traffic, VECTOR_PRODUCTS_PER_BYTE)
 
 
-def _nest_of_stores(plan: NestPlan, at: int, needed: frozenset[TensorNode]) -> KernelNest:
+def _nest_of_stores(plan: NestPlan, at: int, needed: frozenset[TensorNode]) -> Nest:
     """Return the nest of a step with the stores of some nodes alone, and variables of its own."""
     nest = nest_of(plan.steps[at])
     assert nest is not None

@@ -30,7 +30,7 @@ from ocannl_core.ir.indexing import (
     affine_sum,
     as_affine,
 )
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
@@ -66,7 +66,7 @@ class SkippedColumns:
         """The positions of sums over rows, which add to cells of columns."""
         return frozenset(at for at in self.columns if self.members[at].reduces_rows)
 
-    def with_tiles(self, sums: Iterable[tuple[KernelNest, Schedule, LoopVar]]) -> SkippedColumns:
+    def with_tiles(self, sums: Iterable[tuple[Nest, Schedule, LoopVar]]) -> SkippedColumns:
         """Return the columns with the reach of the tiles of sums, given with their columns."""
         tiles = (
             apply_transforms(nest, schedule).whole_block(axis.name)
@@ -90,14 +90,14 @@ class SkippedColumns:
         return tuple(ended(axis) if axis.var == column else axis for axis in axes)
 
 
-def skip_columns(plan: RowFusion) -> SkippedColumns:
+def skip_columns(fusion: RowFusion) -> SkippedColumns:
     """Return the nests of a fusion, without the columns that no row of a block needs."""
-    unchanged = SkippedColumns(plan.members)
-    blocks = plan.members[0].axes[-1].extent // plan.size if plan.members[0].axes else 0
-    if plan.size == 1 or blocks == 1 or plan.threads:
+    unchanged = SkippedColumns(fusion.members)
+    blocks = fusion.members[0].axes[-1].extent // fusion.size if fusion.members[0].axes else 0
+    if fusion.size == 1 or blocks == 1 or fusion.threads:
         return unchanged
-    mask = next((each for member in plan.members for each in _masks(member)), None)
-    return unchanged if mask is None else _Analysis(plan, mask).result()
+    mask = next((each for member in fusion.members for each in _masks(member)), None)
+    return unchanged if mask is None else _Analysis(fusion, mask).result()
 
 
 def without_ends(stmts: Sequence[ir.Stmt], shared: frozenset[LoopVar]) -> tuple[ir.Stmt, ...]:
@@ -146,7 +146,7 @@ def _masks(member: Member) -> Iterator[_Mask]:
 class _Analysis:
     """The columns of nests, and what is known of those that a mask hides."""
 
-    plan: RowFusion
+    fusion: RowFusion
     mask: _Mask
     columns: dict[int, LoopVar] = field(default_factory=dict)
     """The variable of the columns of each nest that has such an axis."""
@@ -158,14 +158,14 @@ class _Analysis:
     def result(self) -> SkippedColumns:
         """Return the nests without hidden columns."""
         self._find_columns()
-        for at, member in enumerate(self.plan.members):
+        for at, member in enumerate(self.fusion.members):
             for store in member.nest.epilogue:
                 self._note_hidden(at, store)
         parts = self._parts()
         return SkippedColumns(
             tuple(
                 self._by_mask(at, member) if parts[at] is _Part.ALL_BY_MASK else member
-                for at, member in enumerate(self.plan.members)
+                for at, member in enumerate(self.fusion.members)
             ),
             {at: self.columns[at] for at, part in parts.items() if part is _Part.VISIBLE},
             self.mask.offset,
@@ -176,7 +176,7 @@ class _Analysis:
         pending = True
         while pending:
             pending = False
-            for at, member in enumerate(self.plan.members):
+            for at, member in enumerate(self.fusion.members):
                 if at in excluded or at in self.columns:
                     continue
                 found = self._columns_of(member)
@@ -201,7 +201,7 @@ class _Analysis:
 
     def _note_dims(self, member: Member, column: LoopVar) -> None:
         for access in member.nest.accesses:
-            if access.node in self.plan.folded and access.indices is not None:
+            if access.node in self.fusion.folded and access.indices is not None:
                 dims = [at for at, index in enumerate(access.indices) if index == VarIndex(column)]
                 if len(dims) == 1:
                     self.dims.setdefault(access.node, dims[0])
@@ -215,7 +215,7 @@ class _Analysis:
     def _is_own_cell(self, at: int, access: ir.Store | ir.Load) -> bool:
         """Return True if a nest accesses a folded node in its own row and its own column."""
         dim, column = self.dims.get(access.node), self.columns.get(at)
-        row = VarIndex(self.plan.members[at].vars[-1])
+        row = VarIndex(self.fusion.members[at].vars[-1])
         return (
             dim is not None
             and column is not None
@@ -238,7 +238,7 @@ class _Analysis:
     def _is_mask(self, at: int, condition: ir.Expr) -> bool:
         """Return True if a condition holds in no hidden column."""
         difference = visible_difference(condition)
-        column, row = self.columns.get(at), self.plan.members[at].vars[-1]
+        column, row = self.columns.get(at), self.fusion.members[at].vars[-1]
         if difference is None or column is None:
             return False
         terms, constant = as_affine(difference)
@@ -246,7 +246,7 @@ class _Analysis:
         return steps == {column: 1, row: -1} and constant >= -self.mask.offset
 
     def _parts(self) -> dict[int, _Part]:
-        members = list(enumerate(self.plan.members))
+        members = list(enumerate(self.fusion.members))
         parts = {at: self._least_part(at, member) for at, member in members}
         while True:
             left_out = {
@@ -281,11 +281,11 @@ class _Analysis:
         return _Part.ALL
 
     def _is_reduced(self, at: int) -> bool:
-        return any(axis.var == self.columns[at] for axis in self.plan.members[at].nest.reduced)
+        return any(axis.var == self.columns[at] for axis in self.fusion.members[at].nest.reduced)
 
     def _is_known(self, at: int) -> bool:
         """Return True if hidden cells of all nodes that a nest writes have known numbers."""
-        stores = self.plan.members[at].nest.epilogue
+        stores = self.fusion.members[at].nest.epilogue
         return all(self._value(at, store.value) is not None for store in stores)
 
     def _loads(self, member: Member) -> Iterator[ir.Load]:

@@ -93,13 +93,13 @@ class CheckKernel:
 
 @lru_cache(maxsize=len(CompilerVectorization))
 def check_kernels(loops: CompilerVectorization) -> tuple[CheckKernel, ...]:
-    """Return the kernels for a kind of loops: for plain ones only reductions, since at the highest
-    level of optimization a compiler takes three times as long, and others are checked as mixed
-    loops.
+    """Return the kernels for a kind of loops: for plain ones only reductions and gates, since at
+    the highest level of optimization a compiler takes three times as long, and others are checked
+    as mixed loops.
     """
     if loops is CompilerVectorization.PLAIN:
-        return _reductions()
-    return (*_reductions(), *_pointwise(), *_vectors())
+        return (*_reductions(), *_gates())
+    return (*_reductions(), *_gates(), _rounded_pair(), *_pointwise(), *_vectors())
 
 
 @lru_cache(maxsize=len(CompilerVectorization))
@@ -221,6 +221,54 @@ def _strided(
     at = np.indices(extents)
     positions = offset + sum(stride * at[axis] for axis, stride in enumerate(strides))
     return affine(list(zip(strides, axes, strict=True)), offset), np.asarray(positions)
+
+
+def _rounded_pair() -> CheckKernel:
+    """Return a conversion of two numbers to another format and back."""
+    i = fresh_var()
+    x, c = (TensorNode(number, (name,)) for number, name in enumerate("xc"))
+    place = (affine([(1, i)]),)
+    given: Array = np.array([0.1, -0.7])
+    rounded = Unary(UnaryOp.IDENTITY, Load(x, place, float64), float32)
+    back = Unary(UnaryOp.IDENTITY, rounded, float64)
+    total = Binary(BinaryOp.ADD, back, Load(x, place, float64), float64)
+    right = given.astype(np.float32).astype(np.float64) + given
+    body = _nest([(i, 2)], Store(c, place, total))
+    memory = {x: given, c: np.zeros(2)}
+    return _kernel("a pair of float64 by way of float32", body, memory, (given, right), float64)
+
+
+@lru_cache(maxsize=1)
+def _gates() -> tuple[CheckKernel, ...]:
+    """Return rows whose loops a compiler unrolls, with loads behind conditions."""
+    return _gated_rows(float64), _gated_rows(float32)
+
+
+def _gated_rows(dtype: DType) -> CheckKernel:
+    """Return a function of products, and gates that read what their loop has just written."""
+    rows, columns = 32, 3
+    i, j = fresh_var(), fresh_var()
+    names = ("a", "b", "slopes", "y", "c")
+    nodes = [TensorNode(number, (name,)) for number, name in enumerate(names)]
+    a, b, slopes, y, c = nodes
+    cell = (affine([(columns, i), (1, j)]),)
+    left, right = Load(a, (affine([(1, j)]),), dtype), Load(b, (affine([(7, i)], 3),), dtype)
+    slope = Binary(BinaryOp.ADD, Const(0.0, dtype), Load(slopes, cell, dtype), dtype)
+    product = Binary(BinaryOp.MUL, left, right, dtype)
+    gate = Binary(BinaryOp.RELU_GATE, Load(y, cell, dtype), slope, dtype)
+    stmts = (
+        Store(y, cell, Unary(UnaryOp.RELU, product, dtype)),
+        Store(c, cell, Binary(BinaryOp.ADD, Const(0.0, dtype), gate, dtype)),
+    )
+    factors, others = _numbers(columns, dtype), _numbers(7 * rows, dtype)
+    given = _numbers(columns * rows, dtype) + 4
+    scores, zero = np.outer(others[3::7], factors).reshape(-1), dtype.numpy.type(0)
+    expected = np.where(scores < 0, zero, scores), np.where(scores > 0, given, zero)
+    body = _nest([(i, rows), (j, columns)], Block(stmts))
+    before = factors, others, given, np.ones_like(scores), np.ones_like(scores)
+    memory = dict(zip(nodes, before, strict=True))
+    title = f"gates of {dtype} behind other conditions"
+    return _kernel(title, body, memory, (factors, others, given, *expected), dtype)
 
 
 def _pointwise() -> Iterator[CheckKernel]:

@@ -21,7 +21,7 @@ _LEAST_SECONDS = 0.1
 it.
 """
 
-CHECK_VERSION = 1
+CHECK_VERSION = 2
 """Incremented when the kernels that check compilers change."""
 
 

@@ -24,11 +24,15 @@ class UnsupportedOperatorError(OnnxError):
 
 
 class StepName(str):
-    """The name, among the inputs of a value, of the number and the state of a step of a loop, which
-    are known where the loop is unrolled.
+    """The name, among the inputs of a value, of what is no input of the model: the number and the
+    state of a step of a loop, which are known where the loop is unrolled, or an extent.
     """
 
     __slots__ = ()
+
+
+EXTENT = StepName("an extent at run time")
+"""The name for values that follow from the size of an axis with an extent at run time."""
 
 
 def described(inputs: frozenset[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -442,7 +443,17 @@ class Importer:
             ]
             result = function(node, *data)
             marks = list(result) if isinstance(result, tuple | list) else [result]
-        return [with_extents(v, np.asarray(m, object)) for v, m in zip(values, marks, strict=True)]
+        for at, (value, mark) in enumerate(zip(values, marks, strict=True)):
+            with_extents(value, np.asarray(mark, object))
+            value.computed = partial(self._number, node, arguments, at)
+        return values
+
+    def _number(self, node: Node, arguments: list[Item | None], position: int) -> Tensor:
+        """Return an output of a node, computed at run time from extents."""
+        applied = self._apply(node, _domain(node.proto.domain), node.version, arguments)
+        found = self._items(node, applied)[position]
+        assert isinstance(found, Value)
+        return found.tensor
 
     def _apply(self, node: Node, domain: str, version: int, arguments: list[Item | None]) -> Any:
         found = find(domain, node.proto.op_type, version)

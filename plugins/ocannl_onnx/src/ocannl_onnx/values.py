@@ -12,7 +12,7 @@ import numpy as np
 
 import ocannl_core as oc
 from ocannl_core import Tensor
-from ocannl_onnx.errors import StepName
+from ocannl_onnx.errors import EXTENT, StepName
 from ocannl_onnx.file_names import note_file_name
 from ocannl_onnx.formats import Format, format_named, format_of
 
@@ -69,11 +69,14 @@ class Value:
         inputs: The names of the model's inputs on which the cells depend.
         is_weight: True if the cells are a parameter, which is not folded into constants.
         name: The name of an initializer in the file; None for other values.
-        extents: True for each cell that is the size of an axis with an extent at run time, of which
-            `array` holds the maximum; None if there is no such cell.
+        extents: The extent or True for each cell that is one or follows from one, of which `array`
+            holds the maximum; None for others, and in place of all if there is no such cell.
+        computed: A function that computes such cells as a tensor; None if all are extents.
     """
 
-    __slots__ = ("_tensor", "array", "extents", "format", "inputs", "is_weight", "name", "shape")
+    __slots__ = (
+        "_tensor", "array", "computed", "extents", "format", "inputs", "is_weight", "name", "shape"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -94,6 +97,7 @@ class Value:
         self.is_weight = is_weight
         self.name = name
         self.extents: Array | None = None
+        self.computed: Callable[[], Tensor] | None = None
 
     @classmethod
     def of_array(cls, array: Any, format: Format | None = None, name: str | None = None) -> Value:
@@ -123,11 +127,9 @@ class Value:
         if self._tensor is None:
             assert self.array is not None
             if self.extents is not None:
-                raise oc.UsageError(
-                    "The size of an axis with an extent at run time is a size, not a number.",
-                    found="a size that a node computes with",
-                    fix="state a constant size for this axis",
-                )
+                self._tensor = (self.computed or self._counted)()
+                at_end_of_step(self._forget_tensor)
+                return self._tensor
             cells = self.array
             is_filled = cells.size > 1 and not any(cells.strides)
             if is_filled:  # one number for all cells
@@ -140,6 +142,20 @@ class Value:
             self._tensor = oc.broadcast_to(tensor, *self.shape) if is_filled else tensor
             at_end_of_step(self._forget_tensor)
         return self._tensor
+
+    def _counted(self) -> Tensor:
+        """Return cells some of which are extents at run time, as numbers of a call."""
+        assert self.array is not None
+        assert self.extents is not None
+        carrier = self.format.carrier
+        cells = [
+            oc.tensor(number, dtype=carrier)
+            if extent is None
+            else oc.sum(oc.ones(extent, dtype=carrier), dtype=carrier)
+            for number, extent in zip(self.array.flat, self.extents.flat, strict=True)
+        ]
+        result: Tensor = oc.reshape(oc.stack(cells), *self.shape) if self.shape else cells[0]
+        return result
 
     def _forget_tensor(self) -> None:
         self._tensor = None
@@ -212,7 +228,7 @@ def inputs_of(items: Iterable[Any]) -> frozenset[str]:
     for item in items:
         match item:
             case Value():
-                found |= item.inputs
+                found |= item.inputs if item.extents is None else item.inputs | {EXTENT}
             case Sequence():
                 found |= inputs_of(item.items)
             case Optional():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.ir.indexing import VarIndex, affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.loops.nodes import (
     AxisKind,
@@ -40,7 +40,7 @@ def nested(stmt: Stmt) -> Block:
     return Block((Remark("why"), loop(I, 4, loop(J, 5, loop(K, 6, stmt)))))
 
 
-def read(body: Block) -> KernelNest:
+def read(body: Block) -> Nest:
     nest = kernel_nest(body)
     assert nest is not None
     return nest
@@ -126,7 +126,7 @@ def test_a_sum_that_numbers_choose_runs_always_and_one_that_positions_guard_does
     added = Binary(BinaryOp.ADD, LocalRead(total), PRODUCT, float32)
     body = Block((SetLocal(total, Const(0.0, float32)), loop(K, 6, SetLocal(total, added))))
 
-    def chosen(condition: Expr) -> KernelNest | None:
+    def chosen(condition: Expr) -> Nest | None:
         rest = Const(-9.0, float32)
         value = Ternary(TernaryOp.WHERE, condition, Scoped(total, body), rest, float32)
         store = DRAFT.store(C, I, J, value=value)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.loops.nodes import LocalRead, Ternary
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.testing.parser.loops import parse
 
 
-def nest_of(condition: str, loads: str, extent: int = 1) -> KernelNest | None:
+def nest_of(condition: str, loads: str, extent: int = 1) -> Nest | None:
     """Return the nest of products that a condition chooses for the cells of a table.
 
     Args:
@@ -63,7 +63,7 @@ def test_a_product_of_cells_that_the_condition_excludes_stays_behind_it(loads: s
 
 
 def test_a_position_in_a_call_is_bounded_by_its_range() -> None:
-    def at(extent: int) -> KernelNest | None:
+    def at(extent: int) -> Nest | None:
         return nest_of("int32(j) <= int32(t)", "a[t, k] * b[j, k]", extent)
 
     found = at(4)

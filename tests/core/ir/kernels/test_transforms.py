@@ -15,8 +15,9 @@ from ocannl_core.ir.kernels.transforms import (
     Ring,
     SetKind,
     Split,
-    Stage,
+    StageForm,
     TileMatrix,
+    parse_kernel_schedule,
     parse_schedule,
     schedule_text,
 )
@@ -40,10 +41,10 @@ def test_every_transform_parses_its_printed_form() -> None:
         Pack(1, None, ("k", "j10", "j11")),
         Pack(0, "i", ("k",)),
         Pipeline("k0", 3),
-        Stage(0, 8, 40),
-        Stage(1, 0, 136),
+        StageForm(0, 8, 40),
+        StageForm(1, 0, 136),
         Ring("k10"),
-        Stage(1, 8, 40, skip=16, rows=8),
+        StageForm(1, 8, 40, skip=16, rows=8),
         AccumulateAt("k"),
         AccumulateAt("j0", fused=True),
         AccumulateAt("j1", prefetch=True),
@@ -54,7 +55,15 @@ def test_every_transform_parses_its_printed_form() -> None:
     assert text == snapshot(
         "split j 32; split j1 16 evenly; order i k j0 j10 j11; parallelize i; grid i j0; block j11; unroll j10; vectorize j11; dot k1; tile i j11 k0; tile i j11 k0 in 3 parts; tile i j11 k0 of 8 8 64; pack 1 as k j10 j11; pack 0 inside i as k; pipeline k0 in 3; stage 0 by 8 pitch 40; stage 1 pitch 136; ring k10; stage 1 by 8 pitch 40 skip 16 after 8; accumulate over k; accumulate over j0 fused; accumulate over j1 prefetch; accumulate over j1 fused prefetch; rows i on 64"
     )
-    assert parse_schedule(text) == schedule
+    assert parse_kernel_schedule(text) == schedule
+    assert parse_schedule(schedule_text(schedule[:-1])) == schedule[:-1]
+
+
+@pytest.mark.parametrize("text", ["rows i", "walk i by 8", "fold 0", "inline 0", "stream 0"])
+def test_the_schedule_of_one_nest_decides_nothing_about_others(text: str) -> None:
+    assert schedule_text(parse_kernel_schedule(text)) == text
+    with pytest.raises(UsageError, match="A schedule is made of"):
+        parse_schedule(text)
 
 
 def test_spaces_line_ends_and_empty_parts_do_not_matter() -> None:
@@ -94,7 +103,7 @@ def test_the_refusal_shows_an_example() -> None:
     with pytest.raises(UsageError) as caught:
         parse_schedule("split i 4; cube j 3")
     assert str(caught.value) == snapshot("""\
-A schedule is made of split, order, parallelize, vectorize, unroll, dot, grid, block, tile, shuffle, pack, pipeline, stage, ring, accumulate, rows, walk, fold, inline and stream.
+A schedule is made of split, order, parallelize, vectorize, unroll, dot, grid, block, tile, shuffle, pack, pipeline, stage, ring and accumulate.
   found  'cube j 3'
   try    for example: split j 16; order i j0 k j1; vectorize j1; accumulate over k\
 """)

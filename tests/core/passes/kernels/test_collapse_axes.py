@@ -19,14 +19,14 @@ from ocannl_core.ir.indexing import (
     row_major,
     value_of,
 )
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.passes.kernels.collapse_axes import collapsed
 from ocannl_core.testing.parser.loops import parse
 
 
-def nest_of(text: str) -> tuple[KernelNest, NodeInfos]:
+def nest_of(text: str) -> tuple[Nest, NodeInfos]:
     program = parse(f"routine test({text}")
     nest = kernel_nest(program.body)
     assert nest is not None
@@ -38,7 +38,7 @@ def extents(text: str) -> list[int]:
     return [axis.extent for axis in collapsed(*nest_of(text)).axes]
 
 
-def cells(nest: KernelNest, nodes: NodeInfos) -> Iterator[tuple[int, ...]]:
+def cells(nest: Nest, nodes: NodeInfos) -> Iterator[tuple[int, ...]]:
     """Yield the offsets in memory of the accesses of each iteration, in the order of the axes."""
     places = [
         row_major(access.indices or (), nodes[access.node].buffer_dims) for access in nest.accesses
@@ -198,7 +198,7 @@ def test_every_access_keeps_its_cells(text: str) -> None:
 def test_the_terms_of_a_cell_keep_their_order(text: str) -> None:
     nest, nodes = nest_of(text)
 
-    def sums(each: KernelNest) -> dict[int, list[tuple[int, ...]]]:
+    def sums(each: Nest) -> dict[int, list[tuple[int, ...]]]:
         found: dict[int, list[tuple[int, ...]]] = {}
         stored = [access.writes for access in each.accesses].index(True)
         for places in cells(each, nodes):

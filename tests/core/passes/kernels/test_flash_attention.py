@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.ir.indexing import as_affine
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
-from ocannl_core.ir.kernels.transforms import FuseRows, WalkTiles, parse_schedule, schedule_text
+from ocannl_core.ir.kernels.transforms import (
+    FuseRows,
+    WalkTiles,
+    parse_kernel_schedule,
+    schedule_text,
+)
 from ocannl_core.ir.loops.nodes import AxisKind, Barrier, For, LoopProgram
 from ocannl_core.ir.loops.traverse import walk
 from ocannl_core.ir.numbers.dtypes import int32
@@ -296,4 +301,4 @@ def test_functions_of_rows_are_one_kernel(name: str, extents: tuple[int, int]) -
 
 def test_the_notation_of_walks_is_complete() -> None:
     for text in ("rows i k j by 64 on 128; walk m by 32", "walk m by 64 on tiles"):
-        assert schedule_text(parse_schedule(text)) == text
+        assert schedule_text(parse_kernel_schedule(text)) == text

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.target import Target, ThreadBlocks
@@ -36,7 +36,7 @@ def recognized(text: str) -> NestPlan:
     return plan
 
 
-def gathered(text: str) -> KernelNest:
+def gathered(text: str) -> Nest:
     """Return the last nest after the pass."""
     plan = gather_windows(recognized(text))
     verify(plan)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestReplacement
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.loops.nodes import Allocate, Binary, Block, Expr, LoopProgram, Scope, Stmt
@@ -114,7 +114,7 @@ def joined(program: LoopProgram, found: NestReplacement) -> LoopProgram:
     return LoopProgram(program.name, program.params, (), nodes, Block(tuple(stmts)))
 
 
-def always(nest: KernelNest | None, program: LoopProgram) -> NestReplacement | None:
+def always(nest: Nest | None, program: LoopProgram) -> NestReplacement | None:
     """Return the best stages even where one nest is better."""
     if nest is None:
         return None

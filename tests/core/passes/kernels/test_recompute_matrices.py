@@ -11,7 +11,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.ir.indexing import VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest, LoopAxis
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, with_steps
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.loops.nodes import Binary, Load, LoopProgram, Store
@@ -147,7 +147,7 @@ def change(plan: NestPlan, node: TensorNode, since: str) -> NestPlan:
     ]
     cell = Load(node, tuple(VarIndex(axis.var) for axis in axes), float32)
     store = Store(node, cell.indices, Binary(BinaryOp.ADD, cell, cell, float32))
-    step = NestKernel(KernelNest(tuple(axes), None, (store,)), "change")
+    step = NestKernel(Nest(tuple(axes), None, (store,)), "change")
     return with_steps(plan, [*plan.steps[:at], step, *plan.steps[at:]])
 
 

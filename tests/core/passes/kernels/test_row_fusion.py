@@ -13,11 +13,11 @@ from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import affine, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
-from ocannl_core.ir.kernels.transforms import parse_schedule, schedule_text
+from ocannl_core.ir.kernels.transforms import parse_kernel_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Allocate, Binary, Block, LoopProgram, Scope, Stmt, Unary
 from ocannl_core.ir.loops.printer import to_text as program_text
 from ocannl_core.ir.node import TensorNode
@@ -65,27 +65,27 @@ class Softmax:
     def over(self, stmt: Stmt) -> Stmt:
         return loop(I, ROWS, loop(J, LENGTH, stmt))
 
-    def nests(self, *more: Stmt) -> list[KernelNest]:
+    def nests(self, *more: Stmt) -> list[Nest]:
         return [nest_of(stmt) for stmt in (*self.stmts, *more)]
 
 
-def nest_of(stmt: Stmt) -> KernelNest:
+def nest_of(stmt: Stmt) -> Nest:
     nest = kernel_nest(Block((stmt,)))
     assert nest is not None
     return nest
 
 
-def text_of(draft: Draft, nests: Sequence[KernelNest], schedule: str) -> str:
+def text_of(draft: Draft, nests: Sequence[Nest], schedule: str) -> str:
     """Return the loops of nests together as text."""
-    result = fuse_rows(nests, parse_schedule(schedule), draft.nodes)
+    result = fuse_rows(nests, parse_kernel_schedule(schedule), draft.nodes)
     draft.nodes.update(result.nodes)
     text = program_text(draft.program(*result.body.stmts))
     return "\n".join(line for line in text.splitlines() if line.startswith("  "))
 
 
-def refusal(draft: Draft, nests: Sequence[KernelNest], schedule: str) -> str:
+def refusal(draft: Draft, nests: Sequence[Nest], schedule: str) -> str:
     with pytest.raises(UsageError) as caught:
-        fuse_rows(nests, parse_schedule(schedule), draft.nodes)
+        fuse_rows(nests, parse_kernel_schedule(schedule), draft.nodes)
     return str(caught.value).splitlines()[0]
 
 
@@ -151,7 +151,7 @@ def test_a_sum_over_rows_has_partial_results_for_each_group() -> None:
                     e[2*i + i1, j] = exp(x[2*i + i1, j])
                     c_partial[i, j] += x[2*i + i1, j]\
 """)
-    (combining,) = fuse_rows(nests, parse_schedule("rows i in 2; rows j"), draft.nodes).sums
+    (combining,) = fuse_rows(nests, parse_kernel_schedule("rows i in 2; rows j"), draft.nodes).sums
     assert [axis.extent for axis in combining.axes] == [LENGTH, 2]
 
 
@@ -371,7 +371,7 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
     target = replace(known, vector_bytes=64, vector_registers=32, cache_bytes=(near, 1, 1))
     plan = split_kernels(example.program)
 
-    def rule(nest: KernelNest, nodes: NodeInfos) -> ScheduleDecision:
+    def rule(nest: Nest, nodes: NodeInfos) -> ScheduleDecision:
         if nest.reduction is None:
             return ScheduleDecision(pointwise_schedule(nest, nodes, target))
         return ScheduleDecision(contraction_schedule(nest, nodes, target))
@@ -385,7 +385,7 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
         if isinstance(group, RowGroup):
             fused = fuse_group(group, rule, plan.nodes)
             nests = [member.nest for member in group.fusion.members]
-            schedule = parse_schedule(schedule_text(fused.kernel.schedule))
+            schedule = parse_kernel_schedule(schedule_text(fused.kernel.schedule))
             again = fuse_rows(nests, schedule, plan.nodes)
             assert kernel_text(again.body, plan, again.nodes) == kernel_text(
                 fused.kernel.body, plan, fused.nodes

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 
 from ocannl_core.ir.indexing import VarIndex, fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestReplacement
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.loops.nodes import Allocate, Binary, Block, LoopProgram, Scope, Stmt
@@ -25,7 +25,7 @@ from tests.support.reductions import random_reductions
 Interpret = Callable[..., dict[TensorNode, Any]]
 
 
-def column_sums(rows: int, columns: int) -> KernelNest:
+def column_sums(rows: int, columns: int) -> Nest:
     """Return `c[j] += a[i, j]`."""
     draft, i, j = Draft("sums"), fresh_var("i"), fresh_var("j")
     a, c = draft.node("a", float32, rows, columns), draft.node("c", float32, columns)
@@ -116,7 +116,7 @@ def test_sums_over_many_rows_keep_many_thread_blocks_busy() -> None:
     assert split_nest_on_blocks(column_sums(4096, 4096)) is None
 
 
-def product(rows: int, terms: int, columns: int) -> KernelNest:
+def product(rows: int, terms: int, columns: int) -> Nest:
     """Return `c[i, j] += a[i, k] * b[k, j]`."""
     draft = Draft("product")
     i, j, k = (fresh_var(name) for name in "ijk")

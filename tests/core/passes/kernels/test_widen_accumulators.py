@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import fresh_var
-from ocannl_core.ir.kernels.nest import KernelNest
+from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
@@ -48,7 +48,7 @@ PAIRS = Target(
 
 def product(
     rows: int, terms: int, columns: int, dtype: DType = bfloat16, first: str = "ik"
-) -> tuple[Draft, KernelNest]:
+) -> tuple[Draft, Nest]:
     """Return `c[i, j] += a[i, k] * b[k, j]`, the first operand maybe transposed."""
     draft = Draft("product")
     extents = {"i": rows, "k": terms}
@@ -63,18 +63,18 @@ def product(
     return draft, nest
 
 
-def plan_of(nest: KernelNest, nodes: NodeInfos) -> NestPlan:
+def plan_of(nest: Nest, nodes: NodeInfos) -> NestPlan:
     return NestPlan("p", (NestKernel(nest),), (), (), (), nodes)
 
 
-def nests(draft: Draft, nest: KernelNest, *, is_fast: bool = False) -> list[KernelNest]:
+def nests(draft: Draft, nest: Nest, *, is_fast: bool = False) -> list[Nest]:
     """Return a nest in float32; adds what that needs to a draft."""
     found = widen_accumulators(plan_of(nest, draft.nodes), is_fast=is_fast)
     draft.nodes.update(found.nodes)
     return [kernel.nest for kernel in found.kernels]
 
 
-def texts(draft: Draft, found: list[KernelNest]) -> list[str]:
+def texts(draft: Draft, found: list[Nest]) -> list[str]:
     result = []
     for nest in found:
         scheduled = apply_schedule(nest, ())
@@ -165,7 +165,7 @@ def test_dot_products_are_the_inside_of_vectors(schedule: str) -> None:
         apply_schedule(wide, parse_schedule(schedule))
 
 
-def run(draft: Draft, nest: KernelNest, schedule: str) -> LoopProgram:
+def run(draft: Draft, nest: Nest, schedule: str) -> LoopProgram:
     scheduled = apply_schedule(nest, parse_schedule(schedule))
     draft.nodes.update(scheduled.nodes)
     return draft.program(*scheduled.body.stmts)

@@ -77,25 +77,24 @@ class _Axis:
         mode = self.node.attr("coordinate_transformation_mode", "half_pixel")
         if self.node.proto.op_type == "Upsample" or self.node.version < 11:
             mode = "asymmetric"
-        width = self.scale * self.size
         match mode:
             case "align_corners":
-                return np.zeros_like(y) if width == 1 else y * (self.size - 1) / (width - 1)
+                return np.zeros_like(y) if self.new == 1 else y * (self.size - 1) / (self.new - 1)
             case "asymmetric":
                 return y / self.scale
             case "half_pixel":
                 return (y + 0.5) / self.scale - 0.5
             case "pytorch_half_pixel":
-                return np.full_like(y, -0.5) if width == 1 else (y + 0.5) / self.scale - 0.5
+                return np.zeros_like(y) if self.new == 1 else (y + 0.5) / self.scale - 0.5
             case "half_pixel_symmetric":
-                offset = self.size / 2 * (1 - self.new / width)
+                offset = self.size / 2 * (1 - self.new / (self.scale * self.size))
                 return offset + (y + 0.5) / self.scale - 0.5
             case "tf_crop_and_resize":
                 start, end = self.roi or (0.0, 1.0)
-                if width == 1:
+                if self.new == 1:
                     at = np.full_like(y, (end - start) * (self.size - 1) / 2)
                 else:
-                    at = y * (end - start) * (self.size - 1) / (width - 1)
+                    at = y * (end - start) * (self.size - 1) / (self.new - 1)
                 at = at + start * (self.size - 1)
                 self.outside = (at < 0) | (at > self.size - 1)
                 return at

@@ -276,6 +276,13 @@ def _slices(node: Node, shape: Sizes, starts: Any, ends: Any, axes: Any, steps: 
     return keys
 
 
+def _ends_at_extents(ends: Value | None, axes: Sizes | None) -> list[tuple[int, Any]]:
+    """Return the axes of a slice whose ends follow from an extent at run time, with the extent."""
+    marks: Any = [] if ends is None or ends.extents is None else ends.extents.reshape(-1)
+    at = range(len(marks)) if axes is None else axes
+    return [(axis, mark) for axis, mark in zip(at, marks, strict=False) if mark]
+
+
 @operator("Slice")
 def slice_of(
     node: Node,
@@ -290,14 +297,21 @@ def slice_of(
             node, x.shape, node.attr("starts"), node.attr("ends"), node.attr("axes"), None
         )
     else:
+        where = None if axes is None else node.known_sizes(axes, "axes")
         keys = _slices(
             node,
             x.shape,
             node.known_sizes(starts, "starts"),
-            node.known_sizes(ends, "ends"),
-            None if axes is None else node.known_sizes(axes, "axes"),
+            node.known_sizes(ends, "ends", or_extents=True),
+            where,
             None if steps is None else node.known_sizes(steps, "steps"),
         )
+        for axis, extent in _ends_at_extents(ends, where):
+            axis = axis_of(node, axis, x.rank)
+            is_own = x.has_extent(axis) and x.tensor.shape.extents[axis] is extent
+            if not is_own or keys[axis] != slice(0, x.shape[axis], 1):
+                node.known(ends, "ends")  # refuses parts up to an extent
+            keys[axis] = slice(None)
     return moved(x, x.tensor[tuple(keys)] if keys else x.tensor)
 
 

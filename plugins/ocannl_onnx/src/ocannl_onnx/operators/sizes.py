@@ -69,7 +69,13 @@ def constant_of_shape(node: Node, sizes: Value) -> Value | Tensor:
 
 
 @operator("Range", since=11)
-def arange(node: Node, start: Value, limit: Value, delta: Value) -> Array:
+def arange(node: Node, start: Value, limit: Value, delta: Value) -> Array | Tensor:
+    mark = None if limit.extents is None else limit.extents.reshape(-1)[0]
+    if isinstance(mark, oc.StaticExtent):
+        first, step = node.known(start, "start"), node.known(delta, "delta")
+        if first.reshape(()) == 0 and step.reshape(()) == 1:  # positions of an axis
+            carrier = limit.format.carrier
+            return oc.primitives.offsets(dtype=carrier) + oc.zeros(mark, dtype=carrier)
     first, last, step = (
         node.known(v, n).reshape(())
         for v, n in ((start, "start"), (limit, "limit"), (delta, "delta"))
