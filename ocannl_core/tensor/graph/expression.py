@@ -26,8 +26,10 @@ class LateFunctions(dict[str, Function]):
         place = self.places[name]
         module = import_module(place)
         together = [each for each, where in self.places.items() if where == place]
-        self.update({each: getattr(module, each) for each in together})
-        self.prepare(self, together)
+        found = {each: getattr(module, each) for each in together}
+        self.prepare(found, together)
+        for each in together:  # another thread may have imported them
+            self.setdefault(each, found[each])
         return self[name]
 
 

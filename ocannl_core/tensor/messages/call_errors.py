@@ -342,10 +342,13 @@ def load_on_demand(
             raise missing_name(title, name, namespace["__all__"])
         module = import_module(places[name])
         together = [each for each, place in places.items() if place == places[name]]
-        namespace.update({each: getattr(module, each) for each in together})
+        found = {"__name__": namespace["__name__"]}
+        found |= {each: getattr(module, each) for each in together}
         if prepare is not None:
-            prepare(namespace, together)
-        guard(namespace, together)
+            prepare(found, together)
+        guard(found, together)
+        for each in together:  # another thread may have loaded them
+            namespace.setdefault(each, found[each])
         return namespace[name]
 
     return load

@@ -17,8 +17,10 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.tensor.graph.definitions import Applied
-from ocannl_core.tensor.graph.expression import functions
+from ocannl_core.tensor.graph.expression import LateFunctions, functions
 from ocannl_core.tensor.graph.methods import TensorMethods
+from ocannl_core.tensor.graph.session import make_atomic
+from ocannl_core.tensor.messages.call_errors import load_on_demand
 from ocannl_core.tensor.messages.foreign_names import ATTRIBUTES, FOREIGN, FUNCTIONS, UFUNCS
 from ocannl_core.tensor.operations import numpy_functions
 
@@ -555,3 +557,27 @@ def test_blocks_and_operations_of_users_refuse_copies_of_parameters_and_pickles(
     assert copy.deepcopy([cube])[0] is cube
     with pytest.raises(oc.UsageError, match="look it up where it is defined"):
         pickle.dumps(cube)
+
+
+@pytest.mark.parametrize("kind", ["names of a module", "functions behind methods"])
+def test_functions_are_seen_once_they_are_prepared_and_stay_the_same(kind: str) -> None:
+    """Another thread may look for them while they are loaded."""
+    place = {"sort": "ocannl_core.tensor.custom.ordering"}
+    namespace: dict[str, Any] = {"__name__": "ocannl_core", "__all__": ["sort"]}
+    of_others: list[Any] = []
+
+    def prepare(found: dict[str, Any], names: list[str]) -> None:
+        make_atomic(found, names)
+        assert "sort" not in namespace
+        if not entered.is_set():
+            entered.set()
+            of_others.append(look("sort"))
+
+    entered = threading.Event()
+    if kind == "names of a module":
+        look = load_on_demand(namespace, place, prepare)
+    else:
+        namespace = late = LateFunctions()
+        late.places, late.prepare = place, prepare
+        look = late.__getitem__
+    assert look("sort") is of_others[0] is namespace["sort"]
