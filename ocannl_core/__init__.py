@@ -239,8 +239,12 @@ _load = load_on_demand(globals(), _LOADED_ON_DEMAND, make_atomic)
 __dir__ = list_names(globals())
 
 
-def __getattr__(name: str) -> Any:
-    return import_module(_MODULES_ON_DEMAND[name]) if name in _MODULES_ON_DEMAND else _load(name)
+if not TYPE_CHECKING:  # which accept any name of a module with this function
+
+    def __getattr__(name: str) -> Any:
+        """Return a name that is loaded at its first use."""
+        is_module = name in _MODULES_ON_DEMAND
+        return import_module(_MODULES_ON_DEMAND[name]) if is_module else _load(name)
 
 
 # fmt: off

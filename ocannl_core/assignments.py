@@ -5,6 +5,8 @@ loop variables in its domain, `target[...] = target[...] combine op(args[...])`,
 has an index map. Translators into other languages read these, as lowering to loops does.
 """
 
+from typing import TYPE_CHECKING
+
 from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
@@ -72,5 +74,6 @@ __all__ = [
 ]
 # fmt: on
 
-__getattr__ = load_on_demand(globals(), {})
+if not TYPE_CHECKING:
+    __getattr__ = load_on_demand(globals(), {})
 __dir__ = list_names(globals())

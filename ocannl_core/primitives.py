@@ -3,6 +3,8 @@
 Gates and operands of recorded code, sums and maxima of sums, and cells that hold their position.
 """
 
+from typing import TYPE_CHECKING
+
 from ocannl_core.tensor.messages.call_errors import guard, list_names, load_on_demand
 from ocannl_core.tensor.operations.contractions import interleave, outer_sum, tropical
 from ocannl_core.tensor.operations.literals import offsets
@@ -22,6 +24,7 @@ __all__ = [
 ]
 # fmt: on
 
-__getattr__ = load_on_demand(globals(), {})
+if not TYPE_CHECKING:
+    __getattr__ = load_on_demand(globals(), {})
 __dir__ = list_names(globals())
 guard(globals(), __all__)

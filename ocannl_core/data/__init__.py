@@ -1,5 +1,7 @@
 """Training data: batches of arrays in a reproducible order, and files with examples."""
 
+from typing import TYPE_CHECKING
+
 from ocannl_core.data.files import characters, contexts, read_cifar10, read_idx, windows
 from ocannl_core.data.loader import Batch, Loader, LoaderState
 from ocannl_core.data.permutation import permutation
@@ -13,6 +15,7 @@ __all__ = [
 ]
 # fmt: on
 
-__getattr__ = load_on_demand(globals(), {})
+if not TYPE_CHECKING:
+    __getattr__ = load_on_demand(globals(), {})
 __dir__ = list_names(globals())
 guard(globals(), __all__)

@@ -89,7 +89,8 @@ _MODULES = {
 """The names that are loaded at their first use, by module. A name that its module has, too, is not
 among them: importing that module would set the attribute of this name to the module.
 """
-__getattr__ = load_on_demand(globals(), places_of(__name__, _MODULES), make_atomic)
+if not TYPE_CHECKING:
+    __getattr__ = load_on_demand(globals(), places_of(__name__, _MODULES), make_atomic)
 __dir__ = list_names(globals())
 make_atomic(globals(), __all__)
 guard(globals(), __all__)

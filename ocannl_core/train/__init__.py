@@ -54,7 +54,8 @@ _MODULES = {
 }
 """The names that are loaded at their first use, by module: forward passes need none of them."""
 
-__getattr__ = load_on_demand(globals(), places_of(__name__, _MODULES))
+if not TYPE_CHECKING:
+    __getattr__ = load_on_demand(globals(), places_of(__name__, _MODULES))
 __dir__ = list_names(globals())
 
 # fmt: off

@@ -1,4 +1,4 @@
-"""The plugin of mypy finds comparisons of tensors where identity is meant."""
+"""mypy finds comparisons of tensors where identity is meant, by the plugin, and unknown names."""
 
 from __future__ import annotations
 
@@ -23,11 +23,34 @@ def planted(a: Tensor, b: list[Tensor], c: dict[str, Tensor], d: tuple[Tensor, .
 """
 
 
+UNKNOWN = """
+import ocannl_core as oc
+
+oc.sort, oc.nn.lstm, oc.train.SGD, oc.random.words, oc.custom.Reduce
+oc.srt
+oc.nn.lstn
+oc.train.SDG
+oc.random.wrods
+"""
+
+
+def errors_of(text: str, tmp_path: Path) -> list[str]:
+    file = tmp_path / "planted.py"
+    file.write_text(text)
+    command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", str(file)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return run.stdout.splitlines()
+
+
 @pytest.mark.slow
 def test_membership_of_tensors_in_sequences_is_an_error_of_types(tmp_path: Path) -> None:
-    file = tmp_path / "planted.py"
-    file.write_text(PLANTED)
-    command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", str(file)]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    lines = [line.split(":")[1] for line in found.splitlines() if "compared with ==" in line]
+    found = errors_of(PLANTED, tmp_path)
+    lines = [line.split(":")[1] for line in found if "compared with ==" in line]
     assert lines == ["6", "7", "8", "9", "10"], found
+
+
+@pytest.mark.slow
+def test_unknown_names_of_public_modules_are_errors_of_types(tmp_path: Path) -> None:
+    found = errors_of(UNKNOWN, tmp_path)
+    lines = [line.split(":")[1] for line in found if "attr-defined" in line]
+    assert lines == ["5", "6", "7", "8"], found

@@ -29,8 +29,9 @@ __all__ = [
 ]
 # fmt: on
 
-__getattr__ = load_on_demand(
-    globals(), places_of(__name__, {"composite": "Composite", "scalar_ops": "Broadcast Reduce"})
-)
+if not TYPE_CHECKING:
+    __getattr__ = load_on_demand(
+        globals(), places_of(__name__, {"composite": "Composite", "scalar_ops": "Broadcast Reduce"})
+    )
 __dir__ = list_names(globals())
 guard(globals(), __all__)
