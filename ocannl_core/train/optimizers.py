@@ -491,7 +491,16 @@ def sgd_step(
         momentum: The fraction of the previous step that is kept; 0 keeps no state.
         weight_decay: The multiple of the parameter added to its gradient.
         nesterov: True for Nesterov momentum.
+
+    Raises:
+        UsageError: if the tensor has no gradient.
     """
+    if p.grad is None:
+        raise UsageError.at_caller(
+            "A step follows the gradient of a tensor.",
+            found=f"{p!r}, which has none",
+            fix="oc.param(...), or requires_grad=True where it is made",
+        )
     check_ranges(
         "sgd_step", learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay
     )

@@ -91,3 +91,10 @@ def test_parameters_without_a_gradient_are_left_alone() -> None:
         step()
         assert ctx.item(p) == -1
         assert ctx.item(fixed) == 2
+
+
+def test_a_step_of_a_tensor_without_a_gradient_names_it() -> None:
+    x = oc.tensor([[1.0, 2.0]])
+    with pytest.raises(oc.UsageError, match="has none") as caught:
+        oc.train.sgd_step(x, learning_rate=0.1)
+    assert caught.value.where.startswith("test_sgd.py:")
