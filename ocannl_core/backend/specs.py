@@ -9,8 +9,8 @@ routine calls the `Launcher` that `Executable.link` returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import pluggy
 
@@ -27,64 +27,7 @@ if TYPE_CHECKING:
 
 PROJECT = "ocannl"
 hookspec = pluggy.HookspecMarker(PROJECT)
-_mark = pluggy.HookimplMarker(PROJECT)
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-@overload
-def hookimpl(function: _Function) -> _Function: ...
-
-
-@overload
-def hookimpl(
-    *,
-    wrapper: bool = ...,
-    hookwrapper: bool = ...,
-    optionalhook: bool = ...,
-    tryfirst: bool = ...,
-    trylast: bool = ...,
-    specname: str | None = ...,
-) -> Callable[[_Function], _Function]: ...
-
-
-def hookimpl(
-    function: Callable[..., Any] | None = None,
-    *,
-    wrapper: bool = False,
-    hookwrapper: bool = False,
-    optionalhook: bool = False,
-    tryfirst: bool = False,
-    trylast: bool = False,
-    specname: str | None = None,
-) -> Any:
-    """Mark a function of a plugin as its hook of that name, for which it states some or all of the
-    parameters of the specification.
-
-        @oc.hookimpl
-        def ocannl_targets():
-            return TargetReport((Target("my_chip"),))
-
-    `docs/reference/hooks.md` describes the hooks. In a wrapper plugin, `@oc.hookimpl(wrapper=True)`
-    marks a generator that runs around the hook: `result = yield`, then `return result`.
-
-    Args:
-        function: The function; without it the result is a decorator.
-        wrapper: True for the hooks of wrapper plugins.
-        hookwrapper: As `wrapper`, in the older form of pluggy, which is refused.
-        optionalhook: True for a hook that later versions of the interface may not have.
-        tryfirst: True to run before other functions of this hook.
-        trylast: True to run after them.
-        specname: The name of the hook, if it is not the function's.
-    """
-    return _mark(
-        function,
-        wrapper=wrapper,
-        hookwrapper=hookwrapper,
-        optionalhook=optionalhook,
-        tryfirst=tryfirst,
-        trylast=trylast,
-        specname=specname,
-    )
+hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class DeviceHooks(Protocol):

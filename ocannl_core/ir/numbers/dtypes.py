@@ -34,12 +34,8 @@ class Kind(Enum):
     """128 random bits, handled as four 32-bit lanes."""
 
 
-class _WithDocstring:
-    """An object that may have a docstring of its own, in its dictionary."""
-
-
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class DType(_WithDocstring):
+class DType:
     """A number format; there is one object for each, compared by identity.
 
     Attributes:
@@ -409,26 +405,3 @@ def bits_of(value: Number, dtype: DType) -> int:
     if dtype.is_float and value != value:
         value = math.nan
     return int.from_bytes(np.array(value, dtype.numpy).tobytes(), "little")
-
-
-def _described(dtype: DType) -> str:
-    """Return the docstring of a number format."""
-    if dtype.kind is Kind.WORD:
-        return "Words of 128 random bits, four lanes of 32 bits."
-    if dtype.kind is Kind.BOOL:
-        return "True and False, the numbers 1 and 0, in a byte; `np.bool`."
-    place = f"; `{dtype.source}`"
-    if not dtype.is_float:
-        least, greatest = extremes(dtype)
-        if dtype.is_packed:
-            place = f", two to a byte; operations take them as `{dtype.unpacked}`"
-        return f"Integers of {dtype.bits} bits, from {least} to {greatest}{place}."
-    beyond = "then infinity" if dtype.has_infinities else "then NaN"
-    return (
-        f"Floats of {dtype.bits} bits: {dtype.significand} significant bits, the least positive "
-        f"number {dtype.least:.6g}, the greatest {dtype.greatest:.6g}, {beyond}{place}."
-    )
-
-
-for _each in (*ALL, *PACKED):
-    object.__setattr__(_each, "__doc__", _described(_each))  # for `help`

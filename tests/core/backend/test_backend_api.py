@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import pydoc
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from types import ModuleType
 
 import pytest
 
-import ocannl_core as oc
 from ocannl_core.backend_api import Capability, c_family, launches
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,10 +86,3 @@ def test_every_capability_is_documented() -> None:
         assert each.value in row
     guide = (ROOT / "docs" / "howto" / "write_a_backend.md").read_text(encoding="utf-8")
     assert str(Capability.SEVERAL_DEVICES) in guide
-
-
-def test_help_describes_the_mark_of_hooks() -> None:
-    text = pydoc.render_doc(oc.hookimpl, renderer=pydoc.plaintext)
-    assert "hookimpl(function" in text
-    assert "def ocannl_targets():" in text
-    assert "pluggy" not in text.partition("Args:")[0]

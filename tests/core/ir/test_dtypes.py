@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
-import pydoc
 import random
 from fractions import Fraction
 
@@ -217,12 +214,3 @@ def test_the_function_that_rounds_to_one_format_rounds_as_the_one_for_all(
     rounded = dtypes.rounder(dtype)(value)
     assert type(rounded) is (float if dtype.is_float else int)
     assert same(float(rounded), float(round_to(value, dtype)))
-
-
-@pytest.mark.parametrize("dtype", [*dtypes.ALL, *dtypes.PACKED], ids=str)
-def test_help_describes_the_format_and_not_its_class(dtype: DType) -> None:
-    text = pydoc.render_doc(dtype, renderer=pydoc.plaintext)
-    assert len(text.splitlines()) < 8
-    assert f"{dtype}\n" in text
-    assert "bits" in text or dtype is dtypes.bool_
-    assert pickle.loads(pickle.dumps(dtype)) is copy.deepcopy(dtype) is dtype
