@@ -208,7 +208,7 @@ FOREIGN: dict[str, str] = {
     "unsqueeze": "oc.expand_dims(x, axis)",
     "optim": "oc.train has the optimizers: oc.train.AdamW",
     "functional": "the functions are in oc, as oc.relu, and in oc.nn",
-    "utils": "oc.data has loaders, oc.save and oc.load checkpoints; clip_norm= of an optimiser "
+    "utils": "oc.data has loaders, oc.save and oc.load checkpoints; clip_norm= of an optimizer "
     "clips gradients",
     **dict.fromkeys(
         ["rearrange", "reduce"],
