@@ -211,16 +211,9 @@ _LOADED_ON_DEMAND = places_of(
         "runtime.export.exported": "load_exported",
         "runtime.target_code": "TargetCode compile_for",
         "tensor.computations.precision_report": "precision_report",
-        "tensor.custom.ordering": "argsort median searchsorted sort topk",
-        "tensor.custom.scans": "cummax cummin cumprod cumsum",
         "tensor.operations.filled": "eye full full_like linspace ones ones_like zeros zeros_like",
         "tensor.operations.gradients": "gradients",
-        "tensor.operations.positions": "put put_along scatter take take_along",
-        "tensor.operations.rearrangement": (
-            "broadcast_to concat expand_dims flatten moveaxis permute reshape squeeze stack "
-            "swapaxes transpose"
-        ),
-        "tensor.operations.repetition": "flip one_hot pad repeat roll tile tril triu",
+        "tensor.operations.positions": "scatter",
         "tensor.operations.scan": "scan scan_while",
     },
 )
@@ -235,11 +228,10 @@ _MODULES_ON_DEMAND = {
 find_moved_modules()
 
 
-_load = load_on_demand(globals(), _LOADED_ON_DEMAND, make_atomic)
 __dir__ = list_names(globals())
 
 
-if not TYPE_CHECKING:  # which accept any name of a module with this function
+if not TYPE_CHECKING:  # type checkers accept every name of a module with `__getattr__`
 
     def __getattr__(name: str) -> Any:
         """Return a name that is loaded at its first use."""
@@ -279,6 +271,11 @@ __all__ = [
 # fmt: on
 __all__ += pointwise_operations.__all__
 
+_load = load_on_demand(
+    globals(),
+    {n: place for n, place in functions.places.items() if n in __all__} | _LOADED_ON_DEMAND,
+    make_atomic,
+)
 make_atomic(functions, functions)
 functions.prepare = make_atomic
 make_atomic(globals(), __all__)

@@ -195,7 +195,7 @@ def _group_sizes(
     inputs = x.shape[-1]
     given = inputs if channels is None else channels
     outputs = channel_count(given)
-    rule = "Groups divide the channels of the input and those of the output."
+    rule = "Groups divide the channels of the input and of the output."
     found = f"{groups!r} groups of {inputs} input and {outputs} output channels"
     (groups,) = positive_integers([groups], rule, found, "groups=1")
     if inputs % groups or outputs % groups:

@@ -65,7 +65,8 @@ def test_make_test_runs_the_tests_of_the_core_and_of_every_plugin(environment: P
     assert done.returncode == 0, done.stderr
     program, *options = done.stdout.split()
     assert (program, options[:2]) == (f"{environment}/bin/python", ["-m", "pytest"])
-    assert all(each.startswith("-") for each in options[2:])  # no path: those of the settings
+    # without a path, pytest runs the folders of its settings
+    assert all(each.startswith("-") for each in options[2:])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     places = project["tool"]["pytest"]["ini_options"]["testpaths"]
     folders = {each for place in places for each in ROOT.glob(place)}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import IndexExpression, StaticIndex
+from ocannl_core.tensor.messages.call_errors import import_names
 
 Function = Callable[..., Any]
 
@@ -23,14 +23,8 @@ class LateFunctions(dict[str, Function]):
         """A change to the functions of some names, made when they are imported."""
 
     def __missing__(self, name: str) -> Function:
-        place = self.places[name]
-        module = import_module(place)
-        together = [each for each, where in self.places.items() if where == place]
-        found = {each: getattr(module, each) for each in together}
-        self.prepare(found, together)
-        for each in together:  # another thread may have imported them
-            self.setdefault(each, found[each])
-        return self[name]
+        function: Function = import_names(self, self.places, name, self.prepare)
+        return function
 
 
 functions = LateFunctions()

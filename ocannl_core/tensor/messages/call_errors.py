@@ -333,6 +333,12 @@ def load_on_demand(
     """
     title = public_title(namespace)
 
+    def prepared(found: dict[str, Any], names: list[str]) -> None:
+        if prepare is not None:
+            prepare(found, names)
+        found["__name__"] = namespace["__name__"]  # which `guard` reads
+        guard(found, names)
+
     def load(name: str) -> Any:
         if name not in places:
             if (renamed := old_name(f"{title}.{name}")) is not None:
@@ -340,18 +346,30 @@ def load_on_demand(
                 warn_of_old(f"{title}.{name}", new)
                 return value()
             raise missing_name(title, name, namespace["__all__"])
-        module = import_module(places[name])
-        together = [each for each, place in places.items() if place == places[name]]
-        found = {"__name__": namespace["__name__"]}
-        found |= {each: getattr(module, each) for each in together}
-        if prepare is not None:
-            prepare(found, together)
-        guard(found, together)
-        for each in together:  # another thread may have loaded them
-            namespace.setdefault(each, found[each])
-        return namespace[name]
+        return import_names(namespace, places, name, prepared)
 
     return load
+
+
+def import_names(
+    namespace: dict[str, Any],
+    places: Mapping[str, str],
+    name: str,
+    prepare: Callable[[dict[str, Any], list[str]], None],
+) -> Any:
+    """Return a name after importing its module; it enters a namespace with the module's others.
+
+    Args:
+        places: The modules that define the names.
+        prepare: A function of the values by name, which may replace them, and of their names.
+    """
+    module = import_module(places[name])
+    together = [each for each, place in places.items() if place == places[name]]
+    found = {each: getattr(module, each) for each in together}
+    prepare(found, together)
+    for each in together:  # another thread may have imported them
+        namespace.setdefault(each, found[each])
+    return namespace[name]
 
 
 def places_of(package: str, modules: Mapping[str, str]) -> dict[str, str]:
