@@ -116,6 +116,9 @@ METHODS: dict[str, dict[str, str]] = {"oc.train.Optimizer": {"minimise": "minimi
 """New names of methods, by classes and old names."""
 
 KEYWORDS: dict[str, dict[str, str]] = {
+    "oc.backend_api.c_family.render_kernel": {"nest": "kernel"},
+    "oc.backend_api.parallel.parallel_iterations": {"nest": "kernel"},
+    "oc.backend_api.rendering.RenderState": {"nest": "kernel"},
     "oc.clip": {"low": "min", "high": "max"},
     "oc.hardtanh": {"low": "min", "high": "max"},
     "oc.nn.batch_norm": {"axes": "shape"},

@@ -17,6 +17,7 @@ from typing import assert_never
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.files.digests import text_digest
 from ocannl_core.base.identity import IdentityMap
+from ocannl_core.base.renamed import takes_old_keywords
 from ocannl_core.base.rounding import power_above
 from ocannl_core.codegen.dialect import AddressSpace, DeviceLoops, Dialect, KernelParameter
 from ocannl_core.codegen.prelude.prelude import remaining_vectorization
@@ -51,6 +52,7 @@ from ocannl_core.schedule.machine_model import STACK_BYTES
 _DECLARATIONS = frozenset({ir.Allocate, ir.DeclareLocal})
 
 
+@takes_old_keywords("oc.backend_api.c_family.render_kernel")
 def render_kernel(
     kernel: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
 ) -> KernelText:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ocannl_core.base.errors import CodegenError
+from ocannl_core.base.renamed import takes_old_keywords
 from ocannl_core.codegen.dialect import Dialect
 from ocannl_core.codegen.text.addresses import Addresses
 from ocannl_core.codegen.text.helper import MATH
@@ -34,6 +35,7 @@ class RenderState:
         limits: The greatest values of some indices inside the loops around.
     """
 
+    @takes_old_keywords("oc.backend_api.rendering.RenderState")
     def __init__(
         self, kernel: Kernel, nodes: Mapping[TensorNode, NodeInfo], dialect: Dialect
     ) -> None:

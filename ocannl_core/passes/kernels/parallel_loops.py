@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.renamed import takes_old_keywords
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos, parallel_loop
 from ocannl_core.ir.loops import nodes as ir
 
@@ -39,6 +40,7 @@ class ParallelIterations:
         return round(sum(run.count * run.work for run in self.outer))
 
 
+@takes_old_keywords("oc.backend_api.parallel.parallel_iterations")
 def parallel_iterations(kernel: Kernel, nodes: NodeInfos) -> ParallelIterations | None:
     """Return the iterations of a kernel that can be distributed; None if it is not parallel."""
     if not kernel.is_parallel:

@@ -12,6 +12,9 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.base.renamed import value_of
 from ocannl_core.base.renamings import CALLS, GONE, KEYWORDS, METHODS, NAMES
+from ocannl_core.codegen.dialect import Dialect
+from ocannl_core.ir.kernels.nodes import kernel_of
+from ocannl_core.ir.loops.nodes import Block
 
 
 def _module_and_name(title: str) -> tuple[object, str]:
@@ -91,6 +94,26 @@ def test_the_old_method_of_an_optimizer_is_the_new_one() -> None:
 def test_both_spellings_of_a_keyword_are_an_error() -> None:
     with oc.Session(), pytest.raises(oc.UsageError, match="low"):
         oc.clip(oc.tensor([1.0]), low=0.0, min=0.0)
+
+
+@pytest.mark.parametrize(
+    ("title", "rest"),
+    [
+        ("oc.backend_api.c_family.render_kernel", {"nodes": {}, "dialect": Dialect()}),
+        ("oc.backend_api.parallel.parallel_iterations", {"nodes": {}}),
+        ("oc.backend_api.rendering.RenderState", {"nodes": {}, "dialect": Dialect()}),
+    ],
+)
+def test_a_plugin_for_version_1_0_passes_a_kernel_as_a_nest(
+    title: str, rest: dict[str, object]
+) -> None:
+    module, name = _module_and_name(title)
+    function = getattr(module, name)
+    kernel = kernel_of(Block(()))
+    with pytest.warns(DeprecationWarning, match=f"nest= of {title} is now kernel=") as caught:
+        found = function(nest=kernel, **rest)
+    assert caught[0].filename == __file__
+    assert type(found) is type(function(kernel=kernel, **rest))
 
 
 def test_new_spellings_do_not_warn() -> None:
