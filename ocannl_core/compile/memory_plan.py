@@ -16,6 +16,7 @@ import numpy as np
 
 from ocannl_core.base.errors import LinkError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import round_up
 from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.ir.kernels.live_ranges import live_ranges
 from ocannl_core.ir.kernels.nodes import Plan
@@ -171,4 +172,4 @@ class _Arena:
 
 def _aligned(nbytes: int) -> int:
     """Return the next multiple of the alignment."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return round_up(nbytes, ALIGNMENT)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.numbers.threefry import threefry4x32
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
@@ -37,7 +38,7 @@ def permutation(count: int, positions: Positions, *, seed: int, epoch: int) -> P
         epoch: Selects one of them, from 0.
     """
     width = isqrt(count - 1) + 1 if count > 1 else 1
-    height = -(-count // width)
+    height = ceil_div(count, width)
     keys = _round_keys(seed & (1 << 64) - 1, epoch)
     found = _rounds(positions.astype(np.uint64), width, height, keys)
     while (outside := np.flatnonzero(found >= count)).size:

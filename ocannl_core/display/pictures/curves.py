@@ -10,6 +10,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.display.pictures.picture_formats import FAINT, Picture, svg_start, svg_text
 from ocannl_core.ir.host_arrays import Array
 
@@ -195,7 +196,7 @@ def _marked(scale: _Scale) -> list[float]:
     else:
         powers = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
         factors = (1, 2, 5) if len(powers) <= 3 else (1,)
-        stride = -(-len(powers) // (2 * _TICKS))
+        stride = ceil_div(len(powers), 2 * _TICKS)
         each = [float(f"{factor}e{power}") for power in powers[::stride] for factor in factors]
         found = [value for value in each if scale.low <= value <= scale.high]
     return found if len(found) > 1 else [scale.low, scale.high]
@@ -273,7 +274,7 @@ def _svg(shown: Curves) -> Iterator[str]:
 
 def _runs(curve: Curve) -> Iterator[list[tuple[float, float]]]:
     """Yield parts of a curve between gaps, with the mean of neighbors where points are many."""
-    size = -(-len(curve.xs) // _MOST_POINTS)
+    size = ceil_div(len(curve.xs), _MOST_POINTS)
     run: list[tuple[float, float]] = []
     for start in range(0, len(curve.xs), size):
         ys = [y for y in curve.ys[start : start + size] if math.isfinite(y)]

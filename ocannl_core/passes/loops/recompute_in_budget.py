@@ -27,6 +27,7 @@ import numpy as np
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
+from ocannl_core.base.rounding import round_up
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.traverse import (
     Node,
@@ -238,7 +239,7 @@ def _live_bytes(
     change = np.zeros(len(entries) + 1, np.int64)
     for node in own:
         if places := accessed.of(node):
-            nbytes = -(-nodes[node].nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+            nbytes = round_up(nodes[node].nbytes, CACHE_LINE_BYTES)
             change[places[0]] += nbytes
             change[places[-1] + 1] -= nbytes
     live: np.ndarray[tuple[int], np.dtype[np.int64]] = np.cumsum(change)[:-1]
