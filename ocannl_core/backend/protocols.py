@@ -35,10 +35,11 @@ NAMES_SINCE = {
         "arithmetic.Primitives", "arithmetic.primitives_of", "files.PackagedCompiler",
         "files.cache_variables", "files.packaged_compiler", "files.replacement",
         "host_memory_statistics", "instructions", "launches.CompilerVectorization", "libraries",
-        "linked_buffer", "loops.AxisKind.DOT", "loops.raise_failed_check", "memory",
-        "ocannl_described", "ocannl_device_error", "ocannl_library", "ocannl_memory_statistics",
-        "ocannl_refuse", "ocannl_share", "ocannl_time_launch", "queues.process_lock",
-        "rendering.NotVectorizedError", "settings.of_plugin", "settings.setting",
+        "linked_buffer", "loops.AxisKind.DOT", "loops.Verbatim", "loops.raise_failed_check",
+        "memory", "ocannl_described", "ocannl_device_error", "ocannl_library",
+        "ocannl_memory_statistics", "ocannl_refuse", "ocannl_share", "ocannl_time_launch",
+        "queues.process_lock", "rendering.NotVectorizedError", "settings.of_plugin",
+        "settings.setting",
     ))
 }
 # fmt: on

@@ -1,5 +1,6 @@
 """The loop language: statements, expressions and indices of kernel bodies, with walks and text."""
 
+from ocannl_core.base.renamed import find_old_names
 from ocannl_core.ir.indexing import (
     AffineIndex,
     AxisIndex,
@@ -47,13 +48,13 @@ from ocannl_core.ir.loops.nodes import (
     Scope,
     Scoped,
     SetLocal,
-    Staged,
     Stmt,
     Store,
     StoreVector,
     SubgroupReduce,
     Ternary,
     Unary,
+    Verbatim,
 )
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.traverse import (
@@ -82,11 +83,13 @@ __all__ = [
     "CheckPositions", "ComputedIndex", "ConcatIndex", "Const", "ConstBits", "DeclareLocal", "Expr",
     "Fill", "FixedIndex", "For", "Gather", "IndexValue", "IndexVar", "Load", "LoadMerge", "Local",
     "LocalRead", "LoopBound", "LoopProgram", "LoopVar", "Prefetch", "ProductNest", "Remark",
-    "Repeat", "RingStage", "Scatter", "Scope", "Scoped", "SetLocal", "Staged", "Stmt", "Store",
-    "StoreVector", "SubAxis", "SubgroupReduce", "Ternary", "Unary", "VarIndex", "affine",
-    "as_affine", "check_positions", "children", "fold", "fresh_var", "joint_extents", "map_exprs",
-    "map_stmts", "match_product_nest", "match_ring_stage", "nodes_of", "perfect_tile",
-    "raise_failed_check", "reads", "rewrite", "statements", "substitute", "to_text", "value_of",
-    "variables", "walk", "writes",
+    "Repeat", "RingStage", "Scatter", "Scope", "Scoped", "SetLocal", "Stmt", "Store", "StoreVector",
+    "SubAxis", "SubgroupReduce", "Ternary", "Unary", "VarIndex", "Verbatim", "affine", "as_affine",
+    "check_positions", "children", "fold", "fresh_var", "joint_extents", "map_exprs", "map_stmts",
+    "match_product_nest", "match_ring_stage", "nodes_of", "perfect_tile", "raise_failed_check",
+    "reads", "rewrite", "statements", "substitute", "to_text", "value_of", "variables", "walk",
+    "writes",
 ]
 # fmt: on
+
+__getattr__ = find_old_names(__name__)

@@ -108,6 +108,7 @@ NAMES: dict[str, str] = {
     "oc.backend_api.launches.CompilerVectorisation": (
         "oc.backend_api.launches.CompilerVectorization"
     ),
+    "oc.backend_api.loops.Staged": "oc.backend_api.loops.Verbatim",
     "oc.backend_api.rendering.NotVectorisedError": "oc.backend_api.rendering.NotVectorizedError",
 }
 """New names of values, functions and classes, by old names; their arguments are the same."""

@@ -4,7 +4,7 @@ The text depends only on the meaning of the kernel and the dialect: names are ca
 and titles are left out. So alpha-equivalent kernels over different nodes have one text, and its
 hash is the symbol of the kernel.
 
-Staged code is printed as given, with `$0`, `$1`, ... replaced by the names of the nodes that its
+Verbatim code is printed as given, with `$0`, `$1`, ... replaced by the names of the nodes that its
 body mentions, in order of first mention.
 """
 
@@ -37,7 +37,7 @@ from ocannl_core.codegen.text.kernel_text import (
     group_offsets,
     symbol_of,
 )
-from ocannl_core.codegen.text.names import staged_text
+from ocannl_core.codegen.text.names import verbatim_text
 from ocannl_core.codegen.text.ordered_chains import has_ordered_chain
 from ocannl_core.codegen.text.precedence import CExpr
 from ocannl_core.codegen.text.scalar_replacement import assign_registers
@@ -119,7 +119,7 @@ def render_step(step: LeafStep, nodes: NodeInfos, dialect: Dialect) -> KernelTex
             assert_never(step)
 
 
-_CARRYING = (ir.Scatter, ir.CheckPositions, ir.SubgroupReduce, ir.Staged)
+_CARRYING = (ir.Scatter, ir.CheckPositions, ir.SubgroupReduce, ir.Verbatim)
 
 
 def _carries_nothing(body: ir.Block) -> bool:
@@ -329,8 +329,8 @@ class _KernelRenderer:
                 )
             case ir.Remark():
                 return
-            case ir.Staged():
-                self._write_staged(stmt)
+            case ir.Verbatim():
+                self._write_verbatim(stmt)
             case _:
                 assert_never(stmt)
 
@@ -531,12 +531,12 @@ class _KernelRenderer:
             type_name = vector if count > 1 else self._dialect.value_type(info.dtype)
             self.writer.line(f"{type_name} {file.variable(position)};")
 
-    def _write_staged(self, staged: ir.Staged) -> None:
-        if staged.language != self._dialect.language:
-            self.write_block(staged.body)
+    def _write_verbatim(self, verbatim: ir.Verbatim) -> None:
+        if verbatim.language != self._dialect.language:
+            self.write_block(verbatim.body)
             return
-        # staged code writes the nodes that its body writes
-        self._written.update(writes(staged.body))
+        # verbatim code writes the nodes that its body writes
+        self._written.update(writes(verbatim.body))
         self._plain_loops += 1  # unknown, so assume some
         with self.writer.braces(""):
-            self.writer.line(staged_text(staged, self._names.array))
+            self.writer.line(verbatim_text(verbatim, self._names.array))

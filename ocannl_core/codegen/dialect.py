@@ -57,7 +57,7 @@ class Dialect:
     """Plain C11 with GNU pragmas, run by one thread per kernel."""
 
     language: ClassVar[str] = "c"
-    """The name under which `Staged` code addresses the dialect."""
+    """The name under which `Verbatim` code addresses the dialect."""
     words: ClassVar[PreludeWords] = C_WORDS
     """The spelling of helpers."""
     restrict: ClassVar[str] = "restrict"

@@ -344,11 +344,11 @@ def fills_of_every_format() -> Example:
     return Example(draft.program(*(ir.Fill(node, 3.0) for node in expected)), {}, (), expected)
 
 
-def staged_code_of_another_language() -> Example:
-    """Staged code in another language, for which backends run the body."""
+def verbatim_code_of_another_language() -> Example:
+    """Verbatim code in another language, for which backends run the body."""
     text = """
-routine staged(cell: int32[1]):
-    staged no language:
+routine verbatim(cell: int32[1]):
+    verbatim no language:
         | this is no code !
         cell[0] = 7
 """
@@ -572,7 +572,7 @@ HAND_MADE: tuple[Callable[[], Example], ...] = (
     gathered_cells_with_margins,
     scattered_cells,
     fills_of_every_format,
-    staged_code_of_another_language,
+    verbatim_code_of_another_language,
     loops_of_every_kind,
     parallel_iterations_with_variables_of_their_own,
     ends_at_run_time,

@@ -94,7 +94,7 @@ class _Statements:
             case ir.Block(stmts):
                 for each in stmts:
                     self.append(each)
-            case ir.Staged(body=body):
+            case ir.Verbatim(body=body):
                 self.append(body)
             case ir.For(start=start, stop=stop):
                 ends = (self._int(start), self._int(stop))

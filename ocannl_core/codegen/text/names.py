@@ -2,7 +2,7 @@
 
 A name is the letter of its `NameRole` and a number. A loop variable is named for the depth of its
 loop, so sibling loops share names; the bounds of a partition are words with a number (`first1`).
-Labels and hints never appear. Staged code writes `$0`, `$1` and so on for the names of arrays.
+Labels and hints never appear. Verbatim code writes `$0`, `$1` and so on for the names of arrays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.text.scalar_replacement import RegisterFile
 from ocannl_core.ir.indexing import IndexVar, LoopVar, StaticIndex
-from ocannl_core.ir.loops.nodes import Local, Staged
+from ocannl_core.ir.loops.nodes import Local, Verbatim
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
 
@@ -231,8 +231,8 @@ class _Binding(AbstractContextManager[None]):
             self._vars[self._var] = self._outer
 
 
-def staged_text(staged: Staged, array: Callable[[TensorNode], str]) -> str:
-    """Return the text of staged code, with the names of arrays in place of `$0`, `$1` and so on.
+def verbatim_text(verbatim: Verbatim, array: Callable[[TensorNode], str]) -> str:
+    """Return the text of verbatim code, with the names of arrays in place of `$0`, `$1` and so on.
 
     Args:
         array: Names the array of a node.
@@ -240,12 +240,12 @@ def staged_text(staged: Staged, array: Callable[[TensorNode], str]) -> str:
     Raises:
         CodegenError: if the text uses these names, or a node that its body does not mention.
     """
-    mentioned = nodes_of(staged.body)
+    mentioned = nodes_of(verbatim.body)
     given = {array(node) for node in mentioned}
-    hidden = sorted(given.intersection(re.findall(r"\w+", staged.text)))
+    hidden = sorted(given.intersection(re.findall(r"\w+", verbatim.text)))
     if hidden:
         raise CodegenError(
-            "Staged code must not use the names that the kernel gives to nodes.",
+            "Verbatim code must not use the names that the kernel gives to nodes.",
             found=", ".join(hidden),
             fix="write $0, $1, ... for the nodes, and call variables by longer names",
         )
@@ -254,8 +254,8 @@ def staged_text(staged: Staged, array: Callable[[TensorNode], str]) -> str:
         position = int(match[1])
         if position >= len(mentioned):
             raise CodegenError(
-                f"Staged code names nodes from $0 to ${len(mentioned) - 1}.", found=match[0]
+                f"Verbatim code names nodes from $0 to ${len(mentioned) - 1}.", found=match[0]
             )
         return array(mentioned[position])
 
-    return dedent(re.sub(r"\$(\d+)", name, staged.text)).strip("\n")
+    return dedent(re.sub(r"\$(\d+)", name, verbatim.text)).strip("\n")

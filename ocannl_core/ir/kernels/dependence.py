@@ -59,7 +59,7 @@ def access_set(stmt: ir.Stmt, constants: Collection[ir.Local] = ()) -> AccessSet
     for node in walk(stmt):
         match node:
             case (
-                ir.Staged()
+                ir.Verbatim()
                 | ir.Barrier()
                 | ir.SubgroupReduce()
                 | ir.CallExternal()

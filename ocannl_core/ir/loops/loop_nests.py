@@ -87,11 +87,11 @@ def with_fresh_variables(
 
 
 def inner_statements(stmt: ir.Stmt) -> Sequence[ir.Stmt]:
-    """Return the statements right inside of a block, a loop or staged code."""
+    """Return the statements right inside of a block, a loop or verbatim code."""
     match stmt:
         case ir.Block(stmts):
             return stmts
-        case ir.For(body=body) | ir.Staged(body=body):
+        case ir.For(body=body) | ir.Verbatim(body=body):
             return (body,)
         case _:
             return ()

@@ -3,7 +3,7 @@
     Program   = name, params, indices, nodes, Block
     Stmt      = For | Store | StoreVector | Scatter | Fill | SetLocal | DeclareLocal | Allocate
               | Barrier | SubgroupReduce | Prefetch | CheckPositions | CallExternal | Repeat
-              | Block | Remark | Staged
+              | Block | Remark | Verbatim
     Expr      = Load | LoadMerge | Gather | LocalRead | Scoped | Unary | Binary | Ternary | Const
               | ConstBits | IndexValue
 
@@ -481,10 +481,10 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class Verbatim:
     """Code in the language of a backend, together with the statements that define its semantics.
 
-    A backend of the named language may print `text` in place of `body`. Staged code is never
+    A backend of the named language may print `text` in place of `body`. Verbatim code is never
     inlined.
     """
 
@@ -516,7 +516,7 @@ Stmt = (
     | CallExternal
     | Repeat
     | Remark
-    | Staged
+    | Verbatim
     | Block
 )
 

@@ -117,8 +117,8 @@ class TextPrinter:
                 return self.repeat(stmt)
             case ir.Block():
                 return self.nested("block", self.block(stmt))
-            case ir.Staged(language, text, body):
-                return self.nested(f"staged {language}", self.foreign(text) + self.block(body))
+            case ir.Verbatim(language, text, body):
+                return self.nested(f"verbatim {language}", self.foreign(text) + self.block(body))
             case ir.Remark(text):
                 return [self.comment(line) for line in text.splitlines()]
             case _:

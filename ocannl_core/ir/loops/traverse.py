@@ -50,7 +50,7 @@ _INSIDE: dict[type[Node], _Inside | None] = {
     ),
     ir.CheckPositions: None,
     ir.Repeat: None,  # a routine of its own
-    **dict.fromkeys((ir.For, ir.Scoped, ir.Staged), _only("body")),
+    **dict.fromkeys((ir.For, ir.Scoped, ir.Verbatim), _only("body")),
     **dict.fromkeys((ir.Store, ir.SetLocal, ir.SubgroupReduce), _only("value")),
     **dict.fromkeys((ir.StoreVector, ir.Unary), _only("arg")),
     ir.Block: attrgetter("stmts"),
@@ -151,7 +151,7 @@ def statements(root: ir.Stmt) -> Iterator[ir.Stmt]:
         kind = type(stmt)
         if kind is ir.Block:
             pending += stmt.stmts[::-1]
-        elif kind is ir.For or kind is ir.Staged:
+        elif kind is ir.For or kind is ir.Verbatim:
             pending.append(stmt.body)
 
 
@@ -278,7 +278,8 @@ _REBUILD: Mapping[type[Node], Callable[[Any, Sequence[Any]], Node]] = {
     ir.Scatter: lambda node, new: replace(node, position=new[0], value=new[1]),
     ir.Block: lambda _, new: ir.Block(_flat(new)),
     **dict.fromkeys(
-        (ir.For, ir.Scoped, ir.Staged), lambda node, new: replace(node, body=_as_block(_flat(new)))
+        (ir.For, ir.Scoped, ir.Verbatim),
+        lambda node, new: replace(node, body=_as_block(_flat(new))),
     ),
 }
 """The nodes of a class with other nodes inside."""

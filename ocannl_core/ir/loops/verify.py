@@ -146,7 +146,7 @@ class _Checker:
                     self.known(node, "external call with")
             case ir.Repeat():
                 self.repeat(stmt)
-            case ir.Staged():
+            case ir.Verbatim():
                 self.later(*self.inside(stmt))
             case ir.Barrier() | ir.Remark():
                 pass

@@ -30,7 +30,7 @@ def hoist_scalars(kernel: Kernel, nodes: NodeInfos) -> Kernel:
     Cheap ones stay: C compilers hoist them.
     """
     stmts = flat_statements(kernel.body)
-    if traverse.contains(kernel.body, (ir.Barrier, ir.Staged)):
+    if traverse.contains(kernel.body, (ir.Barrier, ir.Verbatim)):
         return kernel
     written = frozenset(traverse.writes(kernel.body))
     hoister = _KernelHoister(MIN_HOISTED_COST, fresh_locals(kernel.body), written, nodes)

@@ -188,7 +188,7 @@ def _launch(kernel: Kernel, nodes: NodeInfos) -> _Launch | Separation:
     parts = list(walk(kernel.body))
     if any(isinstance(each, ir.For) and each.kind is ir.AxisKind.TILE for each in parts):
         return Separation.TILES  # a number of registers for each tile
-    if any(isinstance(each, ir.CheckPositions | ir.Staged) for each in parts):
+    if any(isinstance(each, ir.CheckPositions | ir.Verbatim) for each in parts):
         return Separation.OPAQUE  # nothing is written before the check, or accesses are unknown
     grid = sum(most_iterations(stmt, ir.AxisKind.GRID) for stmt in stmts)
     threads = max(1, most_iterations(kernel.body, ir.AxisKind.BLOCK))

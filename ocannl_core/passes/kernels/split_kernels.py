@@ -23,7 +23,7 @@ from ocannl_core.schedule.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
 def split_kernels(program: ir.LoopProgram) -> kernel_ir.Plan:
     """Return the routine as kernels and host calls, in program order.
 
-    Every top-level nest, fill or staged code becomes a kernel; neighboring statements without
+    Every top-level nest, fill or verbatim code becomes a kernel; neighboring statements without
     loops share one, up to a length. Statements from the declaration of a variable, or of memory
     narrower than the routine's, to its last use stay together.
 

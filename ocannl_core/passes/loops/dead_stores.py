@@ -54,7 +54,7 @@ def forward_fills(program: ir.LoopProgram) -> ir.LoopProgram:
 
 def _has_inner_fills(stmt: ir.Stmt) -> bool:
     """Return True if a statement contains fills; scopes inside of values have none."""
-    inside = isinstance(stmt, ir.For | ir.Block | ir.Staged)
+    inside = isinstance(stmt, ir.For | ir.Block | ir.Verbatim)
     return inside and any(isinstance(each, ir.Fill) for each in traverse.statements(stmt))
 
 
@@ -216,7 +216,7 @@ class _Liveness:
         seen = {site.node for site in analyzed.reads}
         written = {site.node for site in analyzed.writes}
         dead = {n for n in written if n in self.useless or (n in self.dead and n not in seen)}
-        if not dead or traverse.contains(analyzed.stmt, ir.Staged):
+        if not dead or traverse.contains(analyzed.stmt, ir.Verbatim):
             return analyzed.stmt
 
         def on_stmt(each: ir.Stmt) -> traverse.Replacement:

@@ -62,7 +62,7 @@ def is_pure(expr: ir.Expr) -> bool:
         | ir.CallExternal
         | ir.Repeat
         | ir.Barrier
-        | ir.Staged
+        | ir.Verbatim
         | ir.SubgroupReduce
     )
     own = {node.local for node in walk(expr) if isinstance(node, ir.Scoped | ir.DeclareLocal)}

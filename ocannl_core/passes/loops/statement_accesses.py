@@ -138,7 +138,7 @@ def _in_store(node: ir.Stmt, context: _Context) -> _Context:
 _INSIDE: dict[type[Node], Callable[[Any, _Context], _Context]] = {
     ir.For: lambda node, context: ((*context[0], node), *context[1:]),
     **dict.fromkeys((ir.Store, ir.StoreVector, ir.Scatter), _in_store),
-    ir.Staged: lambda _, context: (*context[:2], True),
+    ir.Verbatim: lambda _, context: (*context[:2], True),
     ir.Gather: lambda _, context: context,
 }
 """The contexts of the children of nodes that are accounted for after these."""

@@ -176,10 +176,10 @@ class ProgramParser(ExpressionParser):
         ]
         return tuple(chain.from_iterable(nodes)), rest
 
-    def staged(self, language: str) -> ir.Staged:
+    def verbatim(self, language: str) -> ir.Verbatim:
         texts, rest = leading(self.line.inside, "|")
         text = "\n".join([each.text.removeprefix(" ") for each in texts])
-        return ir.Staged(language, text, self.block(rest))
+        return ir.Verbatim(language, text, self.block(rest))
 
     def call(self, outputs: str, name: str, inputs: str) -> ir.CallExternal:
         op = self.externals.get(name) or NamedOp(name)
@@ -231,7 +231,7 @@ _FORMS: Sequence[tuple[re.Pattern[str], Callable[..., ir.Stmt]]] = [
         (rf"for (\w+) in (\w+){RANGE}( untraced)?:", ProgramParser.loop),
         (rf"{REPETITION}:", ProgramParser.repeat),
         (r"block:", lambda parser: parser.block(parser.line.inside)),
-        (r"staged (.*):", ProgramParser.staged),
+        (r"verbatim (.*):", ProgramParser.verbatim),
         (r"([\w, ]*) = call ([^\W\d].*)\(([\w, ]*)\)", ProgramParser.call),
         (r"check (\w+)(?:\[([^]]*)\])? in range\((\w+)\) for (.*)", ProgramParser.check),
         (r"barrier\((\d*)\)", lambda _, pending: ir.Barrier(int(pending or 0))),

@@ -36,11 +36,11 @@ from ocannl_core.ir.loops.nodes import (
     Scope,
     Scoped,
     SetLocal,
-    Staged,
     Store,
     StoreVector,
     Ternary,
     Unary,
+    Verbatim,
 )
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
@@ -374,12 +374,12 @@ a0[2] = (uint8_t)(v0.a >> 16 & 0xff);\
 def test_staged_code_names_the_nodes_of_its_meaning(build):
     out, x = build.node("out", 4), build.node("x", 4)
     meaning = Block((Store(out, (ZERO,), build.load(x, ZERO)),))
-    assert build.body(Staged("c", "\n    memcpy($1, $0, 4);\n", meaning)) == snapshot("""\
+    assert build.body(Verbatim("c", "\n    memcpy($1, $0, 4);\n", meaning)) == snapshot("""\
 {
   memcpy(a1, a0, 4);
 }\
 """)
-    assert build.body(Staged("cuda", "copy($1, $0)", meaning)) == "a1[0] = a0[0];"
+    assert build.body(Verbatim("cuda", "copy($1, $0)", meaning)) == "a1[0] = a0[0];"
 
 
 def test_loops_have_pragmas_for_the_compiler(build):

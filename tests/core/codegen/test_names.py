@@ -21,10 +21,10 @@ from ocannl_core.ir.loops.nodes import (
     For,
     LoadMerge,
     Scope,
-    Staged,
     Stmt,
     Store,
     Ternary,
+    Verbatim,
 )
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
@@ -121,7 +121,7 @@ def test_staged_code_cannot_hide_the_names_of_its_nodes(build):
     out = build.node("out", 2)
     (i,) = build.vars(1)
     meaning = build.loop([(i, 2)], Store(out, (VarIndex(i),), build.load(out, VarIndex(i))))
-    staged = Staged("c", "float a0 = $0[1]; $0[0] = a0;", Block((meaning,)))
+    verbatim = Verbatim("c", "float a0 = $0[1]; $0[0] = a0;", Block((meaning,)))
     with pytest.raises(CodegenError, match="must not use the names"):
-        build.kernel(staged)
-    build.kernel(replace(staged, text="float other = $0[1]; $0[0] = other;"))
+        build.kernel(verbatim)
+    build.kernel(replace(verbatim, text="float other = $0[1]; $0[0] = other;"))

@@ -58,7 +58,7 @@ def _only_stores(stmt: ir.Stmt) -> bool:
                 ir.CallExternal()
                 | ir.Repeat()
                 | ir.CheckPositions()
-                | ir.Staged()
+                | ir.Verbatim()
                 | ir.Barrier()
                 | ir.SubgroupReduce()
             ):

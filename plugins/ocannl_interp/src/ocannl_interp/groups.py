@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ocannl_core.backend_api import VerifyError
 from ocannl_core.backend_api.arithmetic import Number
-from ocannl_core.backend_api.loops import Barrier, Block, For, Staged, Stmt, SubgroupReduce
+from ocannl_core.backend_api.loops import Barrier, Block, For, Stmt, SubgroupReduce, Verbatim
 from ocannl_interp.python_code import Action, Frame
 
 Meeting = Barrier | SubgroupReduce
@@ -41,7 +41,7 @@ def contains_barrier(stmt: Stmt) -> bool:
             return True
         case Block(stmts):
             return any(map(contains_barrier, stmts))
-        case For(body=body) | Staged(body=body):
+        case For(body=body) | Verbatim(body=body):
             return contains_barrier(body)
         case _:
             return False

@@ -68,7 +68,6 @@ from ocannl_core.backend_api.loops import (
     Scope,
     Scoped,
     SetLocal,
-    Staged,
     Stmt,
     Store,
     StoreVector,
@@ -76,6 +75,7 @@ from ocannl_core.backend_api.loops import (
     Ternary,
     Unary,
     VarIndex,
+    Verbatim,
     affine,
     as_affine,
     check_positions,
@@ -191,7 +191,7 @@ class Translator:
                 text = self._declaration(local)
             case SetLocal(local, value):
                 text = f"f[{self._slot(local)}] = {self._value(value).text}"
-            case Staged(_, _, body):
+            case Verbatim(_, _, body):
                 return self._lines(body, indent)
             case Barrier() | Prefetch() | Remark():
                 return []
@@ -314,7 +314,7 @@ class Translator:
                 parts = [self.steps(each) for each in stmts]
                 self._scope, self._private = outer, private
                 return lambda frame: (barrier for part in parts for barrier in part(frame))
-            case Staged(_, _, body) if contains_barrier(stmt):
+            case Verbatim(_, _, body) if contains_barrier(stmt):
                 return self.steps(body)
             case _:
                 return unpaused(self.action(stmt))

@@ -39,10 +39,10 @@ from ocannl_core.ir.loops.nodes import (
     LocalRead,
     Scope,
     SetLocal,
-    Staged,
     Stmt,
     Store,
     StoreVector,
+    Verbatim,
 )
 from ocannl_core.ir.loops.traverse import substitute_in_stmt
 from ocannl_core.ir.node import TensorNode
@@ -137,7 +137,7 @@ DEPENDENT: dict[str, Callable[[], For]] = {
     "a look-up in what is written": lambda: outer(
         Store(A, (i, FixedIndex(0)), Gather(A, (FixedIndex(0), i), 0, ONE, float32))
     ),
-    "code of a backend": lambda: outer(Staged("c", "", Block((Store(A, (i, i), ONE),)))),
+    "code of a backend": lambda: outer(Verbatim("c", "", Block((Store(A, (i, i), ONE),)))),
     "a single iteration": lambda: outer(Store(A, (i, i), ONE), extent=1),
     "iterations of a device": lambda: outer(
         For(J, 0, 8, Block((Store(A, (i, j), ONE),)), AxisKind.BLOCK)

@@ -30,11 +30,11 @@ from ocannl_core.ir.loops.nodes import (
     Scope,
     Scoped,
     SetLocal,
-    Staged,
     Store,
     StoreVector,
     Ternary,
     Unary,
+    Verbatim,
 )
 from ocannl_core.ir.loops.printer import TextPrinter, to_c_like, to_text
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -106,7 +106,7 @@ def everything() -> LoopProgram:
             ),
             Prefetch(C, (FixedIndex(9),)),
             CallExternal(_SortCall(), (A, S), (C,)),
-            Staged("c", "c[0] = 1;", Block((Fill(C, 1.0),))),
+            Verbatim("c", "c[0] = 1;", Block((Fill(C, 1.0),))),
             For(I, 0, 2, Block(())),
         )
     )
@@ -151,7 +151,7 @@ routine demo(a: float32[10, 3], a1: float32[4], c: float32[4], s: float32[], w: 
             barrier()
     prefetch c[9]
     c = call sort(a, s)
-    staged c:
+    verbatim c:
         | c[0] = 1;
         c[:] = 1.0
     for i in range(2):
@@ -199,7 +199,7 @@ void demo(float32 a[10][3], float32 a1[4], float32 c[4], float32 s, uint4x32 w, 
     }
     prefetch c[9];
     c = sort(a, s);
-    {  // staged c
+    {  // verbatim c
         fill(c, 1.0f);
     }
     for (int i = 0; i < 2; ++i) {

@@ -45,13 +45,13 @@ from ocannl_core.ir.loops.nodes import (
     Scope,
     Scoped,
     SetLocal,
-    Staged,
     Stmt,
     Store,
     StoreVector,
     SubgroupReduce,
     Ternary,
     Unary,
+    Verbatim,
 )
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -142,7 +142,7 @@ VALID: dict[str, tuple[Stmt, ...]] = {
         store(LocalRead(V)),
     ),
     "gather": (store(Gather(A, (FixedIndex(0),), 0, Const(99.0, float32), float32)),),
-    "staged": (Staged("c", "c[0] = 1;", Block((store(ONE),))), Remark("text")),
+    "verbatim": (Verbatim("c", "c[0] = 1;", Block((store(ONE),))), Remark("text")),
 }
 
 

@@ -29,9 +29,9 @@ from ocannl_core.ir.loops.nodes import (
     Scope,
     Scoped,
     SetLocal,
-    Staged,
     Stmt,
     Store,
+    Verbatim,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32
@@ -143,9 +143,9 @@ def test_external_calls_stand_between_kernels() -> None:
 
 
 def test_staged_code_is_a_kernel() -> None:
-    staged = Staged("c", "c[0] = 1;", Block((cell(C),)))
-    (nest,) = nests(staged)
-    assert nest.body == Block((staged,))
+    verbatim = Verbatim("c", "c[0] = 1;", Block((cell(C),)))
+    (nest,) = nests(verbatim)
+    assert nest.body == Block((verbatim,))
 
 
 def test_titles_contain_remarks_and_written_nodes() -> None:

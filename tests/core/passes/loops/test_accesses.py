@@ -21,10 +21,10 @@ from ocannl_core.ir.loops.nodes import (
     IndexValue,
     Load,
     LoopProgram,
-    Staged,
     Stmt,
     Store,
     StoreVector,
+    Verbatim,
 )
 from ocannl_core.ir.node import Margin, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, uint4x32
@@ -270,7 +270,7 @@ def test_whole_nodes_and_vectors_are_accesses_too() -> None:
     v, word = d.node("v", float32, 8), d.node("word", uint4x32)
     stmts = (
         CallExternal(CopyCall(), (x,), (t,)),
-        Staged("c", "", Block((StoreVector(v, at(4), 4, Load(word, (), uint4x32)),))),
+        Verbatim("c", "", Block((StoreVector(v, at(4), 4, Load(word, (), uint4x32)),))),
     )
     inside, vector = facts(d, "t", *stmts), facts(d, "v", *stmts)
     assert writes_per_cell(inside).tolist() == [0, 1, 1, 1, 1, 0]

@@ -22,8 +22,8 @@ from ocannl_core.ir.loops.nodes import (
     LoopProgram,
     Remark,
     SetLocal,
-    Staged,
     Stmt,
+    Verbatim,
 )
 from ocannl_core.ir.loops.printer import to_text
 from ocannl_core.ir.loops.verify import verify
@@ -233,5 +233,5 @@ for i in range(4):
 
 
 def test_code_that_a_backend_supplies_is_left_alone() -> None:
-    staged = Staged("C", "fill();", Block((Fill(C, 1.0),)))
-    assert stays(staged, Fill(C, 2.0))
+    verbatim = Verbatim("C", "fill();", Block((Fill(C, 1.0),)))
+    assert stays(verbatim, Fill(C, 2.0))

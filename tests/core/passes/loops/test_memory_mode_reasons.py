@@ -31,11 +31,11 @@ from ocannl_core.ir.loops.nodes import (
     Repeat,
     Scatter,
     SetLocal,
-    Staged,
     Stmt,
     Store,
     StoreVector,
     Unary,
+    Verbatim,
 )
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.ir.node import MemoryMode, Placement, Reason, TensorNode
@@ -125,7 +125,7 @@ def _refusals() -> Mapping[Reason, Callable[[Draft], list[Stmt]]]:
     def staged_code(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)
         nest = loop(I, 4, d.store(t, I, value=d.load(x, I)))
-        return [Staged("c", "", Block((nest,))), read(d, t, c)]
+        return [Verbatim("c", "", Block((nest,))), read(d, t, c)]
 
     def already_stored(d: Draft) -> list[Stmt]:
         x, t, c = nodes(d)

@@ -23,11 +23,11 @@ from ocannl_core.ir.loops.nodes import (
     LoadMerge,
     LoopProgram,
     Scope,
-    Staged,
     Stmt,
     Store,
     StoreVector,
     Unary,
+    Verbatim,
 )
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.ir.node import Margin, MemoryMode, NodeInfo, Placement, Reason, TensorNode
@@ -106,7 +106,7 @@ OWN: dict[str, tuple[Stmt, ...]] = {
     ),
     "written as a vector": (StoreVector(T, (FixedIndex(0),), 4, Load(W, (), uint4x32)), READ),
     "written by an external call": (CallExternal(CopyCall(), (X,), (T,)), READ),
-    "written by staged code": (Staged("c", "", Block((each(store(T)),))), READ),
+    "written by verbatim code": (Verbatim("c", "", Block((each(store(T)),))), READ),
     "written in a block": (Block((Block((each(store(T)),)), READ)),),
     "written and never read": (loop(I, 0, 2, store(T)),),
 }

@@ -94,7 +94,7 @@ routine demo(a: float32[10, 3], a1: float32[4], c: float32[4], s: float32[], w: 
     prefetch c[9]
     prefetch s
     c = call sort(a, s)
-    staged c:
+    verbatim c:
         | c[0] = 1;
         | 
         c[:] = 1.0
