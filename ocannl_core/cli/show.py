@@ -63,7 +63,7 @@ def _lines(build: Build, stages: Collection[str]) -> Iterator[str]:
     yield f"===== routine {build.plan.name} on {build.target}"
     texts: dict[str, Callable[[], str]] = {
         "assignments": lambda: assign_printer.to_text(build.assignments),
-        "loops": lambda: loop_printer.to_text(build.optimized),
+        "loops": lambda: loop_printer.to_text(build.program.loops),
         "kernels": lambda: kernel_printer.to_text(build.plan),
         "source": lambda: build.source.text,
     }

@@ -43,7 +43,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
-from ocannl_core.backend.protocols import Buffer, Executable, Source
+from ocannl_core.backend.protocols import Buffer, Source
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError, LaunchLimitError, UnsupportedError, UsageError
 from ocannl_core.base.fast_dataclass import replace
@@ -72,8 +72,8 @@ from ocannl_core.compile.tuned_placements import describe_in_line
 from ocannl_core.ir.assignments.constant_keys import keys_as_data
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan
-from ocannl_core.ir.loops.nodes import Definition, LoopProgram, Repeat
-from ocannl_core.ir.loops.usage import Usage, usage_of
+from ocannl_core.ir.loops.nodes import LoopProgram, Repeat
+from ocannl_core.ir.loops.usage import usage_of
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, TensorNode
 from ocannl_core.ir.target import Target
 
@@ -146,18 +146,18 @@ def _attempts(
         try:
             dump = _dump_of(code, request, is_held=within is not None)
             saved = find_saved(key, request)
-            optimized = saved.code or optimize(request, dump)
-            excess = _bytes_over_budget(request, optimized)
+            generated = saved.code
+            program = optimize(request, dump) if generated is None else generated.program
+            excess = _bytes_over_budget(request, program)
             if excess > 0 and computation.keep_less(excess):
                 problem = ""
                 continue
             final = _with_searched_placements(request, dump)
             if final is not request:
                 dump.restart()
-                optimized = optimize(final, dump)
-            generated = saved.code
+                program = optimize(final, dump)
             if generated is None:
-                generated = generate(final, optimized, dump, find_kernels(key))
+                generated = generate(final, program, dump, find_kernels(key))
                 saved.save(generated)
             if within is not None and memory_plan(generated.plan).nbytes > within:
                 return None
@@ -312,7 +312,7 @@ def _has_budget(request: CompileRequest) -> bool:
     )
 
 
-def _bytes_over_budget(request: CompileRequest, found: OptimizedProgram) -> int:
+def _bytes_over_budget(request: CompileRequest, program: OptimizedProgram) -> int:
     """Return the bytes by which a program with loops needs more memory of its own, after
     recomputation, than the setting `memory_budget` allows; 0 without such a setting.
     """
@@ -321,18 +321,21 @@ def _bytes_over_budget(request: CompileRequest, found: OptimizedProgram) -> int:
         return 0
     from ocannl_core.passes.loops.recompute_in_budget import needed_bytes
 
-    return needed_bytes(found.optimized) - budget
+    return needed_bytes(program.loops) - budget
 
 
 def generate(
-    request: CompileRequest, found: OptimizedProgram, dump: Dump, saved: SavedKernels | None = None
+    request: CompileRequest,
+    program: OptimizedProgram,
+    dump: Dump,
+    saved: SavedKernels | None = None,
 ) -> GeneratedCode:
     """Return the generated code of an optimized program, after scheduling.
 
     Args:
         saved: Kernels of earlier programs, which are neither scheduled nor rendered again.
     """
-    backend, target, optimized = request.backend, request.target, found.optimized
+    backend, target, optimized = request.backend, request.target, program.loops
     chosen = settings.current()
     if chosen.tune == "search" and target.has_device and not request.fallbacks:
         from ocannl_core.compile.schedule_search import search_schedules
@@ -354,7 +357,7 @@ def generate(
     plan = source.plan if isinstance(source, PartitionedSource) else kernels.plan()
     dump.plan("schedule kernels", plan)
     dump.source(source)
-    return GeneratedCode(*_optimized(found), plan, source)
+    return GeneratedCode(program, plan, source)
 
 
 def _plan(
@@ -420,20 +423,8 @@ def compile_source(
             raise with_lines(error, request.lowered) from None
     _warn_over_budget(code.plan)
     if dump.is_open:
-        dump.finish({**assignments.nodes, **request.lowered.nodes}, code.placements)
-    return _build(code, assignments, executable, request)
-
-
-def _build(
-    code: GeneratedCode, assignments: AssignProgram, executable: Executable, request: CompileRequest
-) -> Build:
-    return Build(*_optimized(code), code.plan, code.source, assignments, executable, request)
-
-
-def _optimized(
-    found: OptimizedProgram,
-) -> tuple[LoopProgram, Mapping[TensorNode, Placement], Mapping[TensorNode, Definition], Usage]:
-    return found.optimized, found.placements, found.definitions, found.usage
+        dump.finish({**assignments.nodes, **request.lowered.nodes}, code.program.placements)
+    return Build(code.program, code.plan, code.source, assignments, executable, request)
 
 
 def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitError:
@@ -464,7 +455,7 @@ def _warn_over_budget(plan: Plan) -> None:
 def _linkable(code: ResolvedCode, checked: CheckedProgram, built: Build) -> Linkable:
     """Return compiled code with all that binding it takes."""
     # optimization may have removed reads, never an access that bounds an index
-    usage, lowered = built.usage, checked.request.code
+    usage, lowered = built.program.usage, checked.request.code
     needed = usage.reads_first | (lowered.facts.partly_written & usage.writes)
     usage = replace(usage, limits=lowered.facts.usage.limits, reads_first=needed)
     stored = checked.request.stored
@@ -480,7 +471,7 @@ def compile_again(built: Build, schedules: Mapping[int, str] | None = None) -> B
     from ocannl_core.compile.stated_schedules import stated_rule
 
     refuse_partition(built)
-    optimized, backend, target = built.optimized, built.backend, built.target
+    optimized, backend, target = built.program.loops, built.backend, built.target
     rule = None
     if schedules:
         offer = backend.library(target)
@@ -506,7 +497,7 @@ def plan_for(request: CompileRequest, target: Target) -> Plan:
     from ocannl_core.passes.kernels.pipeline import plan_kernels
 
     found = optimize(replace(request, target=target), Dump(None))
-    return plan_kernels(found.optimized, target).plan()
+    return plan_kernels(found.loops, target).plan()
 
 
 def search_placements_again(
@@ -532,4 +523,6 @@ def search_placements_again(
     )
     if winner is None or settings.current().tune == "off":
         return built, found
-    return _build(winner.code, built.assignments, winner.executable, winner.request), found
+    code, request = winner.code, winner.request
+    parts = code.program, code.plan, code.source
+    return Build(*parts, built.assignments, winner.executable, request), found

@@ -18,7 +18,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from ocannl_core.backend.protocols import Source
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import add_digest, strip_digest
@@ -35,11 +34,10 @@ from ocannl_core.base.files.directory import PrivateDirectory, private_directory
 from ocannl_core.compile.lowered_code import LoweredCode, LoweredFacts, lower_code
 from ocannl_core.compile.parts import Device, Item, OpenRepetition, Part, PartitionedSource
 from ocannl_core.compile.relevant_settings import relevant_settings
-from ocannl_core.compile.stages import CompileRequest, GeneratedCode
+from ocannl_core.compile.stages import CompileRequest, GeneratedCode, OptimizedProgram
 from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps
-from ocannl_core.ir.loops.nodes import Definition, LoopProgram
-from ocannl_core.ir.loops.usage import Usage
+from ocannl_core.ir.loops.nodes import Definition
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.ir.serialization.columns import DecodingError
 from ocannl_core.ir.serialization.decode import decode
@@ -219,9 +217,7 @@ def _form(backends: Sequence[Backend]) -> Form | None:
         return None
     part = GenericAlias(tuple, (int, Plan, Union[tuple(sources)]))  # noqa: UP007
     parts, numbers = (GenericAlias(tuple, (each, ...)) for each in (part, int))
-    tables = Mapping[TensorNode, Placement], Mapping[TensorNode, Definition]
-    repetitions = tuple[RepeatedSteps, ...]
-    entry: Any = (LoopProgram, *tables, Usage, Plan, parts, repetitions, numbers)
+    entry: Any = (OptimizedProgram, Plan, parts, tuple[RepeatedSteps, ...], numbers)
     return form_of(GenericAlias(tuple, entry))
 
 
@@ -248,15 +244,14 @@ def _as_data(made: GeneratedCode) -> tuple[object, ...]:
         add(made.source.items)
     else:
         parts.append((0, made.plan, made.source))
-    own = (made.optimized, made.placements, made.definitions, made.usage, made.plan)
-    return *own, tuple(parts), tuple(repetitions), tuple(structure)
+    return made.program, made.plan, tuple(parts), tuple(repetitions), tuple(structure)
 
 
 def _from_data(entry: Any, devices: tuple[Device, ...]) -> GeneratedCode:
-    *own, parts, repetitions, structure = entry
+    program, plan, parts, repetitions, structure = entry
     if not structure:
         ((_, _, source),) = parts
-        return _code(own, source)
+        return GeneratedCode(program, plan, source)
     next_part, next_repetition, numbers = iter(parts), iter(repetitions), iter(structure)
 
     def items(count: int) -> tuple[Item, ...]:
@@ -268,12 +263,7 @@ def _from_data(entry: Any, devices: tuple[Device, ...]) -> GeneratedCode:
         return OpenRepetition(next(next_repetition), items(number))
 
     found = tuple(item(number) for number in numbers)
-    return _code(own, PartitionedSource(devices, found, own[-1]))
-
-
-def _code(own: Sequence[Any], source: Source) -> GeneratedCode:
-    optimized, placements, definitions, usage, plan = own
-    return GeneratedCode(optimized, placements, definitions, usage, plan, source)
+    return GeneratedCode(program, plan, PartitionedSource(devices, found, plan))
 
 
 def _circumstances(target: Target) -> str:

@@ -153,7 +153,7 @@ class AbsentDevice:
 class OptimizedProgram:
     """A program after the passes over loops."""
 
-    optimized: LoopProgram
+    loops: LoopProgram
     placements: Mapping[TensorNode, Placement]
     """The placement of each node, with its reason."""
     definitions: Mapping[TensorNode, Definition]
@@ -165,17 +165,21 @@ class OptimizedProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class GeneratedCode(OptimizedProgram):
+class GeneratedCode:
     """A program after scheduling and code generation, before a backend compiles it."""
 
+    program: OptimizedProgram
     plan: Plan
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
-class Build(GeneratedCode):
+class Build:
     """A compiled routine that is not bound to memory."""
 
+    program: OptimizedProgram
+    plan: Plan
+    source: Source
     assignments: AssignProgram
     executable: Executable
     request: CompileRequest

@@ -97,7 +97,7 @@ def launcher_of(
             found = (buffers, merge_buffers) if merge_buffers else (buffers,)
             launch = built.backend.link(built.executable, *found)
     except LaunchLimitError as error:
-        raise with_lines(error, built.optimized) from None
+        raise with_lines(error, built.program.loops) from None
     except MemoryError as error:
         raise too_large(built.plan, f"{scratch:,} bytes") from error
 
@@ -313,8 +313,8 @@ def record(
             stored.writers.append(routine)
         if store.find(node) is not stored:
             store.add(stored)
-    recipes = recipes_of(built.definitions, nodes, routine)
-    for node, placement in built.placements.items():
+    recipes = recipes_of(built.program.definitions, nodes, routine)
+    for node, placement in built.program.placements.items():
         if placement.mode not in STORED:
             store.add_unstored(node, Unstored(routine, placement, recipes.get(node)), run)
 

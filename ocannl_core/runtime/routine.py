@@ -97,7 +97,7 @@ class Routine(CompiledCode):
         self.context: Any = None
         self.reads = usage.reads
         self.writes = usage.writes
-        self.placements: Mapping[TensorNode, Placement] = build.placements
+        self.placements: Mapping[TensorNode, Placement] = build.program.placements
         self._build = build
         self._run = run
         self._store = store
@@ -215,7 +215,9 @@ class Routine(CompiledCode):
         chosen = self._tune_placements(budget / 2, again=again) if placements else None
         left = budget if chosen is None else max(0.0, budget - chosen.spent)
         build = self._build
-        found = search_schedules(build.optimized, build.backend, build.target, left, again=again)
+        found = search_schedules(
+            build.program.loops, build.backend, build.target, left, again=again
+        )
         self._build = compile_again(build)
         self._launch = self._linked()
         return replace(found, placements=chosen)
@@ -255,7 +257,7 @@ class Routine(CompiledCode):
             if entry is not None:
                 account.add(self, entry)
             raise
-        self.placements = built.placements
+        self.placements = built.program.placements
         scratch = memory_plan(built.plan).nbytes
         if scratch:
             account.add(self, MemoryEntry(self.name, "scratch", scratch, self._store.history))
@@ -323,7 +325,7 @@ class Routine(CompiledCode):
     @property
     def nodes(self) -> Mapping[TensorNode, NodeInfo]:
         """The infos of all compiled nodes, including those that were optimized away."""
-        return {**self._build.assignments.nodes, **self._build.optimized.nodes}
+        return {**self._build.assignments.nodes, **self._build.program.loops.nodes}
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in self._of_the_core]

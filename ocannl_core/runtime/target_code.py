@@ -58,7 +58,7 @@ class CompiledCode:
         """The optimized loop program as text."""
         from ocannl_core.ir.loops.printer import to_text
 
-        return to_text(self._build.optimized)
+        return to_text(self._build.program.loops)
 
     @property
     def assignments(self) -> str:
@@ -113,7 +113,7 @@ class TargetCode(CompiledCode):
     @property
     def placements(self) -> Mapping[TensorNode, Placement]:
         """The placement of each node that the code mentions, with its reason."""
-        return self._build.placements
+        return self._build.program.placements
 
     def __call__(self, /, *positional: object, **indices: object) -> NoReturn:
         """Raise the error of a call without a device."""

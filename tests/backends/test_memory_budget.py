@@ -170,7 +170,7 @@ def test_a_search_for_recomputations_leaves_no_cycles_to_the_collector() -> None
         loss = deep_perceptron()
         ctx = oc.Context()
         ctx.init_params(loss)
-        optimized = ctx.compile(oc.train.grad_update(loss))._build.optimized
+        optimized = ctx.compile(oc.train.grad_update(loss))._build.program.loops
         gc.collect()
         gc.disable()
         try:

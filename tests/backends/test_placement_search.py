@@ -289,9 +289,9 @@ def test_arms_beyond_limits_on_memory_lose(target: str) -> None:
         with settings.overrides(memory_budget=0):
             request = request_of(context.compile(oc.train.forward(shares)))
             winner, found = search_placements(request, generate_arm, 10.0)
-            default = needed_bytes(generate_arm(request).optimized)
+            default = needed_bytes(generate_arm(request).program.loops)
     assert winner is not None
-    assert needed_bytes(winner.code.optimized) <= default
+    assert needed_bytes(winner.code.program.loops) <= default
     assert any("memory_budget allows 0" in arm.problem for arm in found.failed)
     with settings.overrides(device_memory=1):
         _, _, step = twice(target)

@@ -47,7 +47,7 @@ def attention_program(sizes: Sizes, *, causal: bool = False, dtype: str = "float
             for name, dims in sizes.dims.items()
         )
         y = oc.nn.attention(q * (1 / math.sqrt(sizes.width)), k, v, causal=causal)
-        return oc.Context("interp").compile(oc.train.forward(y))._build.optimized
+        return oc.Context("interp").compile(oc.train.forward(y))._build.program.loops
 
 
 def gradient_program(
@@ -75,7 +75,7 @@ def gradient_program(
         loss = oc.einsum("...|... => 0", y * g)
         gradients = [each.grad for each in operands if each.grad is not None]
         code = oc.train.grad_update(loss)
-        program = oc.Context("interp").compile(code, keep=[loss, *gradients])._build.optimized
+        program = oc.Context("interp").compile(code, keep=[loss, *gradients])._build.program.loops
     names = {}
     for node in program.params:
         is_gradient = node.label[-1] == "grad"

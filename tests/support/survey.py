@@ -58,8 +58,8 @@ class _PlannedError(Exception):
         self.plan = plan
 
 
-def _plan_alone(_request: CompileRequest, found: OptimizedProgram, *_rest: object) -> None:
-    raise _PlannedError(plan_kernels(found.optimized, TARGET).plan())
+def _plan_alone(_request: CompileRequest, program: OptimizedProgram, *_rest: object) -> None:
+    raise _PlannedError(plan_kernels(program.loops, TARGET).plan())
 
 
 def plans_of(case: Case, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:

@@ -59,7 +59,7 @@ def find_candidates(
     accesses = analyze_accesses(request.lowered)
     found = []
     for node, mode in defaults.items():
-        placement = code.placements[node]
+        placement = code.program.placements[node]
         if placement.mode is not mode or placement.reason in _FIXED:
             continue
         saved = _cycles_saved_by_storing(node, accesses, infos)

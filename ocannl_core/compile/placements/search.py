@@ -189,7 +189,7 @@ class _Search:
             initial,
             [node for node in plan.params if node in usage.writes],
             [node for node in plan.params if node in usage.writes & usage.reads_first],
-            self.code.usage.merged,
+            self.code.program.usage.merged,
             _most_terms(lowered),
         )
         self._copies = sum(plan.nodes[node].nbytes for node in (*initial, *contents.merged))
@@ -282,7 +282,7 @@ class _Search:
     def _variant(self, flips: frozenset[PlacementCandidate], code: GeneratedCode) -> _Variant:
         """Return code linked with memory of its own."""
         for each in flips:
-            placement = code.placements[each.node]
+            placement = code.program.placements[each.node]
             if placement.mode is not each.flip.mode:
                 name, mode = each.flip.name, placement.mode.value
                 raise _ArmError(f"{name} stays {mode}, because {placement.why}")
@@ -311,8 +311,8 @@ class _Search:
                     f"it takes {own:,} bytes of its own, and device_memory leaves {max(0, room):,}"
                 )
         if chosen.memory_budget is not None and code is not self.code:
-            needed = needed_bytes(code.optimized)
-            if needed > max(chosen.memory_budget, needed_bytes(self.code.optimized)):
+            needed = needed_bytes(code.program.loops)
+            if needed > max(chosen.memory_budget, needed_bytes(self.code.program.loops)):
                 raise _ArmError(
                     f"it takes {needed:,} bytes for values of its own, and memory_budget allows "
                     f"{chosen.memory_budget:,}"
@@ -338,7 +338,7 @@ def _saves(margin: float, before: Sequence[float], found: Sequence[float]) -> bo
 
 
 def _cycles(code: GeneratedCode) -> int:
-    return program_cycles(code.optimized.body, code.optimized.all_nodes)
+    return program_cycles(code.program.loops.body, code.program.loops.all_nodes)
 
 
 def _made_up(random: np.random.Generator, info: NodeInfo) -> HostBuffer:

@@ -377,7 +377,7 @@ class _Exporter:
     def _plan(self, routine: ExportedRoutine) -> Plan:
         built = routine.linkable.built
         name = built.plan.name
-        if built.usage.merged:
+        if built.program.usage.merged:
             raise CodegenError(
                 "Exported code runs on one device, without merge buffers of others.",
                 found=name,

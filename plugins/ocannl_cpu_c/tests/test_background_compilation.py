@@ -181,7 +181,7 @@ def test_streamed_steps_are_those_of_the_plan() -> None:
         context = oc.Context("cpu_c")
         context.init_params(loss)
         build = context.compile(oc.train.grad_update(loss))._build
-    stream = plan_kernels(build.optimized, build.target)
+    stream = plan_kernels(build.program.loops, build.target)
     streamed = list(stream)
     for step, nodes in streamed:
         assert isinstance(step, Kernel)

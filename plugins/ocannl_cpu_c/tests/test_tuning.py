@@ -70,7 +70,7 @@ def layer(rows: int = 24) -> tuple[oc.Context, oc.Tensor, Routine]:
 
 def remember(routine: Routine, schedule: str) -> None:
     """Make a search appear to have found a schedule for the first kernel of a routine."""
-    plan = split_kernels(routine._build.optimized)
+    plan = split_kernels(routine._build.program.loops)
     kernel = next(each for each in nest_plan(plan, None).kernels if each.nest.reduction)
     found = TuningResult(parse_schedule(schedule), 1e-6, parse_schedule("unroll k"), 2e-6, 5)
     tuning_cache(routine._build.target).keep(kernel.nest, plan.nodes, found)
@@ -162,7 +162,7 @@ def test_a_finished_search_is_repeated_only_with_again() -> None:
 def test_a_bench_distinguishes_right_from_wrong_results() -> None:
     _, _, routine = layer()
     build = routine._build
-    plan = nest_plan(split_kernels(build.optimized), None)
+    plan = nest_plan(split_kernels(build.program.loops), None)
     (kernel,) = plan.kernels
     reduction = kernel.nest.reduction
     assert reduction is not None

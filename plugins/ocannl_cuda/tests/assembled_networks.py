@@ -52,7 +52,7 @@ def target_for(architecture: str, compiler: Nvrtc | Nvcc) -> Target:
 
 
 def program_of(code: oc.Computation, *bindings: oc.StaticIndex) -> LoopProgram:
-    return oc.Context("interp").compile(code, bindings=list(bindings))._build.optimized
+    return oc.Context("interp").compile(code, bindings=list(bindings))._build.program.loops
 
 
 def product(rows: int, terms: int, columns: int, dtype: str = "float32") -> LoopProgram:

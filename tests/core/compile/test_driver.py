@@ -27,7 +27,7 @@ def test_stages_follow_each_other() -> None:
         context = oc.Context("interp")
         routine = context.compile(oc.train.forward(y))
         build = routine._build
-        assert build.assignments.name == build.optimized.name == build.plan.name
+        assert build.assignments.name == build.program.loops.name == build.plan.name
         assert build.source.text
         again = compile_again(build)
         assert again.plan == build.plan

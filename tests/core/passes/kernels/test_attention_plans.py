@@ -46,7 +46,7 @@ def attention(queries: int, keys: int, cells: int, *, has_gradients: bool) -> Lo
         y = oc.einsum("q,k; k,d => q,d", oc.softmax(scores), v)
         loss = oc.einsum("... => 0", y * y)
         code = oc.train.grad_update(loss) if has_gradients else oc.train.forward(y)
-        return oc.Context("interp").compile(code)._build.optimized
+        return oc.Context("interp").compile(code)._build.program.loops
 
 
 def verified(plan: Plan, target: Target) -> Plan:

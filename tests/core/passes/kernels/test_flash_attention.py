@@ -153,7 +153,7 @@ def test_a_mask_inside_of_a_score_with_a_bias_hides_tiles() -> None:
         scores = scores + oc.einsum("t|h => 0|t->h", bias)
         weights = oc.softmax(scores, logic="s|t->h => s|0->h")
         z = oc.einsum("s|t->h; t|h e => s|h e", weights, v)
-        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimized
+        program = oc.Context("interp").compile(oc.train.forward(z))._build.program.loops
     (kernel,) = walks(planned(program))
     assert tile_loop(kernel).bound is not None
     random = np.random.default_rng(0)
@@ -212,7 +212,7 @@ def test_scores_of_minus_infinity_have_no_weight(name: str, is_sanitized: bool) 
             exponentials = oc.exp(scores - greatest)
             weights = exponentials / oc.einsum("...|... => ...|0", exponentials)
         z = oc.einsum("s|t; t|d => s|d", weights, b)
-        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimized
+        program = oc.Context("interp").compile(oc.train.forward(z))._build.program.loops
     assert len(walks(planned(program))) == 1
     names = {node.label[-1]: node for node in program.params}
     arrays = {names["a"]: x, names["b"]: y, names["mask"]: keeps.astype(np.float32)}
@@ -245,7 +245,7 @@ def test_a_product_without_statistics_is_a_chain() -> None:
         b = oc.placeholder("b", batch=[20], output=[4])
         scores = oc.relu(oc.einsum("s|d; t|d => s|t", a, b))
         z = oc.einsum("s|t; t|d => s|d", scores, b)
-        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimized
+        program = oc.Context("interp").compile(oc.train.forward(z))._build.program.loops
     assert len(walks(planned(program))) == 1
     names = {node.label[-1]: node for node in program.params}
     arrays = {names["a"]: x, names["b"]: y}
@@ -261,7 +261,7 @@ def test_gradients_of_a_layer_that_is_applied_twice_are_no_chain() -> None:
         x = oc.tensor(np.ones((4, 3)), batch_axes=1)
         loss = oc.einsum("...|...->... => 0", oc.tanh(w @ oc.tanh(w @ x)))
         step = oc.Context("interp").compile(oc.train.grad_update(loss), keep=[w.grad])
-        program = step._build.optimized
+        program = step._build.program.loops
     plan = planned(program)
     assert walks(plan) == []
     verify(plan)
@@ -276,7 +276,7 @@ def test_weights_that_are_kept_are_stored(is_kept: bool) -> None:
         weights = oc.softmax(scores, logic="...|... => ...|0")
         z = oc.einsum("s|t; t|d => s|d", weights, y)
         kept = [z, weights] if is_kept else [z]
-        program = oc.Context("interp").compile(oc.train.forward(z), keep=kept)._build.optimized
+        program = oc.Context("interp").compile(oc.train.forward(z), keep=kept)._build.program.loops
     assert len(walks(planned(program))) == (not is_kept)
 
 
@@ -295,7 +295,7 @@ def test_functions_of_rows_are_one_kernel(name: str, extents: tuple[int, int]) -
     with oc.Session():
         x = oc.placeholder("x", batch=[extents[0]], output=[extents[1]])
         y = ROWS[name](x)
-        program = oc.Context("interp").compile(oc.train.forward(y))._build.optimized
+        program = oc.Context("interp").compile(oc.train.forward(y))._build.program.loops
     assert len(planned(program).steps) == 1
 
 

@@ -125,7 +125,7 @@ def test_a_check_of_positions_comes_before_later_kernels() -> None:
         other = oc.placeholder("other", batch=[5])
         code = oc.train.forward(oc.exp(oc.take(table, ids, axis=0) * 2.0))
         code += oc.train.forward(oc.exp(other * 2.0))
-        program = oc.Context("interp").compile(code)._build.optimized
+        program = oc.Context("interp").compile(code)._build.program.loops
     plan = scheduled(split_kernels(program), DEVICE)
     checks = [
         any(isinstance(each, CheckPositions) for each in walk(step.body))

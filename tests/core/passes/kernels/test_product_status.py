@@ -227,7 +227,7 @@ def test_results_of_equal_kernels_are_their_own_also_where_no_kernel_stores_them
     for layer in range(2):
         scores = oc.einsum("q,d; k,d => q,k", y, y, label=f"scores{layer}")
         y = oc.einsum("q,k; k,d => q,d", oc.softmax(scores), y, label=f"out{layer}")
-    program = oc.Context("interp").compile(oc.train.forward(y))._build.optimized
+    program = oc.Context("interp").compile(oc.train.forward(y))._build.program.loops
     for target in (PLAIN, PROCESSOR):
         found = [each.result.name for each in plan_kernels(program, target).plan().products]
         assert found == ["scores0", "out0", "scores1", "out1"]

@@ -111,7 +111,7 @@ def test_models_with_recomputed_matrices_have_the_gradients_of_plain_loops(name:
         loss = oc.einsum("...|... => 0", oc.tanh(MODELS[name](x)))
         gradients = [each.grad for each in loss.params if each.grad is not None]
         step = oc.Context("interp").compile(oc.train.grad_update(loss), keep=[loss, *gradients])
-        program = step._build.optimized
+        program = step._build.program.loops
     plan = planned(program)
     assert repeated(plan) >= 1
     random = np.random.default_rng(0)
@@ -178,7 +178,7 @@ def test_steps_stay_behind_the_check_of_their_positions() -> None:
         loss = oc.einsum("...|... => 0", y * y) + oc.einsum("...|... => 0", shares)
         gradients = [each.grad for each in (q, k, v) if each.grad is not None]
         step = oc.Context("interp").compile(oc.train.grad_update(loss), keep=[loss, *gradients])
-        plan = before_groups(step._build.optimized)
+        plan = before_groups(step._build.program.loops)
     steps = group_rows(plan, CACHES).steps
     checks = [isinstance(each, Kernel) and "CheckPositions" in repr(each.body) for each in steps]
     reads = ["take" in each.title and not check for each, check in zip(steps, checks, strict=True)]
@@ -202,4 +202,4 @@ def test_weights_that_are_kept_are_stored() -> None:
         gradients = [each.grad for each in (q, k, v) if each.grad is not None]
         for kept in ([], [weights]):
             step = oc.Context("interp").compile(code, keep=[loss, *gradients, *kept])
-            assert repeated(planned(step._build.optimized)) == (2 if kept else 3)
+            assert repeated(planned(step._build.program.loops)) == (2 if kept else 3)

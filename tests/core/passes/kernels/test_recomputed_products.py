@@ -139,7 +139,7 @@ def test_weights_that_are_kept_are_stored() -> None:
         code = oc.train.grad_update(loss)
         for kept in ([], [weights]):
             step = oc.Context("interp").compile(code, keep=[loss, x.grad, *kept])
-            plan = planned(step._build.optimized)
+            plan = planned(step._build.program.loops)
             assert bool(matrices(plan, 9, 12)) == bool(kept)
 
 
@@ -248,7 +248,7 @@ def test_gradients_of_structures_are_those_of_separate_kernels(name: str, update
         if updates:
             code += oc.train.sgd_update(loss, learning_rate=0.1)
         gradients = [each.grad for each in loss.params if each.grad is not None]
-        program = oc.Context("interp").compile(code, keep=[loss, *gradients])._build.optimized
+        program = oc.Context("interp").compile(code, keep=[loss, *gradients])._build.program.loops
     plan = planned(program)
     verify(plan)
     stored = [n for n in plan.scratch if plan.nodes[n].dims.count(LENGTH) > 1]
@@ -274,7 +274,7 @@ def test_gradients_of_structures_are_those_of_separate_kernels(name: str, update
 def test_results_of_structures_are_those_of_separate_kernels(name: str) -> None:
     with oc.Session():
         y = RECOMPUTED[name][0]()
-        program = oc.Context("interp").compile(oc.train.forward(y))._build.optimized
+        program = oc.Context("interp").compile(oc.train.forward(y))._build.program.loops
     random = np.random.default_rng(1)
     arrays: dict[TensorNode, Array] = {
         node: random.normal(size=program.nodes[node].dims).astype(np.float32)
@@ -301,7 +301,7 @@ def test_operands_that_an_update_changes_are_read_before_it(function: str, updat
         if updates:
             code += oc.train.sgd_update(loss, learning_rate=0.01)
         kept = [loss, *(each.grad for each in parameters)]
-        program = oc.Context("interp").compile(code, keep=kept)._build.optimized
+        program = oc.Context("interp").compile(code, keep=kept)._build.program.loops
     plan = planned(program)
     verify(plan)
     assert bool(matrices(plan, 12, 20)) == updates

@@ -121,7 +121,7 @@ def test_products_with_masked_weights_are_right(name: str, is_kept: bool) -> Non
         result = oc.einsum("s | t -> h; t | h e => s | h e", weights, v)
         keep = [result, weights] if is_kept else [result]
         routine = oc.Context("interp").compile(oc.train.forward(result), keep=keep)
-        program = routine._build.optimized
+        program = routine._build.program.loops
     plan = planned(program)
     assert bool(ends(plan)) == (hides_last and not is_kept)
     random = np.random.default_rng(0)
@@ -151,7 +151,7 @@ def test_products_of_zero_and_infinity_are_not_left_out() -> None:
         weights = oc.softmax(scores, logic="... | t -> ... => ... | 0 -> ...")
         result = oc.einsum("s | t -> h; t | h e => s | h e", weights * scores, v)
         routine = oc.Context("interp").compile(oc.train.forward(result), keep=[result])
-        program = routine._build.optimized
+        program = routine._build.program.loops
     random = np.random.default_rng(0)
     arrays: dict[TensorNode, Array] = {
         node: random.normal(size=(48, 2, 8)).astype(np.float32)
