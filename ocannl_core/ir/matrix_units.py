@@ -21,7 +21,7 @@ from math import prod
 from typing import ClassVar, TypeVar
 
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.numbers.dtypes import DType, float32
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float16, float32
 
 PART_PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
     1: ((0, 0),),
@@ -30,6 +30,15 @@ PART_PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
 }
 """The parts of two factors that are multiplied, by the number of parts, in order: all but those
 whose products round away. From one product to the next, one factor stays.
+"""
+
+TILE_FORMATS: dict[tuple[DType, int], DType] = {
+    (bfloat16, 1): bfloat16,
+    (float16, 1): float16,
+    (float32, 3): bfloat16,
+}
+"""The number format of a factor in tile registers, by its format in memory and its parts, which
+together have all of its digits.
 """
 
 
@@ -176,8 +185,8 @@ class TileProduct:
 
     @property
     def cell_bytes(self) -> int:
-        """The bytes of a number in tiles, 16 bits for each of its parts."""
-        return 2 * self.parts
+        """The bytes of a number in tiles, with all of its parts."""
+        return self.parts * TILE_FORMATS[self.dtype, self.parts].nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ from ocannl_core.ir.kernels.transforms import (
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import as_format, unwidened
 from ocannl_core.ir.loops.traverse import substitute_in_expr
-from ocannl_core.ir.matrix_units import PART_PRODUCTS
-from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32
+from ocannl_core.ir.matrix_units import PART_PRODUCTS, TILE_FORMATS
+from ocannl_core.ir.numbers.dtypes import DType, float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.schedule.apply.accumulators import Accumulators
 from ocannl_core.schedule.apply.axis_tree import AxisTree, Region
@@ -56,9 +56,6 @@ from ocannl_core.schedule.apply.nest_state import NestState
 from ocannl_core.schedule.apply.operand_buffers import FilledBuffer
 from ocannl_core.schedule.apply.packing import packing_order
 from ocannl_core.schedule.apply.reduction_strategy import Accumulation, Conditions
-
-_PART, _PARTS = bfloat16, 3
-"""The format of the parts of a float32, and the number of them that have all of its digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +137,10 @@ class AmxTiling:
 
     def multiplies(self, reduction: Reduction) -> bool:
         is_sum = reduction.op is BinaryOp.ADD and reduction.dtype is float32
-        if not is_sum or len(reduction.factors) != 2 or self.tile.parts not in (1, _PARTS):
+        if not is_sum or len(reduction.factors) != 2:
             return False
-        formats = {self.packed_expr(factor).dtype for factor in reduction.factors}
-        dtype = formats.pop()
-        is_short = dtype.is_narrow and dtype.nbytes == _PART.nbytes
-        if formats or not (is_short if self.tile.parts == 1 else dtype is float32):
+        formats = set(map(self.cell_format, reduction.factors))
+        if len(formats) > 1 or None in formats:
             return False
         output_axes = {self.tile.rows[0], self.tile.lanes[0]}
         found = []
@@ -159,6 +154,10 @@ class AmxTiling:
     def packed_expr(self, factor: ir.Expr) -> ir.Expr:
         """Return the packed expression of a factor; without parts, numbers stay narrow."""
         return unwidened(factor) if self.tile.parts == 1 else factor
+
+    def cell_format(self, factor: ir.Expr) -> DType | None:
+        """Return the format of the numbers of a factor in tiles; None if tiles hold none."""
+        return TILE_FORMATS.get((self.packed_expr(factor).dtype, self.tile.parts))
 
 
 def _tiling(state: NestState) -> AmxTiling:
@@ -174,6 +173,8 @@ class AmxBuffer(FilledBuffer):
         self.tiling = _tiling(self.state)
         self.factor = self.tiling.packed_expr(operand)
         """The packed expression."""
+        self.dtype = TILE_FORMATS[self.factor.dtype, self.tiling.tile.parts]
+        """The format of the numbers in tiles."""
         inner = self.tiling.inner_axes(self.factor)
         if self.pack.axes[-len(inner) :] != inner:
             raise UsageError(
@@ -189,11 +190,6 @@ class AmxBuffer(FilledBuffer):
         self.node = emission.new_array(f"packed{self.pack.operand}", self.dtype, dims)
         self.wide = emission.new_array(f"wide{self.pack.operand}", float32, wide)
         """A buffer of one tile in float32."""
-
-    @property
-    def dtype(self) -> DType:
-        """The format of the numbers in tiles."""
-        return self.factor.dtype if self.tiling.tile.parts == 1 else _PART
 
     @property
     def is_row_operand(self) -> bool:
