@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Sequence
 
 from ocannl_core.ir.indexing import AffineIndex, AxisIndex, LoopVar, affine_text
 from ocannl_core.ir.kernels.nest import Nest
-from ocannl_core.ir.kernels.nest_plan import NestKernel
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.printer import nest_lines
 from ocannl_core.ir.loops.nodes import Block, LoopProgram, Remark, Stmt
@@ -26,7 +25,7 @@ def canonical_text(nest: Nest, nodes: NodeInfos) -> str:
     """Return the canonical text of a nest and of the arrays that it accesses."""
     used = {access.node: nodes[access.node] for access in nest.accesses}
     printer = _CanonicalPrinter(LoopProgram("", (), (), used, Block(())), _NumberedNames())
-    return "\n".join([*nest_lines(printer, NestKernel(nest)), *map(printer.array, used)])
+    return "\n".join([*nest_lines(printer, nest), *map(printer.array, used)])
 
 
 def canonical_program(

@@ -90,12 +90,10 @@ class _Checker:
                 self.body(Block((call,)), traverse.nodes_of(call))
             case nest_plan.NestKernel(nest):
                 self.nest(nest)
-            case nest_plan.RowGroup():
+            case RowFusion():
                 for nest in step.nests:
                     self.nest(nest)
-                if len(step.titles) != len(step.nests):
-                    self.problem("a row group has a title for each of its nests")
-                self.row_fusion(step.fusion)
+                self.row_fusion(step)
             case _:
                 assert_never(step)
 

@@ -35,26 +35,7 @@ class NestKernel:
         return self if nest is self.nest else NestKernel(nest, self.title)
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
-    """Nests that run together, row by row."""
-
-    titles: tuple[str, ...]
-    """The titles of the nests."""
-    fusion: RowFusion
-
-    @property
-    def title(self) -> str:
-        """The titles of the nests as one."""
-        return joint_title(self.titles)
-
-    @property
-    def nests(self) -> tuple[Nest, ...]:
-        """The nests, in the order in which they run."""
-        return tuple(each.nest for each in self.fusion.members)
-
-
-NestLeaf = NestKernel | RowGroup | kernel_ir.LeafStep
+NestLeaf = NestKernel | RowFusion | kernel_ir.LeafStep
 NestStep = NestLeaf | RepeatedSteps[NestLeaf]
 NestPlan = Plan[NestLeaf]
 
@@ -66,8 +47,8 @@ def nest_kernels(plan: NestPlan) -> tuple[NestKernel, ...]:
 
 def folded_nodes(plan: NestPlan) -> frozenset[TensorNode]:
     """Return the nodes of which row groups store one row at a time."""
-    groups = (each for each in plan.kernels if isinstance(each, RowGroup))
-    return frozenset(node for each in groups for node in each.fusion.folded)
+    groups = (each for each in plan.kernels if isinstance(each, RowFusion))
+    return frozenset(node for each in groups for node in each.folded)
 
 
 def with_steps(
@@ -158,11 +139,6 @@ def nest_of(step: NestStep) -> Nest | None:
     return step.nest if isinstance(step, NestKernel) else None
 
 
-def joint_title(titles: Iterable[str]) -> str:
-    """Return the title of several kernels as one."""
-    return "; ".join(filter(None, titles))
-
-
 def mentioned(step: NestStep) -> frozenset[TensorNode]:
     """Return the nodes that a step reads or writes."""
     return _nodes(step, attrgetter("mentioned"), kernel_ir.nodes_of_step)
@@ -181,7 +157,7 @@ def _nodes(
     match step:
         case NestKernel(nest):
             return of_nest(nest)
-        case RowGroup():
+        case RowFusion():
             return frozenset().union(*map(of_nest, step.nests))
         case RepeatedSteps(steps=steps, scratch=scratch):
             inside = (_nodes(each, of_nest, of_step) for each in steps)

@@ -201,6 +201,11 @@ def kernel_of(body: Block, title: str = "") -> Kernel:
     return Kernel(body, arguments, static_indices(body), title)
 
 
+def joint_title(titles: Iterable[str]) -> str:
+    """Return the title of several kernels as one."""
+    return "; ".join(filter(None, titles))
+
+
 def parallel_loop(loop: For) -> For | None:
     """Return the outermost PARALLEL loop of perfectly nested ones, or None."""
     while loop.kind is not AxisKind.PARALLEL:

@@ -30,8 +30,9 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from ocannl_core.ir.kernels.nest import LoopAxis, Nest
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, NestStep, RowGroup
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, NestStep
 from ocannl_core.ir.kernels.nodes import HostCall, Kernel, RepeatedSteps
+from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.loops.nodes import Block, Local, LoopProgram
 from ocannl_core.ir.loops.printer import TextPrinter
@@ -64,9 +65,9 @@ def _step(printer: TextPrinter, step: NestStep) -> list[str]:
             return printer.nested(head, lines + printer.block(body))
         case HostCall(call, title):
             return printer.nested(_head("host", title), printer.lines(call))
-        case NestKernel():
-            return nest_lines(printer, step)
-        case RowGroup():
+        case NestKernel(nest, title):
+            return nest_lines(printer, nest, title)
+        case RowFusion():
             return _row_group(printer, step)
         case RepeatedSteps(index, count, is_reversed):
             head = printer.names.repetition(index, count, is_reversed)
@@ -79,16 +80,18 @@ def _head(kind: str, title: str) -> str:
     return " ".join([kind, *title.split()])
 
 
-def nest_lines(printer: TextPrinter, kernel: NestKernel, options: Iterable[str] = ()) -> list[str]:
+def nest_lines(
+    printer: TextPrinter, nest: Nest, title: str = "", options: Iterable[str] = ()
+) -> list[str]:
     """Return the lines of a nest, with options in front of its axes."""
-    nest, kind = kernel.nest, "nest"
+    kind = "nest"
     if nest.reduction is not None:
         kind = "fast " * nest.reduction.is_fast + kind
         kind = "widened " * nest.reduction.is_widened + kind
     with printer.names.scope():
         axes = ", ".join([_axis(printer, axis) for axis in nest.axes])
         lines = [*options, *([f"axes {axes}"] if axes else []), *_computation(printer, nest)]
-    return printer.nested(_head(kind, kernel.title), lines)
+    return printer.nested(_head(kind, title), lines)
 
 
 def _axis(printer: TextPrinter, axis: LoopAxis) -> str:
@@ -111,10 +114,9 @@ def _computation(printer: TextPrinter, nest: Nest) -> list[str]:
     return [f"{name}: {reduction.dtype}{head.removeprefix(name)}", *lines]
 
 
-def _row_group(printer: TextPrinter, group: RowGroup) -> list[str]:
-    fusion = group.fusion
+def _row_group(printer: TextPrinter, fusion: RowFusion) -> list[str]:
     lines = printer.roles(fold=fusion.folded, inline=fusion.inlined, stream=fusion.streamed)
-    for at, (nest, title) in enumerate(zip(group.nests, group.titles, strict=True)):
+    for at, each in enumerate(fusion.members):
         rows = [schedule_text((fusion.rows_of(at),))]
-        lines += nest_lines(printer, NestKernel(nest, title), rows)
+        lines += nest_lines(printer, each.nest, each.title, rows)
     return printer.nested("rows", lines)

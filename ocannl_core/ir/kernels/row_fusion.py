@@ -23,6 +23,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.ir.kernels import transforms
 from ocannl_core.ir.kernels.nest import LoopAxis, Nest
+from ocannl_core.ir.kernels.nodes import joint_title
 from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import ThreadBlocks
@@ -35,6 +36,7 @@ class Member:
     nest: Nest
     rows: tuple[str, ...]
     """The names of its axes whose loops are shared, outermost first."""
+    title: str = ""
 
     @cached_property
     def axes(self) -> tuple[LoopAxis, ...]:
@@ -90,7 +92,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class RowFusion:
-    """A fusion of nests."""
+    """Nests that run together, row by row: a row group."""
 
     members: tuple[Member, ...]
     size: int = 1
@@ -109,6 +111,21 @@ class RowFusion:
     """The threads of a block that run a row together; 0 where one thread runs it."""
     blocks: ThreadBlocks | None = None
     """The device of these blocks; None without one."""
+
+    @property
+    def nests(self) -> tuple[Nest, ...]:
+        """The nests, in the order in which they run."""
+        return tuple(each.nest for each in self.members)
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The titles of the nests."""
+        return tuple(each.title for each in self.members)
+
+    @property
+    def title(self) -> str:
+        """The titles of the nests as one."""
+        return joint_title(self.titles)
 
     def rows_of(self, at: int) -> transforms.FuseRows:
         """Return the shared axes of a nest; the first nest has the options of all."""

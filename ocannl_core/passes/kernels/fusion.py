@@ -17,11 +17,11 @@ from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
     NestStep,
-    joint_title,
     mentioned,
     with_steps,
     written,
 )
+from ocannl_core.ir.kernels.nodes import joint_title
 from ocannl_core.ir.loops.nodes import Store
 from ocannl_core.passes.loops.node_positions import NodePositions
 from ocannl_core.schedule.machine_model import MEMORY_STREAMS

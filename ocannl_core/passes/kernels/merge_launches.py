@@ -21,7 +21,6 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap, IdentityNumbers
-from ocannl_core.ir.kernels.nest_plan import joint_title
 from ocannl_core.ir.kernels.nodes import (
     KeptApart,
     Kernel,
@@ -31,6 +30,7 @@ from ocannl_core.ir.kernels.nodes import (
     RepeatedSteps,
     Separation,
     Step,
+    joint_title,
     kernel_of,
     nodes_written,
 )

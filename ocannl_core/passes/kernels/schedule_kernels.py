@@ -12,7 +12,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.nest import Nest
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, RowGroup
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan
 from ocannl_core.ir.kernels.nodes import (
     LeafStep,
     StepReplacement,
@@ -21,6 +21,7 @@ from ocannl_core.ir.kernels.nodes import (
     rewrite_steps,
 )
 from ocannl_core.ir.kernels.product_status import is_product
+from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
@@ -96,8 +97,9 @@ def schedule_kernels(
     def scheduled(step: NestLeaf, nodes: kernel_ir.NodeInfos) -> StepReplacement:
         make = partial(_schedule_step, step, rule, nodes, finish)
         match step:
-            case RowGroup(titles, fusion):
-                return memo.made((fusion,), titles, nodes, make)
+            case RowFusion():
+                members = tuple([replace(each, title="") for each in step.members])
+                return memo.made((replace(step, members=members),), step.titles, nodes, make)
             case NestKernel(nest, title, body):
                 return memo.made((nest, body is None), [title], nodes, make)
             case kernel_ir.Kernel(body, title=title, schedule=schedule) if schedule:
@@ -124,7 +126,7 @@ def _schedule_step(
     scratch: list[TensorNode] = []
     scheduled: list[LeafStep]
     match step:
-        case RowGroup():
+        case RowFusion():
             fused = _fuse(step, rule, known)
             known.update(fused.nodes)
             scratch += fused.partial
@@ -146,15 +148,15 @@ def _schedule_step(
     )
 
 
-def _fuse(group: RowGroup, rule: Rule, nodes: kernel_ir.NodeInfos) -> FusedKernel:
+def _fuse(fusion: RowFusion, rule: Rule, nodes: kernel_ir.NodeInfos) -> FusedKernel:
     """Return the loops over rows; modules are imported for the first group of a process."""
-    if group.fusion.threads:
+    if fusion.threads:
         from ocannl_core.passes.kernels.rows.on_blocks import fuse_on_blocks
 
-        return fuse_on_blocks(group, nodes)
+        return fuse_on_blocks(fusion, nodes)
     from ocannl_core.passes.kernels.rows.apply import fuse_group
 
-    return fuse_group(group, rule, nodes)
+    return fuse_group(fusion, rule, nodes)
 
 
 def _schedule_nest(

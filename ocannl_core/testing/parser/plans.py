@@ -15,7 +15,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import StaticIndex, fresh_var
 from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestStep, RowGroup
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestStep
 from ocannl_core.ir.kernels.nodes import HostCall, Plan, RepeatedSteps, kernel_of
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
 from ocannl_core.ir.kernels.transforms import FuseRows, parse_kernel_schedule
@@ -132,12 +132,11 @@ class _PlanParser(ProgramParser):
                 return Reduction(op, term, initial, result, is_fast, is_widened), lines[2:]
         raise lines[0].error("no accumulation `result += term` below")
 
-    def row_group(self, line: SourceLine) -> RowGroup:
+    def row_group(self, line: SourceLine) -> RowFusion:
         folded, rest = self.marked("fold", line.inside)
         inlined, rest = self.marked("inline", rest)
         streamed, rest = self.marked("stream", rest)
         members: list[Member] = []
-        titles: list[str] = []
         rows: list[FuseRows] = []
         for each in rest:
             kind, title = self.step_head(each)
@@ -147,13 +146,9 @@ class _PlanParser(ProgramParser):
                     rows.append(own)
                 case _:
                     raise each.error("no nest with rows, `rows i` below")
-            members.append(Member(self.nest(kind, lines), own.axes))
-            titles.append(title)
+            members.append(Member(self.nest(kind, lines), own.axes, title))
         if not rows:
             raise line.error("a row group without nests")
         along = frozenset([at for at, own in enumerate(rows) if own.is_along])
         first, storages = rows[0], (folded, inlined, streamed)
-        fusion = RowFusion(
-            tuple(members), first.size, first.groups, along, *storages, first.threads
-        )
-        return RowGroup(tuple(titles), fusion)
+        return RowFusion(tuple(members), first.size, first.groups, along, *storages, first.threads)

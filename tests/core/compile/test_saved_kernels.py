@@ -16,7 +16,8 @@ from ocannl_core.base import settings
 from ocannl_core.base.files.directory import private_directory
 from ocannl_core.compile import saved_kernels
 from ocannl_core.ir.indexing import LoopVar, fresh_var
-from ocannl_core.ir.kernels.nest_plan import NestKernel, RowGroup
+from ocannl_core.ir.kernels.nest_plan import NestKernel
+from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.loops.nodes import Block, LoopProgram
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.templates import Template, canonical_form
@@ -43,7 +44,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     schedule, known = schedule_kernels._schedule_step, saved_kernels.SavedKernels.find
 
     def scheduled(step, *given):
-        counts["scheduled"] += isinstance(step, NestKernel | RowGroup)
+        counts["scheduled"] += isinstance(step, NestKernel | RowFusion)
         return schedule(step, *given)
 
     def found(self, *given):

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import VarIndex
 from ocannl_core.ir.kernels import nest_plan
-from ocannl_core.ir.kernels.nodes import kernel_of
+from ocannl_core.ir.kernels.nodes import joint_title, kernel_of
 from ocannl_core.ir.loops.nodes import Expr, Load
 from ocannl_core.ir.loops.traverse import locals_of, map_expr, nodes_of, substitute_in_expr
 from ocannl_core.ir.matrix_units import MatrixInstruction
@@ -109,7 +109,7 @@ def _fused(
         body, arrays = emit_attention(each.attention, tile, plan.nodes)
         nodes |= arrays
         members = sorted((*each.members, *(removed if each is found else ())))
-        title = nest_plan.joint_title(plan.steps[position].title for position in members)
+        title = joint_title(plan.steps[position].title for position in members)
         kernel = replace(kernel_of(body, title), products=tile.products(each.nests))
         steps[at] = replace(kernel, schedule=tile.schedule(each.attention))
     kept = [

@@ -31,7 +31,7 @@ from ocannl_core.ir.kernels.nest import (
     with_nodes,
     with_value,
 )
-from ocannl_core.ir.kernels.nest_plan import NestKernel, RowGroup
+from ocannl_core.ir.kernels.nest_plan import NestKernel
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos, kernel_of
 from ocannl_core.ir.kernels.row_fusion import (
     Member,
@@ -68,21 +68,20 @@ class FusedKernel:
     nodes: Mapping[TensorNode, NodeInfo]
 
 
-def fuse_group(group: RowGroup, rule: Rule, nodes: Mapping[TensorNode, NodeInfo]) -> FusedKernel:
+def fuse_group(fusion: RowFusion, rule: Rule, nodes: Mapping[TensorNode, NodeInfo]) -> FusedKernel:
     """Fuse a row group; each nest has the rule's schedule inside of the shared loops."""
-    loops = FusedLoops(group.fusion, nodes)
+    loops = FusedLoops(fusion, nodes)
     decisions = list(loops.decide(rule))
     schedules = [each.schedule or () for each in decisions]
     body = loops.build(schedules)
-    members = zip(group.titles, group.fusion.members, strict=True)
-    sums = [title for title, each in members if each.reduces_rows and not each.reduces_inner_rows]
+    outer = [each for each in fusion.members if each.reduces_rows and not each.reduces_inner_rows]
     return FusedKernel(
         replace(
-            kernel_of(body, group.title),
-            schedule=group.fusion.schedule(schedules),
-            products=products_of_rows(group.fusion, decisions),
+            kernel_of(body, fusion.title),
+            schedule=fusion.schedule(schedules),
+            products=products_of_rows(fusion, decisions),
         ),
-        tuple(map(NestKernel, loops.sums(), sums)),
+        tuple(map(NestKernel, loops.sums(), [each.title for each in outer])),
         loops.partial,
         loops.new_nodes,
     )

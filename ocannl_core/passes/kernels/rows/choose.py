@@ -90,10 +90,6 @@ class _Chooser:
                 live = uses[-1], self._nbytes[node]
                 self._scratch_from.setdefault(uses[0], []).append(live)
 
-    def _group(self, candidate: _RowCandidate, fusion: RowFusion) -> nest_plan.RowGroup:
-        steps = self._steps[candidate.start : candidate.start + len(candidate.members)]
-        return nest_plan.RowGroup(tuple(each.title for each in steps), fusion)
-
     def _candidate(self, start: int, rows: Sequence[tuple[str, ...]]) -> _RowCandidate:
         return _RowCandidate(start, tuple(map(self._member, count(start), rows)))
 
@@ -105,18 +101,18 @@ class _Chooser:
     def _member(self, at: int, rows: tuple[str, ...]) -> Member:
         found = self._known.get((at, rows))
         if found is None:
-            nest = nest_plan.nest_of(self._steps[at])
-            assert nest is not None  # candidates have nests
-            found = self._known[at, rows] = Member(nest, rows)
+            step = self._steps[at]
+            assert isinstance(step, nest_plan.NestKernel)  # candidates have nests
+            found = self._known[at, rows] = Member(step.nest, rows, step.title)
         return found
 
-    def group(self, start: int) -> nest_plan.RowGroup | None:
+    def group(self, start: int) -> RowFusion | None:
         """Return the longest group of kernels from a position on, if it is profitable."""
         blocks = self._choose_blocks(start)
         if blocks is not None:
             return self._refine(start, blocks)
         candidate = self._start_candidate(start)
-        best: nest_plan.RowGroup | None = None
+        best: RowFusion | None = None
         while candidate is not None:
             found = self._choose_row_block(candidate)
             if len(candidate.members) > 1 and found is None:
@@ -127,22 +123,22 @@ class _Chooser:
             return None
         return self._refine(start, best)
 
-    def _refine(self, start: int, group: nest_plan.RowGroup) -> nest_plan.RowGroup:
+    def _refine(self, start: int, group: RowFusion) -> RowFusion:
         """Return a group with inlined nodes; those that only the group reads are not stored."""
         from ocannl_core.passes.kernels.rows.apply import FusedLoops
 
-        fusion = FusedLoops(group.fusion, self._nodes).refine()
+        fusion = FusedLoops(group, self._nodes).refine()
         inlined = [each for each in fusion.inlined if each not in fusion.folded]
         end = start + len(fusion.members)
         private = tuple(each for each in inlined if self._is_private(each, start, end))
-        return replace(group, fusion=replace(fusion, folded=(*fusion.folded, *private)))
+        return replace(fusion, folded=(*fusion.folded, *private))
 
     def _is_private(self, node: TensorNode, start: int, end: int) -> bool:
         """Return True if no kernel outside of some positions accesses a node."""
         is_plain = node in self._scratch and not self._nodes[node].padding
         return is_plain and all(start <= at < end for at in self._uses.of(node))
 
-    def group_on_blocks(self, start: int, blocks: ThreadBlocks) -> nest_plan.RowGroup | None:
+    def group_on_blocks(self, start: int, blocks: ThreadBlocks) -> RowFusion | None:
         """Return the longest group of kernels from a position on that the threads of a block run
         row by row; None if no kernel reduces a row.
         """
@@ -150,7 +146,7 @@ class _Chooser:
         from ocannl_core.passes.kernels.rows.on_blocks import row_threads
 
         candidate = self._start_candidate(start, least_bytes=0)
-        best: tuple[_RowCandidate, RowFusion] | None = None
+        best: RowFusion | None = None
         while candidate is not None and not any(each.reduces_rows for each in candidate.members):
             members = candidate.members
             if _is_narrow(members[-1], blocks):
@@ -161,13 +157,9 @@ class _Chooser:
                 foldable = self._fitting(candidate, rows, blocks.local_bytes // 2)
                 shared = sum(self._nbytes[node] // rows for node in foldable)
                 threads = row_threads(nests, rows, self._nodes, blocks, shared)
-                fusion = RowFusion(members, folded=foldable, threads=threads, blocks=blocks)
-                best = candidate, fusion
+                best = RowFusion(members, folded=foldable, threads=threads, blocks=blocks)
             candidate = self._extend(candidate)
-        if best is None:
-            return None
-        candidate, fusion = best
-        return self._group(candidate, FusedLoops(fusion, self._nodes).refine())
+        return None if best is None else FusedLoops(best, self._nodes).refine()
 
     def _fitting(self, candidate: _RowCandidate, rows: int, most: int) -> tuple[TensorNode, ...]:
         """Return the nodes to fold whose rows fit into shared memory together."""
@@ -220,7 +212,7 @@ class _Chooser:
                 return _RowCandidate(candidate.start, (*members, new))
         return None
 
-    def _choose_blocks(self, start: int) -> nest_plan.RowGroup | None:
+    def _choose_blocks(self, start: int) -> RowFusion | None:
         """Return the longest group of a contraction and its users, in blocks that fit a cache."""
         nest = nest_plan.nest_of(self._steps[start])
         if nest is None or not _is_fusible(nest) or not _is_contraction(nest):
@@ -230,7 +222,7 @@ class _Chooser:
         if not nest.output_axes:
             return None
         candidate: _RowCandidate | None = self._candidate(start, [_names(nest.output_axes)])
-        best: nest_plan.RowGroup | None = None
+        best: RowFusion | None = None
         while candidate is not None:
             best = self._block_contraction(candidate) or best
             candidate = self._extend(candidate, has_contractions=True)
@@ -246,7 +238,7 @@ class _Chooser:
             if last < end
         )
 
-    def _block_contraction(self, candidate: _RowCandidate) -> nest_plan.RowGroup | None:
+    def _block_contraction(self, candidate: _RowCandidate) -> RowFusion | None:
         """Return a contraction and its users in blocks of rows; None if that does not pay."""
         members = candidate.members
         if len(members) < 2:
@@ -270,7 +262,7 @@ class _Chooser:
             return None
         if size < min(machine_model.MIN_BLOCK_ROWS, members[0].axes[-1].extent):
             return None
-        return self._group(reordered, RowFusion(members, size, folded=foldable))
+        return RowFusion(members, size, folded=foldable)
 
     def _block_size(self, extent: int, nbytes: int) -> int:
         """Return the rows that fit into the second cache, or else into the last one."""
@@ -285,7 +277,7 @@ class _Chooser:
         buffers = reuse_buffers([member.nest for member in members], foldable, self._nodes)
         return max(self._working_set(members, buffers), 1)
 
-    def _choose_row_block(self, candidate: _RowCandidate) -> nest_plan.RowGroup | None:
+    def _choose_row_block(self, candidate: _RowCandidate) -> RowFusion | None:
         """Return a group with a number of rows in a block; None if one row exceeds the cache."""
         machine, deepest = self._machine, candidate.depth
         for depth in range(1, deepest + 1):
@@ -308,8 +300,7 @@ class _Chooser:
             groups = _largest_divisor(counts[0], machine_model.PARTIAL_SUMS) if sums else 1
             foldable = self._find_foldable(cut, size, machine_model.STACK_BYTES)
             streamed = self._find_streamable(cut)
-            fusion = RowFusion(members, size, groups, folded=foldable, streamed=streamed)
-            return self._group(cut, fusion)
+            return RowFusion(members, size, groups, folded=foldable, streamed=streamed)
         return None
 
     def _working_set(
@@ -354,12 +345,12 @@ class _Chooser:
             and all(at < end for at in self._uses.of(node))
         )
 
-    def _is_profitable(self, group: nest_plan.RowGroup) -> bool:
+    def _is_profitable(self, group: RowFusion) -> bool:
         """Return True if the nodes of separate kernels would not stay in a near cache."""
-        if len(group.titles) < 2:
-            (only,) = group.fusion.members
-            return bool(group.fusion.streamed) and _has_contiguous_rows(only.nest, only.axes)
-        touched = {node for member in group.fusion.members for node in member.nest.mentioned}
+        if len(group.members) < 2:
+            (only,) = group.members
+            return bool(group.streamed) and _has_contiguous_rows(only.nest, only.axes)
+        touched = {node for member in group.members for node in member.nest.mentioned}
         return sum(self._nbytes[node] for node in touched) > self._machine.l2_bytes
 
 

@@ -17,8 +17,8 @@ from ocannl_core.base.rounding import ceil_div, power_above
 from ocannl_core.ir.indexing import fresh_var
 from ocannl_core.ir.kernels.nest import Nest, iterations, nodes_read
 from ocannl_core.ir.kernels.nest_accesses import Ranges
-from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nodes import NodeInfos, kernel_of
+from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range
@@ -63,9 +63,9 @@ def row_threads(
     return min(usual, max(blocks.subgroup, wanted))
 
 
-def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
+def fuse_on_blocks(fusion: RowFusion, nodes: NodeInfos) -> FusedKernel:
     """Fuse a row group for thread blocks, or raise `UsageError` if a row depends on another one."""
-    fusion, blocks = group.fusion, group.fusion.blocks
+    blocks = fusion.blocks
     assert blocks is not None
     loops = FusedLoops(fusion, nodes)
     inner = loops.inner_nests()
@@ -81,7 +81,7 @@ def fuse_on_blocks(group: RowGroup, nodes: NodeInfos) -> FusedKernel:
     body, arrays = _row_body(loops, nests, schedules, known, rows)
     products = products_of_rows(fusion, [ScheduleDecision(each) for each in schedules])
     kernel = replace(
-        kernel_of(body, group.title), schedule=fusion.schedule(schedules), products=products
+        kernel_of(body, fusion.title), schedule=fusion.schedule(schedules), products=products
     )
     return FusedKernel(kernel, (), (), {**loops.new_nodes, **arrays})
 

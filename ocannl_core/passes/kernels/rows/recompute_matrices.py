@@ -24,13 +24,13 @@ from ocannl_core.ir.kernels.nest_plan import (
     NestKernel,
     NestPlan,
     NestStep,
-    RowGroup,
     mentioned,
     nest_of,
     with_steps,
     written,
 )
 from ocannl_core.ir.kernels.nodes import Kernel
+from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.loops.nodes import CheckPositions
 from ocannl_core.ir.node import TensorNode
@@ -44,7 +44,7 @@ from ocannl_core.schedule.machine_model import (
     MachineModel,
 )
 
-GroupAt = Callable[[NestPlan, int], RowGroup | None]
+GroupAt = Callable[[NestPlan, int], RowFusion | None]
 """A function that returns the row group from a position on, if there is one."""
 
 _MOST_MOVES = 4
@@ -127,9 +127,9 @@ def _stored_matrices(
     while len(ends) < len(plan.steps):
         at = len(ends)
         group = None if large.isdisjoint(written(plan.steps[at])) else group_at(plan, at)
-        count = 1 if group is None else len(group.titles)
+        count = 1 if group is None else len(group.members)
         ends += [at + count] * count
-        folded |= set() if group is None else set(group.fusion.folded)
+        folded |= set() if group is None else set(group.folded)
     defined = DefiningStores(plan)
     found: list[_StoredMatrices] = []
     for matrix in (node for node in plan.scratch if node in large - folded):
@@ -274,8 +274,8 @@ def _best(found: _Recomputation, group_at: GroupAt) -> tuple[int, NestPlan] | No
     for position in found.positions():
         plan = found.plan_at(position)
         group = group_at(plan, position)
-        if group is not None and set(found.copies.values()) <= set(group.fusion.folded):
-            plans.append((len(group.titles), position, plan))
+        if group is not None and set(found.copies.values()) <= set(group.folded):
+            plans.append((len(group.members), position, plan))
     return max(plans, key=lambda each: each[0])[1:] if plans else None
 
 

@@ -7,7 +7,7 @@ from inline_snapshot import snapshot
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import StaticIndex, fresh_var
 from ocannl_core.ir.kernels.nest import LoopAxis
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import HostCall, Plan, kernel_of
 from ocannl_core.ir.kernels.printer import to_text
@@ -144,9 +144,9 @@ def test_a_row_group_has_members_with_their_rows() -> None:
     kernels = tuple(
         nest(loop(I, 4, loop(J, 6, stmt)), title) for stmt, title in ((first, "e"), (second, "y"))
     )
-    members = tuple(Member(each.nest, ("i",)) for each in kernels)
+    members = tuple(Member(each.nest, ("i",), each.title) for each in kernels)
     fusion = RowFusion(members, 2, 3, frozenset({1}), (e,), (), (y,))
-    assert to_text(nest_plan(draft, RowGroup(("e", "y"), fusion))) == snapshot("""\
+    assert to_text(nest_plan(draft, fusion)) == snapshot("""\
 plan demo(x: float32[4, 6], y: float32[4, 6]):
     scratch e: float32[4, 6]
     rows:

@@ -13,7 +13,7 @@ from ocannl_core.base.errors import VerifyError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import StaticIndex, VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels.nest import Reduction
-from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep, RowGroup
+from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan, NestStep
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import HostCall, kernel_of
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
@@ -69,7 +69,7 @@ def nest(**changes: Any) -> NestPlan:
 def group(**changes: Any) -> NestPlan:
     members = tuple(Member(each, ("i",)) for each in (TO_S, NEST))
     fusion = replace(RowFusion(members, folded=(S,)), **changes)
-    return plan(RowGroup(("", ""), fusion))
+    return plan(fusion)
 
 
 def summed(**changes: Any) -> NestPlan:
@@ -106,9 +106,6 @@ BROKEN = {
     "axis 1 reaches 1..4": nest(epilogue=(replace(STORE, indices=(AT[0], affine([(1, J)], 1))),)),
     "the term of the reduction reads its result": summed(term=LocalRead(Local(0, float32))),
     "is not associative": summed(op=BinaryOp.SUB),
-    "a title for each of its nests": plan(
-        RowGroup(("",), RowFusion((Member(TO_S, ("i",)), Member(NEST, ("i",)))))
-    ),
     "has no axis k": group(members=(Member(TO_S, ("k",)), Member(NEST, ("i",)))),
     "a row group of 0 rows": group(size=0),
     "runs along no earlier one": group(along=frozenset({0})),

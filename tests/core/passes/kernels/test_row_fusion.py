@@ -14,9 +14,9 @@ from inline_snapshot import snapshot
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import affine, fresh_var
 from ocannl_core.ir.kernels.nest import Nest
-from ocannl_core.ir.kernels.nest_plan import RowGroup
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.nodes import NodeInfos, Plan
+from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.kernels.transforms import parse_kernel_schedule, schedule_text
 from ocannl_core.ir.loops.nodes import Allocate, Binary, Block, LoopProgram, Scope, Stmt, Unary
 from ocannl_core.ir.loops.printer import to_text as program_text
@@ -382,9 +382,9 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
     grouped = group_rows(nests_of_plan, target)
     plan = replace(plan, nodes=grouped.nodes)  # with nodes that are computed again
     for group in grouped.steps:
-        if isinstance(group, RowGroup):
+        if isinstance(group, RowFusion):
             fused = fuse_group(group, rule, plan.nodes)
-            nests = [member.nest for member in group.fusion.members]
+            nests = [member.nest for member in group.members]
             schedule = parse_kernel_schedule(schedule_text(fused.kernel.schedule))
             again = fuse_rows(nests, schedule, plan.nodes)
             assert kernel_text(again.body, plan, again.nodes) == kernel_text(

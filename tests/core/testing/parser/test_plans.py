@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ocannl_core.base.errors import ParseError
-from ocannl_core.ir.kernels.nest_plan import NestPlan, RowGroup
+from ocannl_core.ir.kernels.nest_plan import NestPlan
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.kernels.printer import to_text
+from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.target import Target
 from ocannl_core.testing.parser.plans import parse
 from ocannl_core.testing.programs import Example
@@ -54,7 +55,7 @@ plan demo(a: float32[4, 6], b: float32[6, 5], c: float32[4, 5], k: float32[4, 6]
 def test_every_step_is_read_back() -> None:
     plan = parse(EVERYTHING)
     assert to_text(plan) == EVERYTHING
-    assert isinstance(plan.steps[-1], RowGroup)
+    assert isinstance(plan.steps[-1], RowFusion)
     verify(plan)
 
 
