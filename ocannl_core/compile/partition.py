@@ -22,14 +22,7 @@ from ocannl_core.base.errors import CodegenError, UnsupportedError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.compile.admission import Admission, admitted_steps
-from ocannl_core.compile.parts import (
-    Device,
-    Item,
-    OpenRepetition,
-    Part,
-    PartitionedSource,
-    parts_of,
-)
+from ocannl_core.compile.parts import Device, Item, Part, PartitionedSource
 from ocannl_core.compile.profile import CountedStep, counted_steps, isolate_step
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels import nodes as kernel_ir
@@ -91,7 +84,9 @@ class _Partitioner:
             for counted in counted_steps(self._plan):
                 self._assigned[counted.step] = self._device_of(counted)
             levels = self._levels(self._plan.steps)
-            self._users = Counter(node for group in _groups(levels) for node in _mentioned(group))
+            self._users = Counter(
+                node for group in kernel_ir.leaf_steps(levels) for node in _mentioned(group)
+            )
             try:
                 items = self._generate(levels, self._plan.scratch, ())
             except _PartRefusedError as error:
@@ -132,14 +127,15 @@ class _Partitioner:
             return error.found or error.rule
         return None
 
-    def _levels(self, steps: Sequence[kernel_ir.Step]) -> list[_Group | _Open]:
+    def _levels(self, steps: Sequence[kernel_ir.Step]) -> list[_Level]:
         """Return the steps of one level as groups for one device, and opened repetitions."""
-        found: list[_Group | _Open] = []
+        found: list[_Level] = []
         for step in steps:
             device = self._common_device(step)
             if device is None:
                 assert isinstance(step, kernel_ir.RepeatedSteps)
-                found.append(_Open(step, tuple(self._levels(step.steps))))
+                inside = tuple(self._levels(step.steps))
+                found.append(kernel_ir.repeat_as(step, inside, step.scratch))
                 continue
             last = found[-1] if found else None
             if isinstance(last, _Group) and last.device == device:
@@ -160,10 +156,7 @@ class _Partitioner:
         return device if has_repetitions else None
 
     def _generate(
-        self,
-        levels: Sequence[_Group | _Open],
-        own: Sequence[TensorNode],
-        indices: tuple[StaticIndex, ...],
+        self, levels: Sequence[_Level], own: Sequence[TensorNode], indices: tuple[StaticIndex, ...]
     ) -> tuple[Item, ...]:
         """Return the parts of a level.
 
@@ -174,10 +167,9 @@ class _Partitioner:
         items: list[Item] = []
         for each in levels:
             match each:
-                case _Open(repeated, inside):
-                    around = (*indices, repeated.index)
-                    found = self._generate(inside, repeated.scratch, around)
-                    items.append(OpenRepetition(repeated, found))
+                case kernel_ir.RepeatedSteps(steps=inside, scratch=scratch):
+                    found = self._generate(inside, scratch, (*indices, each.index))
+                    items.append(kernel_ir.repeat_as(each, found, scratch))
                 case _Group():
                     items.append(self._part(each, own, indices))
                 case _:
@@ -209,7 +201,7 @@ class _Partitioner:
     def _joined(self, items: Sequence[Item]) -> kernel_ir.Plan:
         """Return the plan of all parts together."""
         nodes = dict(self._plan.nodes)
-        for part in parts_of(items):
+        for part in kernel_ir.leaf_steps(items):
             nodes.update(part.plan.nodes)
         steps = tuple(_steps_of(items))
         left = {node for step in _leaves(steps) for node in kernel_ir.nodes_of_step(step)}
@@ -223,8 +215,7 @@ def _steps_of(items: Sequence[Item]) -> Iterator[kernel_ir.Step]:
         if isinstance(item, Part):
             yield from item.plan.steps
         else:
-            repeated = item.repeated
-            yield replace(repeated, steps=tuple(_steps_of(item.items)), scratch=())
+            yield kernel_ir.repeat_as(item, tuple(_steps_of(item.steps)), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,12 +226,8 @@ class _Group:
     steps: tuple[kernel_ir.Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A repetition whose steps are for several devices."""
-
-    repeated: kernel_ir.RepeatedSteps
-    inside: tuple[_Group | _Open, ...]
+_Level = _Group | kernel_ir.RepeatedSteps[_Group]
+"""A group, or a repetition whose steps are for several devices."""
 
 
 class _PartRefusedError(Exception):
@@ -250,14 +237,6 @@ class _PartRefusedError(Exception):
         super().__init__()
         self.steps = steps
         self.device = device
-
-
-def _groups(levels: Sequence[_Group | _Open]) -> Iterator[_Group]:
-    for each in levels:
-        if isinstance(each, _Group):
-            yield each
-        else:
-            yield from _groups(each.inside)
 
 
 def _leaves(steps: Iterable[kernel_ir.Step]) -> Iterator[kernel_ir.LeafStep]:

@@ -20,7 +20,7 @@ from ocannl_core.backend.protocols import Buffer, Executable, Launcher
 from ocannl_core.base import timeline
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
-from ocannl_core.compile.parts import Item, OpenRepetition, Part, PartitionedSource, parts_of
+from ocannl_core.compile.parts import Item, Part, PartitionedSource
 from ocannl_core.compile.profile import (
     KernelTime,
     Profile,
@@ -31,7 +31,14 @@ from ocannl_core.compile.profile import (
     timed_step,
 )
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.kernels.nodes import Kernel, Plan, leaf_steps, nodes_written
+from ocannl_core.ir.kernels.nodes import (
+    Kernel,
+    Plan,
+    RepeatedSteps,
+    leaf_steps,
+    nodes_written,
+    repeat_as,
+)
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.node import NodeInfo, TensorNode
 
@@ -50,15 +57,7 @@ class Transfer:
     """The number of the device that needs it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Iterations:
-    """The steps of the iterations of an open repetition."""
-
-    repetition: OpenRepetition
-    steps: tuple[FlowStep, ...]
-
-
-FlowStep = Part | Transfer | Iterations
+FlowStep = Part | Transfer | RepeatedSteps[Part | Transfer]
 """A step of the host: it launches a part, copies a node, or runs iterations."""
 
 _Places = dict[TensorNode, frozenset[int]]
@@ -118,22 +117,24 @@ class _Flow:
             yield Transfer(node, min(found), device)
             places[node] = found | self._alias(node, device)
 
-    def _invariant(self, opened: OpenRepetition, places: _Places) -> Iterator[FlowStep]:
+    def _invariant(self, repeated: RepeatedSteps[Part], places: _Places) -> Iterator[FlowStep]:
         """Yield the transfers of nodes that no iteration writes: once, before the first one."""
-        parts = list(parts_of(opened.items))
+        parts = list(leaf_steps(repeated.steps))
         written = {node for part in parts for node in _written(part)}
         for part in parts:
             for node in part.plan.params:
                 if node not in written:
                     yield from self._fetch(node, part.device, places)
 
-    def _iterations(self, opened: OpenRepetition, places: _Places) -> Iterations:
+    def _iterations(
+        self, repeated: RepeatedSteps[Part], places: _Places
+    ) -> RepeatedSteps[Part | Transfer]:
         """Return the steps of an iteration, which begins and ends with values in equal places."""
-        private = frozenset(opened.repeated.scratch)
+        private = frozenset(repeated.scratch)
         entry = {node: found for node, found in places.items() if node not in private}
         while True:
             state = dict(entry)
-            steps = list(self._steps(opened.items, state))
+            steps = list(self._steps(repeated.steps, state))
             narrower = dict(entry)
             for node, found in state.items():
                 if node in private:
@@ -148,7 +149,7 @@ class _Flow:
         steps += self._restored(state, entry)
         places.update(entry)
         places.update({node: found for node, found in state.items() if node not in private})
-        return Iterations(opened, tuple(steps))
+        return repeat_as(repeated, tuple(steps), repeated.scratch)
 
     def _restored(
         self, places: _Places, wanted: Mapping[TensorNode, frozenset[int]]
@@ -178,7 +179,7 @@ class PartitionedExecutable:
         self.flow: tuple[FlowStep, ...] = ()
         """The steps of the link that was made last, with the transfers that it needs."""
         self._compiled: IdentityMap[Part, Executable] = IdentityMap()
-        for part in parts_of(source.items):
+        for part in leaf_steps(source.items):
             backend, target = source.devices[part.device]
             self._compiled[part] = backend.compile(part.source, target)
 
@@ -228,7 +229,7 @@ class PartMemory:
         for node, buffer in merges.items():
             self.merges[node, 0] = buffer
         first: dict[TensorNode, int] = dict.fromkeys(buffers, 0)
-        for part in parts_of(source.items):
+        for part in leaf_steps(source.items):
             device, nodes = part.device, part.plan.nodes
             for node in part.plan.params:
                 if (node, device) in self._at:
@@ -276,8 +277,8 @@ class _Link:
             case Transfer(node, source, destination):
                 to, origin = (self._memory.at(node, each) for each in (destination, source))
                 return lambda values: self._copy(destination, source, to, origin)
-            case Iterations(opened, inside):
-                index, order = opened.repeated.index, opened.repeated.iterations
+            case RepeatedSteps(index=index, steps=inside):
+                order = step.iterations
                 actions = [self.action(each) for each in inside]
 
                 def repeat(values: Values) -> None:
@@ -357,8 +358,8 @@ def described_flow(executable: PartitionedExecutable) -> Iterator[str]:
                     places = f"from {devices[source][1]} to {devices[destination][1]}"
                     nbytes = plan.nodes[node].nbytes
                     yield f"{indent}transfer of {node.name}, {nbytes} bytes, {places}"
-                case Iterations(opened, inside):
-                    yield f"{indent}{opened.repeated.count} times"
+                case RepeatedSteps(count=count, steps=inside):
+                    yield f"{indent}{count} times"
                     yield from lines(inside, indent + "  ")
 
     yield from lines(executable.flow, "")
@@ -398,9 +399,8 @@ def _timed(
 ) -> Iterator[TimedStep]:
     for step in flow:
         match step:
-            case Iterations(opened, inside):
-                times = count * opened.repeated.count
-                yield from _timed(inside, source, memory, values, times)
+            case RepeatedSteps(steps=inside):
+                yield from _timed(inside, source, memory, values, count * step.count)
             case Transfer(node, origin, destination):
                 to, cells = (memory.at(node, each) for each in (destination, origin))
                 backends = source.devices[destination][0], source.devices[origin][0]

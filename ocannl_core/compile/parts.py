@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ocannl_core.backend.protocols import Source
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps
+from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps, leaf_steps
 from ocannl_core.ir.target import Target
 
 if TYPE_CHECKING:
@@ -28,16 +27,8 @@ class Part:
     source: Source
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRepetition:
-    """A repetition whose iterations the host runs."""
-
-    repeated: RepeatedSteps
-    """The repetition, with its steps as they were before they were scheduled."""
-    items: tuple[Part | OpenRepetition, ...]
-
-
-Item = Part | OpenRepetition
+Item = Part | RepeatedSteps[Part]
+"""A part, or a repetition whose iterations the host runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +45,12 @@ class PartitionedSource:
     @property
     def language(self) -> str:
         """The languages of all parts."""
-        return ", ".join(dict.fromkeys(part.source.language for part in parts_of(self.items)))
+        return ", ".join(dict.fromkeys(part.source.language for part in leaf_steps(self.items)))
 
     @property
     def text(self) -> str:
         """The texts of all parts, in order."""
-        parts = parts_of(self.items)
         return "\n".join(
             f"// part {number}, on {self.devices[part.device][1]}\n{part.source.text}"
-            for number, part in enumerate(parts, 1)
+            for number, part in enumerate(leaf_steps(self.items), 1)
         )
-
-
-def parts_of(items: Iterable[Item]) -> Iterator[Part]:
-    """Yield parts in order; those of a repetition once."""
-    for item in items:
-        if isinstance(item, Part):
-            yield item
-        else:
-            yield from parts_of(item.items)

@@ -32,11 +32,11 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import add_digest, strip_digest
 from ocannl_core.base.files.directory import PrivateDirectory, private_directory
 from ocannl_core.compile.lowered_code import LoweredCode, LoweredFacts, lower_code
-from ocannl_core.compile.parts import Device, Item, OpenRepetition, Part, PartitionedSource
+from ocannl_core.compile.parts import Device, Item, Part, PartitionedSource
 from ocannl_core.compile.relevant_settings import relevant_settings
 from ocannl_core.compile.stages import CompileRequest, GeneratedCode, OptimizedProgram
 from ocannl_core.ir.assignments.nodes import AssignProgram
-from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps
+from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps, repeat_as
 from ocannl_core.ir.loops.nodes import Definition
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.ir.serialization.columns import DecodingError
@@ -236,9 +236,9 @@ def _as_data(made: GeneratedCode) -> tuple[object, ...]:
                 structure.append(_PART)
                 parts.append((item.device, item.plan, item.source))
             else:
-                structure.append(len(item.items))
-                repetitions.append(item.repeated)
-                add(item.items)
+                structure.append(len(item.steps))
+                repetitions.append(repeat_as(item, (), item.scratch))
+                add(item.steps)
 
     if isinstance(made.source, PartitionedSource):
         add(made.source.items)
@@ -260,7 +260,8 @@ def _from_data(entry: Any, devices: tuple[Device, ...]) -> GeneratedCode:
     def item(number: int) -> Item:
         if number == _PART:
             return Part(*next(next_part))
-        return OpenRepetition(next(next_repetition), items(number))
+        repeated = next(next_repetition)
+        return repeat_as(repeated, items(number), repeated.scratch)
 
     found = tuple(item(number) for number in numbers)
     return GeneratedCode(program, plan, PartitionedSource(devices, found, plan))

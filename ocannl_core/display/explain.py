@@ -15,11 +15,18 @@ from ocannl_core.base.origin import Origin
 from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.codegen.text.routine_source import Launch, RoutineSource
 from ocannl_core.compile.memory_plan import MemoryPlan
-from ocannl_core.compile.parts import PartitionedSource, parts_of
+from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.tuned_placements import PlacementResult
 from ocannl_core.ir.indexing import StaticExtent
-from ocannl_core.ir.kernels.nodes import HostCall, KeptApart, LaunchPart, Plan, TuningResult
+from ocannl_core.ir.kernels.nodes import (
+    HostCall,
+    KeptApart,
+    LaunchPart,
+    Plan,
+    TuningResult,
+    leaf_steps,
+)
 from ocannl_core.ir.kernels.product_status import ProductStatus, ProductUnit, product_counts
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.node import Margin, MemoryMode
@@ -314,7 +321,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
 def _plain_tiles(source: Source, plan: Plan) -> list[bool]:
     """Return `KernelText.has_plain_tiles` of each kernel; False for a source without such texts."""
     if isinstance(source, PartitionedSource):
-        parts = parts_of(source.items)
+        parts = leaf_steps(source.items)
         return [each for part in parts for each in _plain_tiles(part.source, part.plan)]
     if not isinstance(source, RoutineSource):
         return [False] * len(plan.kernels)

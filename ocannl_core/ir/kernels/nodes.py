@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import StaticIndex
@@ -170,6 +170,16 @@ LeafStep = Kernel | HostCall
 Step = LeafStep | RepeatedSteps
 
 
+def repeat_as(
+    repeated: RepeatedSteps[Any],
+    steps: tuple[OtherT | RepeatedSteps[OtherT], ...],
+    scratch: tuple[TensorNode, ...],
+) -> RepeatedSteps[OtherT]:
+    """Return the same repetition of other steps."""
+    order = repeated.index, repeated.count, repeated.is_reversed
+    return RepeatedSteps(*order, steps, scratch, repeated.title)
+
+
 def leaf_steps(steps: Iterable[LeafT | RepeatedSteps[LeafT]]) -> Iterator[LeafT]:
     """Yield the steps of a plan in order; a repetition yields the steps of one iteration."""
     for step in steps:
@@ -186,9 +196,7 @@ def with_leaves(
     found: list[OtherT | RepeatedSteps[OtherT]] = []
     for step in steps:
         if isinstance(step, RepeatedSteps):
-            order = step.index, step.count, step.is_reversed
-            inside = with_leaves(step.steps, leaves)
-            found.append(RepeatedSteps(*order, inside, step.scratch, step.title))
+            found.append(repeat_as(step, with_leaves(step.steps, leaves), step.scratch))
         else:
             found.append(next(leaves))
     return tuple(found)
@@ -345,9 +353,8 @@ def _rewrite(
     scratch = list(own)
     for step in before:
         if isinstance(step, RepeatedSteps):
-            inside, private = yield from _rewrite(step.steps, step.scratch, nodes, rewrite)
-            order = step.index, step.count, step.is_reversed
-            steps.append(RepeatedSteps(*order, inside, private, step.title))
+            inside = yield from _rewrite(step.steps, step.scratch, nodes, rewrite)
+            steps.append(repeat_as(step, *inside))
             continue
         found = rewrite(step, nodes)
         steps += found.steps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ocannl_core.compile.partitioned_executable import FlowStep, Iterations, Transfer, flow_of
-from ocannl_core.compile.parts import OpenRepetition, Part
+from ocannl_core.compile.partitioned_executable import FlowStep, Transfer, flow_of
+from ocannl_core.compile.parts import Part
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import Plan, RepeatedSteps, kernel_of
 from ocannl_core.ir.loops import nodes as ir
@@ -25,11 +25,10 @@ def part(device: int, target: str, source: str) -> Part:
     return Part(device, plan, Any)  # type: ignore[arg-type]
 
 
-def repeated(*items: Part, scratch: str = "") -> OpenRepetition:
-    steps = tuple(step for each in items for step in each.plan.steps)
+def repeated(*items: Part, scratch: str = "") -> RepeatedSteps[Part]:
     private = tuple(NODES[name] for name in scratch)
     index = StaticIndex("i", 3)
-    return OpenRepetition(RepeatedSteps(index, 3, False, steps, private), items)
+    return RepeatedSteps(index, 3, False, items, private)
 
 
 def text(steps: tuple[FlowStep, ...]) -> list[Any]:
@@ -39,7 +38,7 @@ def text(steps: tuple[FlowStep, ...]) -> list[Any]:
         match step:
             case Transfer(node, source, destination):
                 found.append(f"{node.name}{source}{destination}")
-            case Iterations(_, inside):
+            case RepeatedSteps(steps=inside):
                 found.append(text(inside))
             case Part(device):
                 found.append(device)
