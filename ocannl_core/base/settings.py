@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ocannl_core.base import config_files
 from ocannl_core.base import setting_formats as formats
+from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.plugin_settings import PluginTable, setting
@@ -490,11 +491,8 @@ def overrides(**values: object) -> Iterator[Settings]:
         table = _declared.get(plugin_of(name)) if isinstance(value, GivenValue) else None
         if table is not None:
             table.resolved({name: (cast("GivenValue", value),)})
-    token = _overrides.set((*_overrides.get(), checked))
-    try:
+    with scoped(_overrides, (*_overrides.get(), checked)):
         yield current()
-    finally:
-        _overrides.reset(token)
 
 
 def other_arguments(arguments: Sequence[str] | None = None) -> list[str]:

@@ -22,7 +22,6 @@ from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.live_ranges import live_bytes
 from ocannl_core.ir.kernels.transforms import schedule_text
-from ocannl_core.ir.loops.traverse import nodes_of
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.target import Target
 
@@ -263,11 +262,5 @@ def isolate_step(plan: kernel_ir.Plan, counted: CountedStep) -> kernel_ir.Plan:
     """Return a plan of one step, all memory of which comes from the context, and so do the indices
     of the repetitions around it.
     """
-    match counted.step:
-        case kernel_ir.HostCall(call):
-            mentioned = dict.fromkeys((*call.inputs, *call.outputs))
-        case kernel_ir.Kernel(body, arguments):
-            mentioned = dict.fromkeys((*arguments, *nodes_of(body)))
-    params = tuple(node for node in mentioned if node in {*plan.params, *plan.own_nodes})
-    steps = (counted.step,)
+    params, steps = kernel_ir.nodes_of_step(counted.step), (counted.step,)
     return replace(plan, steps=steps, params=params, scratch=(), indices=counted.indices)

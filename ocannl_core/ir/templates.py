@@ -19,6 +19,7 @@ from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
+from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.identity import ById, IdentityMap
 from ocannl_core.ir.indexing import LoopVar, StaticExtent, StaticIndex, fresh_var
 from ocannl_core.ir.loops.nodes import Local, Remark
@@ -53,11 +54,8 @@ def shares_forms() -> bool:
 @contextmanager
 def separate_forms() -> Iterator[None]:
     """Compile each piece of code by itself, for tests: results are the same."""
-    token = _shares.set(False)
-    try:
+    with scoped(_shares, False):
         yield
-    finally:
-        _shares.reset(token)
 
 
 _NAMES = frozenset({TensorNode, LoopVar, StaticIndex, StaticExtent})

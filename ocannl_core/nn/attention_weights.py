@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.errors import UsageError
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Loop
@@ -51,11 +52,8 @@ def attention_weights() -> Iterator[dict[str, Tensor]]:
 def _collecting() -> Iterator[dict[str, Tensor]]:
     """Yield the weights that are collected until the next step of the iterator."""
     collection = _Collection(sessions.current().loop)
-    token = _collection.set(collection)
-    try:
+    with scoped(_collection, collection):
         yield collection.weights
-    finally:
-        _collection.reset(token)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING, assert_never
 
+from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
 from ocannl_core.codegen.text.kernel_text import KernelText
@@ -168,11 +169,8 @@ _known = ContextVar("_known", default=None)
 @contextmanager
 def texts_in(known: IdentityMap[LeafStep, KernelText | None]) -> Iterator[None]:
     """Let `render_steps` take the texts of known steps from a map inside, and add new texts."""
-    token = _known.set(known)
-    try:
+    with scoped(_known, known):
         yield
-    finally:
-        _known.reset(token)
 
 
 def render_steps(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.tuned_placements import Flip
@@ -100,11 +101,8 @@ _listener: ContextVar[Listener | None] = ContextVar("listener to searches", defa
 @contextmanager
 def report_searches(listener: Listener) -> Iterator[None]:
     """Pass every result of searches inside to a function."""
-    token = _listener.set(listener)
-    try:
+    with scoped(_listener, listener):
         yield
-    finally:
-        _listener.reset(token)
 
 
 def report(found: object) -> None:

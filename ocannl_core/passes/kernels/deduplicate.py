@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Protocol
 
+from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import LoopVar
 from ocannl_core.ir.kernels.nodes import Kernel, NodeInfos, StepReplacement
@@ -132,11 +133,8 @@ _store: ContextVar[KernelStore | None] = ContextVar("_store", default=None)
 @contextmanager
 def kernels_in(store: KernelStore) -> Iterator[None]:
     """Take scheduled kernels from a store in the plans that are made inside, and add new ones."""
-    token = _store.set(store)
-    try:
+    with scoped(_store, store):
         yield
-    finally:
-        _store.reset(token)
 
 
 def new_memo() -> KernelMemo:

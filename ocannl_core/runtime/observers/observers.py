@@ -9,6 +9,7 @@ from contextvars import ContextVar
 import numpy as np
 
 from ocannl_core.backend.protocols import Buffer, Launcher
+from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.compile.stages import Build
 from ocannl_core.ir.assignments.traverse import leaves, nodes_of
@@ -71,11 +72,8 @@ _added: ContextVar[tuple[RunObserver, ...]] = ContextVar("ocannl observers", def
 @contextmanager
 def observing(*observers: RunObserver) -> Iterator[None]:
     """Observe the routines that are linked in the `with` statement."""
-    token = _added.set((*_added.get(), *observers))
-    try:
+    with scoped(_added, (*_added.get(), *observers)):
         yield
-    finally:
-        _added.reset(token)
 
 
 def added() -> tuple[RunObserver, ...]:

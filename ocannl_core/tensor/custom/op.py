@@ -8,6 +8,7 @@ from functools import partial
 from numbers import Real
 from typing import Any
 
+from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.errors import MissingGradientError, OpError, SpecError
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.ir.assignments.nodes import ExternalCall
@@ -179,13 +180,9 @@ class Op:
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the output of the op applied to inputs, or the list of its outputs."""
-        token = _caller.set(caller_location())
         session = next((x.session for x in inputs if isinstance(x, Tensor)), sessions.current())
-        try:
-            with session, session.atomic():
-                node = self.make_node(*inputs)
-        finally:
-            _caller.reset(token)
+        with scoped(_caller, caller_location()), session, session.atomic():
+            node = self.make_node(*inputs)
         if not isinstance(node, Apply) or node.op != self:
             raise OpError(
                 "`make_node` returns an Apply of the op.",
@@ -571,11 +568,8 @@ class Apply:
             else output.type
             for output in self.outputs
         ]
-        token = _caller.set(self.origin.location)
-        try:
+        with scoped(_caller, self.origin.location):
             return Apply(self.op, inputs, types)
-        finally:
-            _caller.reset(token)
 
     def is_equivalent(self, other: Apply) -> bool:
         """Return True for equal ops on inputs of equal types, with outputs of equal types."""

@@ -17,6 +17,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
+from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import BlockUse, caller_depth, caller_location, returns_of, running_use
@@ -144,17 +145,16 @@ class NetworkBlock(Generic[R]):
             outer.reads(session, tensors)
         session.block = BlockApplication(self, outer, tensors)
         use = BlockUse(self.title, caller_location(), running_use.get())
-        token = running_use.set(use)
-        try:
-            result = self.function(*tensors, **self.config)
-        except ShapeError as error:
-            raise self._at_use(error, tensors, use) from None
-        except Exception as error:
-            refuse(error, self.name, self.function, tensors, self.config)
-            raise
-        finally:
-            session.block = outer
-            running_use.reset(token)
+        with scoped(running_use, use):
+            try:
+                result = self.function(*tensors, **self.config)
+            except ShapeError as error:
+                raise self._at_use(error, tensors, use) from None
+            except Exception as error:
+                refuse(error, self.name, self.function, tensors, self.config)
+                raise
+            finally:
+                session.block = outer
         session.undo_log.set(self, "has_been_applied", True)
         made = [each.value for each in leaves_of(result) if isinstance(each.value, Tensor)]
         if not made:
@@ -522,11 +522,8 @@ def evaluation() -> Iterator[None]:
 
     Applied to the same block as in training, it shares the parameters and the statistics.
     """
-    token = _is_evaluating.set(True)
-    try:
+    with scoped(_is_evaluating, True):
         yield
-    finally:
-        _is_evaluating.reset(token)
 
 
 def is_evaluating() -> bool:

@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 from ocannl_core.base import settings
+from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.errors import ShapeError, SpecError, SpecWarning
 from ocannl_core.base.origin import Origin, caller_depth, caller_location
 from ocannl_core.shape.language.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis_names
@@ -160,14 +161,10 @@ _composed: ContextVar[tuple[str, tuple[Any, ...]] | None] = ContextVar("composed
 @contextmanager
 def composite_operation(name: str, operands: tuple[Any, ...]) -> Iterator[None]:
     """Let messages name a composite operation and its operands, in place of its parts."""
-    token = _composed.set((name, operands))
     tensors = (each for each in operands if isinstance(each, Tensor))
     session = next((each.session for each in tensors), sessions.current())
-    try:
-        with session.atomic():
-            yield
-    finally:
-        _composed.reset(token)
+    with scoped(_composed, (name, operands)), session.atomic():
+        yield
 
 
 def composite_name() -> str | None:
