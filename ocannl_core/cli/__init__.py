@@ -105,7 +105,7 @@ def commands(arguments: Sequence[str]) -> dict[str, Command]:
     return result
 
 
-def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
+def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     top = argparse.ArgumentParser(
         prog="ocannl", description="Inspects and tunes an installation of OCANNL for Python."

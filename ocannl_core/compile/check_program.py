@@ -171,8 +171,8 @@ def stored_nodes(
     code: ResolvedCode,
     context: ContextState,
     keep: Sequence[Tensor] | None,
-    read_again: AbstractSet[TensorNode] = frozenset(),
-    writes: AbstractSet[TensorNode] = frozenset(),
+    read_again: AbstractSet[TensorNode],
+    writes: AbstractSet[TensorNode],
 ) -> dict[TensorNode, Placement]:
     """Return the nodes that outlive the calls of a routine, with the reasons.
 

@@ -264,7 +264,7 @@ def _within_budget(program: LoopProgram, budget: int, dump: Dump) -> LoopProgram
     )
 
 
-def _decisions(request: CompileRequest, observe: ObserveModes | None = None) -> Decisions:
+def _decisions(request: CompileRequest, observe: ObserveModes | None) -> Decisions:
     """Return the decisions about a program that are made before any pass."""
     from ocannl_core.passes.loops.decisions import Decisions
 

@@ -45,7 +45,7 @@ class CellReader:
         ctx: Context | None,
         root: Tensor,
         *,
-        recompute: bool = False,
+        recompute: bool,
         indices: Mapping[StaticIndex, int],
     ) -> None:
         """Prepare a reader.

@@ -82,7 +82,7 @@ def _gate(gates: Tensor, number: int) -> Tensor:
     return einsum(f"...|{number}, n => ...|n", gates)
 
 
-def _rnn(width: int, activation: Callable[[Tensor], Tensor] = tanh) -> Step:
+def _rnn(width: int, activation: Callable[[Tensor], Tensor]) -> Step:
     def step(state: Tensor, projected: Tensor) -> tuple[Tensor, Tensor]:
         state = activation(projected + _recurrent(state, [width]))
         return state, state

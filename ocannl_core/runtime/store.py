@@ -193,7 +193,7 @@ class NodeMemory:
     )
     # fmt: on
 
-    def __init__(self, node: TensorNode, buffer: Buffer, tensor: Tensor | None = None) -> None:
+    def __init__(self, node: TensorNode, buffer: Buffer, tensor: Tensor | None) -> None:
         self.node = node
         self.buffer = buffer
         self._tensor = None if tensor is None else weakref.ref(tensor)
@@ -309,8 +309,8 @@ class BufferStore:
         device: SharedDevice,
         parent: BufferStore | None = None,
         *,
-        queue: HostQueue | None = None,
-        fallbacks: tuple[tuple[Backend, Target], ...] = (),
+        queue: HostQueue | None,
+        fallbacks: tuple[tuple[Backend, Target], ...],
     ) -> None:
         self.backend = device.backend
         self.target = device.target

@@ -135,7 +135,7 @@ def classify_cost(node: Node, inside: int, own: TensorNode | None) -> int:
             return inside
 
 
-def has_computation(value: ir.Expr, own: TensorNode | None = None) -> bool:
+def has_computation(value: ir.Expr, own: TensorNode | None) -> bool:
     """Return True if a value applies a primitive to a loaded number, or contains loops.
 
     Combining the node's own cell with a value does not count. That is right only if the cell holds

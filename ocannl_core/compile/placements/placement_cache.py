@@ -70,7 +70,7 @@ def placement_cache(target: Target) -> PlacementCache:
     return PlacementCache(settings.cache_directory() / "placements" / device_kind(target))
 
 
-def with_tuned_placements(request: CompileRequest, problem: str = "") -> CompileRequest:
+def with_tuned_placements(request: CompileRequest, problem: str) -> CompileRequest:
     """Return a request with the placements that the tuning cache has for its program.
 
     Args:

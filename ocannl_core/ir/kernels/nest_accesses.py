@@ -8,7 +8,6 @@ program may leave out, in a branch that is not chosen, are proven to be in bound
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
@@ -107,7 +106,7 @@ class Vectors:
 
 
 def find_vectors(
-    nest: Nest, axis: LoopAxis, lanes: int, nodes: NodeInfos, around: Ranges = MappingProxyType({})
+    nest: Nest, axis: LoopAxis, lanes: int, nodes: NodeInfos, around: Ranges
 ) -> Vectors:
     """Return the accesses of a nest that so many iterations of an axis can do at once.
 

@@ -53,7 +53,7 @@ def _finish(
 
 
 def decompose(
-    step: LeafStep, expanded: frozenset[Op], formats: tuple[DType, ...] | None = None
+    step: LeafStep, expanded: frozenset[Op], formats: tuple[DType, ...] | None
 ) -> LeafStep:
     """Return a step with some primitives decomposed.
 

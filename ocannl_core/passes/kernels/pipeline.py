@@ -87,9 +87,7 @@ def plan_passes(target: Target | None) -> list[tuple[str, PlanPass]]:
     return passes
 
 
-def nest_passes(
-    target: Target | None, offer: OfferProduct | None = None
-) -> list[tuple[str, NestPass]]:
+def nest_passes(target: Target | None, offer: OfferProduct | None) -> list[tuple[str, NestPass]]:
     """Return the named passes from the recognition of nests to their schedules, in order.
 
     Args:

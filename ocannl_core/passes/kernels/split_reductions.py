@@ -32,7 +32,7 @@ _PARTS = (machine.PARTIAL_SUMS, machine.PARTIAL_SUMS // 2)
 """The numbers of parts: enough for many threads to have equal shares."""
 
 
-def split_reductions(plan: NestPlan, *, on_blocks: bool = False) -> NestPlan:
+def split_reductions(plan: NestPlan, *, on_blocks: bool) -> NestPlan:
     """Split long reductions to few cells of kernels that run alone into partial results.
 
     Args:

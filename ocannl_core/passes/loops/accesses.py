@@ -272,6 +272,6 @@ def stores_repeatedly(site: AccessSite, indices: IndexMap) -> bool:
     return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)
 
 
-def reads_memory(value: ir.Expr, own: TensorNode | None = None) -> bool:
+def reads_memory(value: ir.Expr, own: TensorNode | None) -> bool:
     """Return True if a value depends on memory other than a node's own cells."""
     return fold(value, lambda each, inner: any(inner) or is_access(each, own))

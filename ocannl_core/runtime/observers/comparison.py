@@ -56,7 +56,7 @@ class Comparison(RunObserver):
     """
 
     def __init__(
-        self, backend: Backend, target: Target, tolerance: float | None = None, most_runs: int = 1
+        self, backend: Backend, target: Target, tolerance: float | None, most_runs: int
     ) -> None:
         self._backend = backend
         self._target = target

@@ -33,7 +33,7 @@ class ValueGuard(RunObserver):
             a maximum, so that these are ignored while a replay runs.
     """
 
-    def __init__(self, *, infinite: bool = False) -> None:
+    def __init__(self, *, infinite: bool) -> None:
         self._infinite = infinite
         self._word = "NaN or infinite" if infinite else "NaN"
 

@@ -246,7 +246,7 @@ class _CyclicDistribution:
         self.block.insert(0, inner)
         self.threads = 1
 
-    def distribute_vectors(self, axis: LoopAxis, lanes: int, count: int = 1) -> None:
+    def distribute_vectors(self, axis: LoopAxis, lanes: int, count: int) -> None:
         """Distribute an axis in vectors: neighboring threads have neighboring ones, and each
         thread so many, a block's width apart.
         """
@@ -362,7 +362,7 @@ def _shuffles(
 
 
 def _distribute_reduced(
-    distribution: _CyclicDistribution, axes: list[LoopAxis], count: int, lanes: int = 1
+    distribution: _CyclicDistribution, axes: list[LoopAxis], count: int, lanes: int
 ) -> list[str]:
     """Distribute reduced axes, innermost first, among so many threads of a block, and return the
     leaves that these run along.
@@ -396,11 +396,7 @@ def _first_reduced_leaf(nest: Nest, distribution: _CyclicDistribution) -> str:
 
 
 def row_schedule(
-    nest: Nest,
-    nodes: NodeInfos,
-    threads: int,
-    blocks: ThreadBlocks,
-    around: Ranges = MappingProxyType({}),
+    nest: Nest, nodes: NodeInfos, threads: int, blocks: ThreadBlocks, around: Ranges
 ) -> Schedule:
     """Return the schedule of a nest inside of a row that some threads run together.
 

@@ -156,7 +156,7 @@ def fused(nest: Nest, target: Target) -> bool:
 
 
 def find_block_schedule(
-    nest: Nest, nodes: NodeInfos, target: Target, side: int = 0, depth: int = 0
+    nest: Nest, nodes: NodeInfos, target: Target, side: int, depth: int
 ) -> transforms.Schedule | Obstacle:
     """Return a schedule with register tiles of threads, or the reason why there is none.
 

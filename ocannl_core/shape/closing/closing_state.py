@@ -47,12 +47,7 @@ class Closing:
     """
 
     def __init__(
-        self,
-        state: SolverState,
-        shapes: Iterable[Shape],
-        origin: Origin,
-        *,
-        has_defaults: bool = True,
+        self, state: SolverState, shapes: Iterable[Shape], origin: Origin, *, has_defaults: bool
     ) -> None:
         self.state = state
         self._has_defaults = has_defaults

@@ -142,7 +142,7 @@ def too_many_cells(shape: str, nbytes: int, where: str, name: str = "") -> Shape
 
 
 def too_many_axes(
-    result: Row, operand: Row, cause: RowBelow, others: Sequence[Constraint] = ()
+    result: Row, operand: Row, cause: RowBelow, others: Sequence[Constraint]
 ) -> ShapeError:
     """Return the error of an operand with more axes than the fixed result."""
     axes, wanted = (_axes(row, cause.skipped, cause.ahead) for row in (operand, result))
@@ -174,7 +174,7 @@ def too_many_axes(
 
 
 def position_is_missing(
-    operand: Row, wanted: int, cause: RowBelow, others: Sequence[Constraint] = ()
+    operand: Row, wanted: int, cause: RowBelow, others: Sequence[Constraint]
 ) -> ShapeError:
     """Return the error of an operand without an axis at which a position is read."""
     return ShapeError(
@@ -185,9 +185,7 @@ def position_is_missing(
     )
 
 
-def axes_differ(
-    left: Row, right: Row, cause: RowEqual, others: Sequence[Constraint] = ()
-) -> ShapeError:
+def axes_differ(left: Row, right: Row, cause: RowEqual, others: Sequence[Constraint]) -> ShapeError:
     """Return the error of two equal rows with different numbers of axes."""
     return ShapeError(
         "Rows that must be equal have different numbers of axes.",
@@ -198,7 +196,7 @@ def axes_differ(
     )
 
 
-def self_reference(cause: Constraint, found: str, others: Sequence[Constraint] = ()) -> ShapeError:
+def self_reference(cause: Constraint, found: str, others: Sequence[Constraint]) -> ShapeError:
     """Return the error of a row that contains itself (occurs check)."""
     return ShapeError(
         "A row cannot contain itself and further axes: it would have infinitely many.",
@@ -208,7 +206,7 @@ def self_reference(cause: Constraint, found: str, others: Sequence[Constraint] =
     )
 
 
-def rank_cycle(cause: Constraint, circle: Sequence[Constraint] = ()) -> ShapeError:
+def rank_cycle(cause: Constraint, circle: Sequence[Constraint]) -> ShapeError:
     """Return the error of rows each longer than the next, in a cycle."""
     return ShapeError(
         "Rows that each need more axes than the next, in a circle, would have infinitely many.",

@@ -77,7 +77,7 @@ class LoopCode:
     Beside the carries, it keeps values of steps for gradients in `room` bytes; None is no limit.
     """
 
-    def __init__(self, emitter: AssignmentEmitter, room: int | None = None) -> None:
+    def __init__(self, emitter: AssignmentEmitter, room: int | None) -> None:
         self._emitter = emitter
         self._room = room
         self.kept_bytes = 0

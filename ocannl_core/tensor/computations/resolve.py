@@ -168,9 +168,7 @@ def differentiated_tensors(steps: tuple[computation_steps.Step, ...]) -> set[Ten
 class AssignmentEmitter:
     """Emitter of one computation, which passes the gradients of differentiated tensors on."""
 
-    def __init__(
-        self, differentiated: AbstractSet[Tensor] = frozenset(), kept_bytes: int | None = None
-    ) -> None:
+    def __init__(self, differentiated: AbstractSet[Tensor], kept_bytes: int | None) -> None:
         self._differentiated = differentiated
         self._selections: dict[Tensor, tuple[TensorNode, int]] = {}
         """The positions of selected cells, and the time of their search."""

@@ -191,9 +191,7 @@ def term_operation(
 
 
 @lru_cache(maxsize=1024)
-def search_operation(
-    name: str, forward: Code, operands: int, positions: int = 0
-) -> DerivedOperation:
+def search_operation(name: str, forward: Code, operands: int, positions: int) -> DerivedOperation:
     """Return the search, in a maximum and its operands, for the positions that it selects.
 
     Args:

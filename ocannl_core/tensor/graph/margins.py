@@ -116,12 +116,7 @@ def widest(margins: Iterable[Margins]) -> Margins:
 
 
 def node_info(
-    dtype: DType,
-    shape: Shape,
-    margins: Margins,
-    describe: Callable[[], str],
-    *,
-    is_parameter: bool = False,
+    dtype: DType, shape: Shape, margins: Margins, describe: Callable[[], str], *, is_parameter: bool
 ) -> NodeInfo:
     """Return the format and the extents of a tensor of closed shape."""
     info = NodeInfo(dtype, shape.dims, margins, shape.extents)

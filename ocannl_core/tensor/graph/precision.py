@@ -142,7 +142,7 @@ def result_precision(
     operands: Sequence[Precision],
     default: DType,
     *,
-    is_reduction: bool = False,
+    is_reduction: bool,
     moves_cells: bool = False,
 ) -> Precision:
     """Return the precision of an operation's result.

@@ -47,9 +47,7 @@ _WORDS: dict[Any, str] = {
 }
 
 
-def annotation_of(
-    parameter: Parameter, function: Callable[..., Any], owner: type | None = None
-) -> Any:
+def annotation_of(parameter: Parameter, function: Callable[..., Any], owner: type | None) -> Any:
     """Return the annotation of a parameter as an object, `Any` if it has none.
 
     Names that a module imports for type checkers alone are looked up among the public ones.

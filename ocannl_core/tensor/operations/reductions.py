@@ -377,7 +377,7 @@ def mean_along(spec: str, x: Tensor) -> Tensor:
     return in_format_of(x, total / count_terms(total))
 
 
-def softmax_along(spec: str, x: Tensor, scale: float = 1.0) -> Tensor:
+def softmax_along(spec: str, x: Tensor, scale: float) -> Tensor:
     """Return `exp(scale * x)` divided by its sum along a specification that leaves axes of size
     1.
     """

@@ -82,7 +82,7 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
     )
 
 
-def as_tensors(values: Sequence[Any], session: Session, op: Op | None = None) -> tuple[Tensor, ...]:
+def as_tensors(values: Sequence[Any], session: Session, op: Op | None) -> tuple[Tensor, ...]:
     """Return tensors for operands.
 
     A number takes the format of the other operands, unless it has a fraction and they are integers.

@@ -102,11 +102,7 @@ def _is_placed_at(operand: ShapeSpec, choice: set[str | int], parts: set[str | i
 
 
 def stated_logic(
-    name: str,
-    text: str,
-    operands: int,
-    padded: bool | None = None,
-    values: Mapping[str, int] | None = None,
+    name: str, text: str, operands: int, padded: bool | None, values: Mapping[str, int] | None
 ) -> Logic:
     """Return the logic of a text, for an application of an operation on the user's line.
 

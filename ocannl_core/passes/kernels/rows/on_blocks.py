@@ -38,7 +38,7 @@ from ocannl_core.schedule.rules.decision import ScheduleDecision, products_of_ro
 
 
 def row_threads(
-    nests: Sequence[Nest], rows: int, nodes: NodeInfos, blocks: ThreadBlocks, shared_bytes: int = 0
+    nests: Sequence[Nest], rows: int, nodes: NodeInfos, blocks: ThreadBlocks, shared_bytes: int
 ) -> int:
     """Return the threads that run a row of some nests together: one for each cell or vector.
 

@@ -31,7 +31,7 @@ def build_cell_value(
     cell: IndexMap,
     definitions: Sequence[LocatedDefinition],
     new_local: traverse.NewLocal,
-    positive: Collection[TensorNode] = (),
+    positive: Collection[TensorNode],
 ) -> ir.Expr:
     """Build the value of a cell after definitions, run one after the other.
 
