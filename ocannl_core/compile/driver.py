@@ -43,18 +43,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
-from ocannl_core.backend.protocols import Buffer, Source
+from ocannl_core.backend.protocols import Buffer, Executable, Source
 from ocannl_core.base import settings
 from ocannl_core.base.errors import CodegenError, LaunchLimitError, UnsupportedError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.admission import admitted, lines_of
 from ocannl_core.compile.check_program import check_program, partial_candidates
-from ocannl_core.compile.compile_generated import compile_generated
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.dump_folder import Dump, open_dump
 from ocannl_core.compile.memory_plan import memory_plan
-from ocannl_core.compile.parts import PartitionedSource
+from ocannl_core.compile.parts import Device, PartitionedSource
 from ocannl_core.compile.placements.placement_cache import with_tuned_placements
 from ocannl_core.compile.saved_code import find_kernels, find_lowered, find_saved, program_key
 from ocannl_core.compile.stages import (
@@ -425,6 +424,20 @@ def compile_source(
     if dump.is_open:
         dump.finish({**assignments.nodes, **request.lowered.nodes}, code.program.placements)
     return Build(code.program, code.plan, code.source, assignments, executable, request)
+
+
+def compile_generated(source: Source, device: Device) -> Executable:
+    """Return generated code compiled for a device, or its parts for theirs.
+
+    Args:
+        device: The device of the context; the others of a partition stay.
+    """
+    backend, target = device
+    if not isinstance(source, PartitionedSource):
+        return backend.compile(source, target)
+    from ocannl_core.compile.partitioned_executable import PartitionedExecutable
+
+    return PartitionedExecutable(replace(source, devices=(device, *source.devices[1:])))
 
 
 def with_lines(error: LaunchLimitError, program: LoopProgram) -> LaunchLimitError:

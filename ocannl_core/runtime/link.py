@@ -18,9 +18,8 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import LaunchLimitError, LinkError, VerifyError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.check_program import check_merge_buffer, check_presence, missing_nodes
-from ocannl_core.compile.compile_generated import compile_generated
 from ocannl_core.compile.context_state import Unstored
-from ocannl_core.compile.driver import with_lines
+from ocannl_core.compile.driver import compile_generated, with_lines
 from ocannl_core.compile.memory_plan import memory_plan, too_large
 from ocannl_core.compile.stages import Build, Linkable, ResolvedCode
 from ocannl_core.ir.assignments.traverse import leaves, targets
