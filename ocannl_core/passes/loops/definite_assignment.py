@@ -134,7 +134,7 @@ def follows_store(read: AccessSite, analyzed: AnalyzedStatement) -> bool:
         isinstance(write.access, ir.Store)
         and write.node is read.node
         and write.indices == read.indices
-        and not write.is_staged
+        and not write.is_verbatim
         and write.access is not read.store
         and write.loops == read.loops[: len(write.loops)]
         and _precedes(write, read, analyzed)
@@ -213,7 +213,7 @@ def covers_array(site: AccessSite, info: NodeInfo) -> bool:
 
 def assigned_cells(site: AccessSite, info: NodeInfo) -> Box | None:
     """Return the definitely assigned cells of an access; None if unknown."""
-    if site.never_runs or site.is_staged or may_run_never(site):
+    if site.never_runs or site.is_verbatim or may_run_never(site):
         return None
     loops = ranges_of(site.loops)
     match site.access:

@@ -41,7 +41,7 @@ class AccessSite(NamedTuple):
     """The loops around it, outermost first."""
     store: ir.Stmt | None = None
     """The store whose value contains it; for a store, the store itself."""
-    is_staged: bool = False
+    is_verbatim: bool = False
     """True inside code that a backend supplied as text."""
 
     @property
@@ -111,24 +111,24 @@ def analyze_statement(
         if kind in _CELLS_READ:
             reads.append(AccessSite(node.node, node, node.indices, *context))
         elif kind is ir.Store or kind is ir.StoreVector:
-            loops, _, is_staged = context
-            writes.append(AccessSite(node.node, node, node.indices, loops, node, is_staged))
+            loops, _, is_verbatim = context
+            writes.append(AccessSite(node.node, node, node.indices, loops, node, is_verbatim))
         elif kind is ir.For:
             include_loop(ranges, node)
         elif kind in _OF_SCALARS:
             next_local = max(next_local, node.local.id + 1)
         else:
-            loops, _, is_staged = context
+            loops, _, is_verbatim = context
             for each in accesses_at(node):
                 sites = writes if each.writes else reads
-                sites.append(AccessSite(each.node, node, None, loops, node, is_staged))
+                sites.append(AccessSite(each.node, node, None, loops, node, is_verbatim))
     return AnalyzedStatement(position, stmt, tuple(reads), tuple(writes), ranges, next_local)
 
 
 _CELLS_READ = frozenset((ir.Load, ir.Gather, ir.LoadMerge))
 _OF_SCALARS = frozenset((ir.Scoped, ir.LocalRead, ir.SetLocal, ir.DeclareLocal, ir.SubgroupReduce))
 _Context = tuple[tuple[ir.For, ...], ir.Stmt | None, bool]
-"""The loops around a node, the store whose value contains it, and `AccessSite.is_staged`."""
+"""The loops around a node, the store whose value contains it, and `AccessSite.is_verbatim`."""
 
 
 def _in_store(node: ir.Stmt, context: _Context) -> _Context:

@@ -249,7 +249,7 @@ class _InliningPass:
         """Return why a node, as defined so far, needs memory; None if it does not."""
         facts, definitions = self.accesses.nodes[node], self.definitions.get(node, [])
         reads = [(p, site) for p, site in facts.reads if p in self.live]
-        if any(not isinstance(s.access, ir.Load) or s.is_staged for _, s in reads):
+        if any(not isinstance(s.access, ir.Load) or s.is_verbatim for _, s in reads):
             return Reason.SURVIVING_READ
         is_inside = any(site.node is node for site in analyzed.writes)
         if not definitions and not is_inside:
@@ -297,7 +297,7 @@ class _InliningPass:
                 for later, site in facts.writes
                 if later > position
                 and assigns_all(site, facts.info)
-                and not site.is_staged
+                and not site.is_verbatim
                 and not any(read.node is node for read in statements[later].reads)
             ),
             len(statements),

@@ -94,7 +94,7 @@ def find_definition_obstacle(analyzed: AnalyzedStatement, node: TensorNode) -> R
 
 
 def _find_store_obstacle(site: AccessSite, has_locals: bool) -> Reason | None:
-    if site.is_staged:
+    if site.is_verbatim:
         return Reason.STAGED_CODE
     if isinstance(site.access, ir.CallExternal):
         return Reason.EXTERNAL_CALL

@@ -275,7 +275,7 @@ def test_whole_nodes_and_vectors_are_accesses_too() -> None:
     inside, vector = facts(d, "t", *stmts), facts(d, "v", *stmts)
     assert writes_per_cell(inside).tolist() == [0, 1, 1, 1, 1, 0]
     assert writes_per_cell(vector).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert vector.writes[0][1].is_staged
+    assert vector.writes[0][1].is_verbatim
     assert [position for position, _ in facts(d, "x", *stmts).reads] == [0]
 
 
