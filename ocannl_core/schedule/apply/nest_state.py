@@ -76,8 +76,8 @@ class NestState:
     """The packed operands, whose buffers are all of one kind."""
     forms: Mapping[int, transforms.StageForm] = field(default_factory=dict)
     """The forms of operands whose copies run ahead, by their position in the term."""
-    pipeline: transforms.Pipeline | None = None
-    ring: str = ""
+    copies: transforms.Pipeline | transforms.Ring | None = None
+    """The loop that copies of packed operands run ahead along."""
     lanes: int = 1
     initial_stores: tuple[ir.Stmt, ...] = ()
     """Stores of initial values, if cells hold partial results."""
@@ -94,12 +94,24 @@ class NestState:
     @property
     def buffer_kind(self) -> BufferKind:
         """The kind of the buffers of packed operands."""
-        if self.ring:
+        if isinstance(self.copies, transforms.Ring):
             return BufferKind.RING
         if not self.is_on_blocks:
             return BufferKind.KERNEL if self.tile is None else BufferKind.TILES
-        has_stages = self.pipeline is not None or self.tile is not None or self.forms
+        has_stages = self.copies is not None or self.tile is not None or self.forms
         return BufferKind.STAGES if has_stages else BufferKind.GROUP
+
+    @property
+    def pipeline(self) -> transforms.Pipeline:
+        """The pipeline of a schedule that has one."""
+        assert isinstance(self.copies, transforms.Pipeline)
+        return self.copies
+
+    @property
+    def ring(self) -> str:
+        """The axis of the ring of a schedule that has one."""
+        assert isinstance(self.copies, transforms.Ring)
+        return self.copies.axis
 
     def of_kind(self, kind: AxisKind) -> tuple[str, ...]:
         """Return the leaves of a kind, in the order in which transforms gave it to them."""
@@ -259,20 +271,10 @@ def _pack(state: NestState, pack: transforms.Pack) -> NestState:
     return replace(state, packs=(*state.packs, pack))
 
 
-def _pipeline(state: NestState, pipeline: transforms.Pipeline) -> NestState:
-    if state.pipeline is not None or state.ring:
-        raise UsageError(
-            "A schedule has one pipeline, and no ring beside it.", found=schedule_text((pipeline,))
-        )
-    return replace(state, pipeline=pipeline)
-
-
-def _ring(state: NestState, ring: transforms.Ring) -> NestState:
-    if state.pipeline is not None or state.ring:
-        raise UsageError(
-            "A schedule has one ring, and no pipeline beside it.", found=schedule_text((ring,))
-        )
-    return replace(state, ring=ring.axis)
+def _copy_ahead(state: NestState, copies: transforms.Pipeline | transforms.Ring) -> NestState:
+    if state.copies is not None:
+        raise UsageError("A schedule has one pipeline or ring.", found=schedule_text((copies,)))
+    return replace(state, copies=copies)
 
 
 def _accumulate(state: NestState, given: transforms.AccumulateAt) -> NestState:
@@ -300,12 +302,10 @@ def _apply(state: NestState, transform: transforms.Transform) -> NestState:
             return replace(state, lanes=max(state.lanes, transform.lanes))
         case transforms.Pack():
             return _pack(state, transform)
-        case transforms.Pipeline():
-            return _pipeline(state, transform)
+        case transforms.Pipeline() | transforms.Ring():
+            return _copy_ahead(state, transform)
         case transforms.StageForm():
             return replace(state, forms={**state.forms, transform.operand: transform})
-        case transforms.Ring():
-            return _ring(state, transform)
         case transforms.AccumulateAt():
             return _accumulate(state, transform)
         case _:

@@ -79,24 +79,19 @@ class PipelineBuffer(StageBuffer):
     """Stages that the threads of a block copy together, ahead of their use."""
 
     @property
-    def _pipeline(self) -> Pipeline:
-        assert self.state.pipeline is not None
-        return self.state.pipeline
-
-    @property
     def _form(self) -> StageForm:
         return self.state.forms[self.pack.operand]
 
     def _stage(self, region: Region) -> AxisIndex:
-        _, offset = as_affine(region.numbers[self._pipeline.axis])
-        return FixedIndex(offset % self._pipeline.stages)
+        _, offset = as_affine(region.numbers[self.state.pipeline.axis])
+        return FixedIndex(offset % self.state.pipeline.stages)
 
     def _dims(self) -> tuple[int, ...]:
         form, rows = self._form, self.tree.max_extent(self.pack.axes[0])
         group = (rows, form.pitch)
         if form.rows:
             group = (rows // form.rows, form.rows * form.pitch + form.skip)
-        return (self._pipeline.stages, *group)
+        return (self.state.pipeline.stages, *group)
 
     def fill(self, region: Region) -> tuple[ir.Stmt, ...]:
         """Return the statements by which the threads of a block copy a stage."""
@@ -126,7 +121,7 @@ class PipelineBuffer(StageBuffer):
             index.var: self.tree.max_extent(leaf)
             for leaf, index in region.numbers.items()
             if isinstance(index, VarIndex) and leaf in self.state.kinds
-            if leaf != self._pipeline.axis
+            if leaf != self.state.pipeline.axis
         }
 
     def _indices(
@@ -158,16 +153,11 @@ class PipelineBuffer(StageBuffer):
 class StagedProducts(Accumulation):
     """Copies run ahead of the products of register tiles, or of fragments of a warp."""
 
-    @property
-    def pipeline(self) -> Pipeline:
-        assert self.state.pipeline is not None
-        return self.state.pipeline
-
     @classmethod
     def conditions(cls, state: NestState) -> Conditions:
-        reduction, pipeline, tree = state.nest.reduction, state.pipeline, state.tree
+        reduction, pipeline, tree = state.nest.reduction, state.copies, state.tree
         yield "A schedule has one pipeline.", pipeline is not None
-        assert pipeline is not None
+        assert isinstance(pipeline, Pipeline)
         yield (
             "Operands of a pipeline are two factors.",
             reduction is not None and len(reduction.factors) == 2,
@@ -215,11 +205,11 @@ class StagedProducts(Accumulation):
 
     def _copies(self, region: Region, step: AxisIndex) -> tuple[ir.Stmt, ...]:
         """Return the statements by which the threads of a block copy the operands of a step."""
-        inner = region.at({self.pipeline.axis: step})
+        inner = region.at({self.state.pipeline.axis: step})
         return tuple(stmt for at in sorted(self.buffers) for stmt in self.buffers[at].fill(inner))
 
     def sums(self, registers: Accumulators, region: Region) -> tuple[ir.Stmt, ...]:
-        inside, axis = self.state.inside, self.pipeline.axis
+        inside, axis = self.state.inside, self.state.pipeline.axis
         outer = inside[: inside.index(axis)]
 
         def steps(point: Region) -> tuple[ir.Stmt, ...]:
@@ -231,8 +221,9 @@ class StagedProducts(Accumulation):
 
     def _steps(self, registers: Accumulators, point: Region) -> tuple[ir.Stmt, ...]:
         """Return the loop over stages, and the copies before it."""
-        axis, tree = self.pipeline.axis, self.state.tree
-        stages, count = self.pipeline.stages, tree.max_extent(axis)
+        tree, pipeline = self.state.tree, self.state.pipeline
+        axis, stages = pipeline.axis, pipeline.stages
+        count = tree.max_extent(axis)
         ahead = stages - 1
         stmts: list[ir.Stmt] = []
         for first in range(ahead):
@@ -255,7 +246,8 @@ class StagedProducts(Accumulation):
 
     def _next_copies(self, point: Region, stage: int, turn: IndexVar | None) -> tuple[ir.Stmt, ...]:
         """Return the copies for the last step that a stage is free for."""
-        stages, count = self.pipeline.stages, self.state.tree.max_extent(self.pipeline.axis)
+        tree, pipeline = self.state.tree, self.state.pipeline
+        stages, count = pipeline.stages, tree.max_extent(pipeline.axis)
         first = stage + stages - 1
         step = affine([] if turn is None else [(stages, turn)], first)
         if first >= count:
@@ -266,7 +258,7 @@ class StagedProducts(Accumulation):
 
     def _products(self, registers: Accumulators, point: Region) -> tuple[ir.Stmt, ...]:
         state = self.state
-        after = state.inside[state.inside.index(self.pipeline.axis) + 1 :]
+        after = state.inside[state.inside.index(self.state.pipeline.axis) + 1 :]
         leaves = after[-3:] if state.tile is not None else ()
 
         def product(inner: Region) -> tuple[ir.Stmt, ...]:

@@ -74,7 +74,7 @@ def test_the_notation_of_a_ring_is_complete() -> None:
     ("old", "new", "rule"),
     [
         ("ring k10", "ring k0", "A schedule has one ring, along the stages of blocks of terms"),
-        ("ring k10", "ring k10; ring k10", "A schedule has one ring"),
+        ("ring k10", "ring k10; ring k10", "A schedule has one pipeline or ring"),
         ("split k 12", "split k 4", "A ring has two stages or more"),
         ("inside k10 as k11 j1", "inside k10 as k11 j10 j11", "Both factors are packed along two"),
         ("pack 0 inside k10", "pack 0 inside k0", "A packed buffer has the axes of the operand"),
