@@ -41,6 +41,7 @@ from ocannl_core.ir.kernels.nodes import (
 )
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse
+from ocannl_core.ir.loops.loop_nests import loops_around
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import uint4x32
 from ocannl_core.passes.kernels.parallel_loops import inner_loops, iteration_count
@@ -160,10 +161,8 @@ def _as_loops(fill: ir.Fill, info: NodeInfo) -> ir.Stmt:
         return fill
     loops = [(fresh_var("fill"), extent) for extent in info.buffer_dims]
     indices = tuple(VarIndex(var) if extent != 1 else FixedIndex(0) for var, extent in loops)
-    body: ir.Stmt = ir.Store(fill.node, indices, ir.Const(fill.value, info.dtype))
-    for var, extent in reversed(loops):
-        body = ir.For(var, 0, extent, ir.Block((body,))) if extent != 1 else body
-    return body
+    store = ir.Store(fill.node, indices, ir.Const(fill.value, info.dtype))
+    return loops_around([(var, extent) for var, extent in loops if extent != 1], store)
 
 
 @dataclass(frozen=True, slots=True)
