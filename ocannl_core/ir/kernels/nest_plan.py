@@ -23,7 +23,10 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 
 @dataclass(frozen=True, slots=True)
 class NestKernel:
-    """A nest of independent cells that becomes one kernel."""
+    """A step of a plan: a kernel that is a nest, as another `Kernel` is a block of statements.
+
+    A nest has no title, so that equal ones have one schedule.
+    """
 
     nest: Nest
     title: str = ""
