@@ -360,11 +360,11 @@ class Optimizer(ABC):
                 found[p] = replace(self, **group, groups={}) if group else self
         if unused:
             every = list(loss.params.keys())
-            taken = [e for e in self.groups if e in unused and any(fnmatchcase(n, e) for n in every)]
+            taken = [each for each in unused if any(fnmatchcase(name, each) for name in every)]
             raise UsageError.at_caller(
                 "A group of parameters has members, those that no earlier pattern matches.",
                 found=f"no parameter for {', '.join(sorted(unused))}",
-                fix=f"state {taken[0]} before the patterns that match the same names"
+                fix=f"state {min(taken)} before the patterns that match the same names"
                 if taken
                 else "the names are " + ", ".join(every),
             )
