@@ -55,6 +55,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "clipnorm": ("clip_norm",),
     "low": ("min",),
     "high": ("max",),
+    "weight": ('reduction="none", and oc.sum(weights[ids] * losses) / oc.sum(weights[ids])',),
     "a_min": ("min",),
     "a_max": ("max",),
 }
@@ -79,6 +80,11 @@ _CALLS = {
     "embedding": "oc.nn.embedding(ids, entries=100, width=64)",
     "dropout": "oc.nn.dropout(x, rate=0.1)",
     "oc.nn.dropout": "oc.nn.dropout(x, rate=0.1)",
+    "oc.uniform": "low + (high - low) * oc.uniform(), which has the shape of its use; "
+    "oc.require_shape(oc.uniform(), (3, 4)) states one",
+    "oc.normal": "mean + deviation * oc.normal(), which has the shape of its use; "
+    "oc.require_shape(oc.normal(), (3, 4)) states one",
+    "x.flatten": "x.reshape(x.shape[0], -1) keeps the first axis; oc.nn.dense takes all axes",
 }
 """Examples of calls, for functions whose arguments have no counterpart in another library."""
 

@@ -207,7 +207,7 @@ class describe_operands:
         for position, operand in enumerate(operands):
             name = operand_name(position) if len(operands) > 1 else "the operand"
             lines.append(f"{name} is {_describe_tensor(operand)}")
-        is_by_position = self._is_pointwise and _broadcast_by_position(self._operands)
+        is_by_position = self._is_pointwise and _broadcast_by_position_only(self._operands)
         fix = ALL_PAIRS.format("oc.subtract") if is_by_position else error.fix
         raise ShapeError(
             error.rule, found=error.found, where="\n".join(lines), fix=fix
@@ -224,13 +224,21 @@ ALL_PAIRS = (
 
 def broadcast_by_position(shapes: Sequence[Shape]) -> bool:
     """Return True if tensors of known shapes broadcast by NumPy's rule, axes from the right."""
-    axes = zip_longest(*(reversed(each.dims) for each in shapes), fillvalue=1)
-    return all(len({*sizes} - {1}) < 2 for sizes in axes)
+    return _broadcast([each.dims for each in shapes])
 
 
-def _broadcast_by_position(tensors: Sequence[Tensor]) -> bool:
+def _broadcast(sizes: Sequence[tuple[int, ...]]) -> bool:
+    axes = zip_longest(*(reversed(each) for each in sizes), fillvalue=1)
+    return all(len({*axis} - {1}) < 2 for axis in axes)
+
+
+def _broadcast_by_position_only(tensors: Sequence[Tensor]) -> bool:
+    """Return True if tensors broadcast by NumPy's rule, and do not row by row."""
     shapes = [each.shape for each in tensors]
-    return all(each.is_closed for each in shapes) and broadcast_by_position(shapes)
+    if not all(each.is_closed for each in shapes) or not broadcast_by_position(shapes):
+        return False
+    rows = zip(*([row.sizes for _, row in each.rows()] for each in shapes), strict=True)
+    return not all(map(_broadcast, rows))
 
 
 def _describe_tensor(tensor: Tensor) -> str:
