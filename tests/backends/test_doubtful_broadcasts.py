@@ -63,6 +63,13 @@ PAIRS_OF_THE_BATCH: dict[str, Build] = {
     "a mask": lambda: data(8, batch=1)[:, None] * data(8, 3, batch=1),
     "a condition": lambda: oc.where(data(8, batch=1)[:, None], data(8, 3, batch=1), 0.0),
     "a target with a new axis": lambda: prediction() - data(8, batch=1)[:, None],
+    "a mask of lengths": lambda: data(8, 3, batch=1) * (oc.arange(3) < data(8, batch=1)[:, None]),
+    "a mask of lengths as a condition": lambda: oc.where(
+        oc.arange(3)[None] < data(8, batch=1)[:, None], data(8, 3, batch=1), 0.0
+    ),
+    "classes": lambda: (
+        oc.cast(oc.arange(3) == data(8, batch=1)[:, None], "float32") * data(8, 3, batch=1)
+    ),
     "of two axes": lambda: data(8, 8, batch=2)[..., None] * data(8, 8, 3, batch=2),
 }
 
@@ -126,6 +133,15 @@ MEANT: dict[str, Build] = {
     ),
     "a mask of lengths": lambda: data(8, batch=1) < data(8, batch=1)[:, None],
     "all pairs of examples": lambda: data(8, batch=1)[:, None] * data(8, 3, batch=1)[None],
+    "a mask of lengths without a new axis": lambda: (
+        data(8, 3, batch=1) * (oc.arange(3) < data(8, batch=1))
+    ),
+    "a mask for each query": lambda: (
+        data(8, 5, 3, batch=2) * (oc.arange(3) < data(8, batch=1)[:, None])
+    ),
+    "pairs of rows": lambda: (
+        oc.reshape(data(8, 3, batch=1), batch=[8, 1], output=[3]) * data(8, 3, batch=1)
+    ),
     "numbers of another axis": lambda: data(4, batch=1)[:, None] * data(8, 3, batch=1),
     "weights of cells": lambda: loss_of(prediction() * oc.param("v", output=[8])),
 }

@@ -60,7 +60,7 @@ def _remarks(
 ) -> Iterator[DoubtfulBroadcast]:
     operands, primitive = definition.operands, definition.operation.primitive
     for one, other in permutations(operands, 2):
-        if _meets_the_batch_again(one.shape, other.shape):
+        if _meets_the_batch_again(one, other.shape):
             yield _all_pairs_of_the_batch(tensor, one, other)
         if _meets_the_batch_by_kind(one.shape, other.shape):
             yield _no_pairs_of_the_batch(tensor, one, other, primitive)
@@ -142,14 +142,31 @@ def _meets_all_pairs(one: Shape, other: Shape) -> bool:
     return not any(map(_repeated, (one.output, one.input, other.batch, other.input)))
 
 
-def _meets_the_batch_again(one: Shape, other: Shape) -> bool:
-    """Return True for a shape `n,1|` beside one with output axes, `n|m`: the axis n meets the axis
-    1, and the result has both.
+def _meets_the_batch_again(one: Tensor, other: Shape) -> bool:
+    """Return True for a tensor with a number for each position of the batch, `n,1|`, beside a shape
+    with output axes, `n|m`: the axis n meets the axis 1, and the result has both. So it is for a
+    condition `n,1|m` that compares such numbers with positions, `oc.arange(m) < lengths[:, None]`.
     """
-    batch = one.batch.sizes
-    if len(batch) < 2 or batch[-1] != 1 or batch[-2] == 1 or one.output.sizes or one.input.sizes:
+    batch = one.shape.batch.sizes
+    if len(batch) < 2 or batch[-1] != 1 or batch[-2] == 1:
         return False
-    return bool(other.output.sizes) and batch[:-1] == other.batch.sizes
+    has_pairs = bool(other.output.sizes) and batch[:-1] == other.batch.sizes
+    return has_pairs and _is_of_numbers(one, batch)
+
+
+def _is_of_numbers(tensor: Tensor, batch: tuple[int, ...]) -> bool:
+    """Return True if a tensor has a number for each position of a batch, or is computed cell by
+    cell from one that has.
+    """
+    while tensor.shape.output.sizes or tensor.shape.input.sizes:
+        definition = tensor.definition
+        if not isinstance(definition, Applied) or not isinstance(definition.logic, Pointwise):
+            return False
+        operands = [each for each in definition.operands if each.shape.batch.sizes == batch]
+        if len(operands) != 1:
+            return False
+        (tensor,) = operands
+    return True
 
 
 def _meets_the_batch_by_kind(one: Shape, other: Shape) -> bool:
