@@ -70,6 +70,7 @@ PAIRS_OF_THE_BATCH: dict[str, Build] = {
     "classes": lambda: (
         oc.cast(oc.arange(3) == data(8, batch=1)[:, None], "float32") * data(8, 3, batch=1)
     ),
+    "two new axes": lambda: data(8, 8, 3, batch=2) * data(8, batch=1)[:, None, None],
     "of two axes": lambda: data(8, 8, batch=2)[..., None] * data(8, 8, 3, batch=2),
 }
 

@@ -144,14 +144,15 @@ def _meets_all_pairs(one: Shape, other: Shape) -> bool:
 
 def _meets_the_batch_again(one: Tensor, other: Shape) -> bool:
     """Return True for a tensor with a number for each position of the batch, `n,1|`, beside a shape
-    with output axes, `n|m`: the axis n meets the axis 1, and the result has both. So it is for a
-    condition `n,1|m` that compares such numbers with positions, `oc.arange(m) < lengths[:, None]`.
+    with output axes, `n|m`: by position the shapes are those of a number for each row, but n meets
+    the axis 1, and the result has both. So it is for a condition `n,1|m` that compares such numbers
+    with positions, `oc.arange(m) < lengths[:, None]`.
     """
-    batch = one.shape.batch.sizes
-    if len(batch) < 2 or batch[-1] != 1 or batch[-2] == 1:
+    batch, dims = one.shape.batch.sizes, other.dims
+    if len(batch) != len(dims) or batch[-1:] != (1,) or prod(batch) == 1:
         return False
-    has_pairs = bool(other.output.sizes) and batch[:-1] == other.batch.sizes
-    return has_pairs and _is_of_numbers(one, batch)
+    is_fitting = all(own in (1, theirs) for own, theirs in zip(batch, dims, strict=True))
+    return is_fitting and bool(other.output.sizes) and _is_of_numbers(one, batch)
 
 
 def _is_of_numbers(tensor: Tensor, batch: tuple[int, ...]) -> bool:

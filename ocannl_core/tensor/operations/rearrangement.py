@@ -230,8 +230,7 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
     _check_extents(own.lengths, target, wanted)
     if not rows:
         batch = own.ranks[0]
-        leading = tuple(map(_maximum, wanted[:batch]))
-        kept = batch if leading == source[:batch] else 0
+        kept = batch if target[:batch] == source[:batch] else 0
         ranks = (kept, len(wanted) - kept, 0)
     if target == source and ranks == own.ranks:
         return given
