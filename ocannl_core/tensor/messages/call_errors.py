@@ -58,10 +58,30 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weight": ('reduction="none", and oc.sum(weights[ids] * losses) / oc.sum(weights[ids])',),
     "a_min": ("min",),
     "a_max": ("max",),
+    "eps": ("epsilon",),
+    "num_embeddings": ("entries",),
+    "embedding_dim": ("width",),
+    "hidden_size": ("width",),
+    "num_groups": ("groups",),
+    **dict.fromkeys(["num_heads", "nhead", "n_head"], ("heads",)),
+    **dict.fromkeys(["num_layers", "n_layer"], ("layers",)),
+    "dim_feedforward": ("hidden",),
+    "vocab_size": ("vocabulary",),
 }
 """Names of arguments in PyTorch, Keras and NumPy, and their names here, with values where a value
 has another form.
 """
+
+_OMITTED = {
+    "activation": "apply it to the result, as in oc.relu(oc.nn.dense(x, output=[64]))",
+    **dict.fromkeys(
+        ["input", "in_features", "in_channels", "input_dim", "input_shape", "input_size"]
+        + ["num_features", "num_channels", "embed_dim", "normalized_shape"],
+        "sizes of inputs are inferred",
+    ),
+    "device": "a context is a device: oc.Context(...) compiles and runs what is given to it",
+}
+"""Names of arguments that have no counterpart, and what stands in their place."""
 
 _CALLS = {
     "oc.placeholder": 'oc.placeholder("x", batch=[32], output=[64])',
@@ -282,7 +302,9 @@ def renamed_arguments(given: Iterable[str], parameters: Signature) -> str:
         for name in _NAMES.get(each, ())
         if name.partition("=")[0] in parameters.parameters
     ]
-    return f"write {', '.join(found)}" if found else ""
+    others = [_OMITTED[each] for each in given if each in _OMITTED]
+    advice = ([f"write {', '.join(found)}"] if found else []) + list(dict.fromkeys(others))
+    return "; ".join(advice)
 
 
 def example_of(title: str) -> str:

@@ -471,7 +471,7 @@ def _concat_along(
             raise ShapeError.at_caller(
                 f"{name} along axis {axis} takes tensors with equally many axes of each kind.",
                 found=f"{given[position].shape} beside {given[0].shape}",
-                fix="oc.expand_dims and oc.reshape add axes",
+                fix="oc.reshape(x, batch=[8], output=[1]) states the axes of each kind",
             )
     at = first.position(axis)
     parts = [f"p{position}" for position in range(len(given))]
