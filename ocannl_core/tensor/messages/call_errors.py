@@ -75,8 +75,11 @@ has another form.
 _OMITTED = {
     "activation": "apply it to the result, as in oc.relu(oc.nn.dense(x, output=[64]))",
     **dict.fromkeys(
-        ["input", "in_features", "in_channels", "input_dim", "input_shape", "input_size"]
-        + ["num_features", "num_channels", "embed_dim", "normalized_shape"],
+        ("input", "in_features", "in_channels", "input_dim", "input_shape", "input_size"),
+        "sizes of inputs are inferred",
+    ),
+    **dict.fromkeys(
+        ("num_features", "num_channels", "embed_dim", "normalized_shape"),
         "sizes of inputs are inferred",
     ),
     "device": "a context is a device: oc.Context(...) compiles and runs what is given to it",
