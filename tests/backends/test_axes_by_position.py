@@ -241,6 +241,11 @@ def test_nan_is_the_greatest_number_in_order(target: str) -> None:
     assert np.isnan(middle).all()
 
 
+def test_padding_has_the_sign_of_its_zero(target: str) -> None:
+    found = computed(target, lambda x: (oc.pad(x, 1, value=0.0), oc.pad(x, 1, value=-0.0)))
+    assert [bool(np.signbit(cells[0, 0, 0])) for cells in found] == [False, True]
+
+
 def test_a_running_maximum_stays_nan(target: str) -> None:
     cells = np.array([[1, np.nan, 3], [3, 1, 4]], np.float32)
     (found,) = computed(target, lambda x: oc.cummax(x, axis=1), cells)
