@@ -148,8 +148,11 @@ def _meets_the_batch_again(one: Tensor, other: Shape) -> bool:
     the axis 1, and the result has both. So it is for a condition `n,1|m` that compares such numbers
     with positions, `oc.arange(m) < lengths[:, None]`.
     """
-    batch, dims = one.shape.batch.sizes, other.dims
-    if len(batch) != len(dims) or batch[-1:] != (1,) or prod(batch) == 1:
+    batch = one.shape.batch.sizes
+    if batch[-1:] != (1,) or prod(batch) == 1:
+        return False
+    dims = other.dims
+    if len(dims) != len(batch):
         return False
     is_fitting = all(own in (1, theirs) for own, theirs in zip(batch, dims, strict=True))
     return is_fitting and bool(other.output.sizes) and _is_of_numbers(one, batch)
