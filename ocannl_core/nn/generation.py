@@ -137,8 +137,9 @@ class Generator:
                 set has all tokens whose scores equal its least one.
 
         Raises:
-            UsageError: if the prompt is empty, is none of integers, the sequence is too long, or
-                `top_k` or `top_p` would leave no token.
+            UsageError: if the prompt is empty, is none of integers, has sequences of several
+                lengths, or the sequence is too long; if the temperature is below 0, or `top_k` or
+                `top_p` would leave no token.
         """
         is_count = isinstance(top_k, Integral) and not isinstance(top_k, bool) and top_k >= 1
         is_share = isinstance(top_p, Real) and not isinstance(top_p, bool) and 0 < top_p <= 1
@@ -149,7 +150,22 @@ class Generator:
                 found=f"top_k={top_k!r}, top_p={top_p!r}",
                 fix="generate([3, 1, 4], 10, top_k=50, top_p=0.9)",
             )
-        given = np.asarray(prompt)
+        is_divisor = isinstance(temperature, Real) and temperature >= 0
+        if isinstance(temperature, bool) or not is_divisor:
+            raise UsageError.at_caller(
+                "The temperature that divides scores is a number of 0 or more.",
+                found=f"temperature={temperature!r}",
+                fix="generate([3, 1, 4], 10, temperature=0.8); at 0 the likeliest token follows",
+            )
+        try:
+            given = np.asarray(prompt)
+        except ValueError as error:
+            raise UsageError.at_caller(
+                "Sequences that are continued together begin with prompts of one length.",
+                found=f"prompts of lengths {', '.join(str(np.size(each)) for each in prompt)}",
+                fix="a call for each, or for all of one length: "
+                "oc.nn.Generator(ctx, model, batch=2) continues two at a time",
+            ) from error
         rows = given[None] if given.ndim == 1 else given
         start = rows.shape[-1] if rows.ndim == 2 else 0
         added = self.length - start if count is None else count
@@ -163,7 +179,7 @@ class Generator:
                 f"A generator continues {self._batch} sequence{'s' * (self._batch > 1)} of at "
                 f"least one token, an integer, to at most {self.length} tokens.",
                 found=f"a prompt of {given.dtype} and shape {given.shape}, and count={count!r}",
-                fix="generate([3, 1, 4], 10), or a longer oc.nn.Generator(..., length=)",
+                fix="generate([3, 1, 4], 10); oc.nn.Generator(..., length=, batch=) states both",
             )
         ctx = self._ctx
         tokens = np.zeros((self._batch, self.length), np.int32)

@@ -10,7 +10,6 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import float32, int64
 from ocannl_core.nn.attention_weights import add_weights, weights_of_a_layer
 from ocannl_core.nn.sizes import positive_integers
-from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.computations.recording import cd
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Effect
@@ -20,6 +19,7 @@ from ocannl_core.tensor.models.parameters import param, session_statistic
 from ocannl_core.tensor.operations.axes import share_shape
 from ocannl_core.tensor.operations.contractions import where
 from ocannl_core.tensor.operations.random import Counter, uniform
+from ocannl_core.tensor.primitives.operands import require_operand
 from ocannl_core.tensor.primitives.pointwise_operations import relu
 
 
@@ -142,7 +142,7 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
     Raises:
         UsageError: if the rate is no probability.
     """
-    require_tensor(x, "oc.nn.dropout")
+    require_operand(x, "oc.nn.dropout")
     if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate <= 1:
         raise UsageError.at_caller(
             "The rate of dropout is the probability of a cell to become 0.",

@@ -13,7 +13,6 @@ from typing import Literal, get_args
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.shape.language.shape_terms import Size
-from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.activations import softplus
 from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
@@ -23,6 +22,7 @@ from ocannl_core.tensor.operations.positions import checked, second
 from ocannl_core.tensor.operations.reductions import argmax, in_format_of, in_wide_range
 from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.primitives import pointwise_operations
+from ocannl_core.tensor.primitives.operands import require_operand
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -306,8 +306,8 @@ def _check(
     predictions: object, targets: object, name: str, reduction: object, *, has_classes: bool = False
 ) -> None:
     """Refuse arguments of other kinds, and shapes of which one would be broadcast."""
-    require_tensor(predictions, f"oc.nn.{name}")
-    require_tensor(targets, f"oc.nn.{name}")
+    require_operand(predictions, f"oc.nn.{name}")
+    require_operand(targets, f"oc.nn.{name}")
     assert isinstance(predictions, Tensor)
     assert isinstance(targets, Tensor)
     if reduction not in get_args(Reduction):

@@ -359,10 +359,14 @@ class Optimizer(ABC):
                 names[p] = name
                 found[p] = replace(self, **group, groups={}) if group else self
         if unused:
+            every = list(loss.params.keys())
+            taken = [each for each in unused if any(fnmatchcase(name, each) for name in every)]
             raise UsageError.at_caller(
-                "A group of parameters has members.",
+                "A group of parameters has members, those that no earlier pattern matches.",
                 found=f"no parameter for {', '.join(sorted(unused))}",
-                fix="the names are " + ", ".join(loss.params.keys()),
+                fix=f"state {min(taken)} before the patterns that match the same names"
+                if taken
+                else "the names are " + ", ".join(every),
             )
         if not found:
             raise UsageError.at_caller(

@@ -241,6 +241,11 @@ def test_nan_is_the_greatest_number_in_order(target: str) -> None:
     assert np.isnan(middle).all()
 
 
+def test_padding_has_the_sign_of_its_zero(target: str) -> None:
+    found = computed(target, lambda x: (oc.pad(x, 1, value=0.0), oc.pad(x, 1, value=-0.0)))
+    assert [bool(np.signbit(cells[0, 0, 0])) for cells in found] == [False, True]
+
+
 def test_a_running_maximum_stays_nan(target: str) -> None:
     cells = np.array([[1, np.nan, 3], [3, 1, 4]], np.float32)
     (found,) = computed(target, lambda x: oc.cummax(x, axis=1), cells)
@@ -287,6 +292,9 @@ def test_the_kinds_of_axes_stay_where_they_are() -> None:
         assert str(x.expand_dims(-1).shape) == "2|4,1->3"
         assert str(x.reshape(2, 12).shape) == "2|12"
         assert str(x.reshape(12, 2).shape) == "12,2"
+        assert str(x.reshape(-1, 12).shape) == "2|12"  # a size that follows is one that is stated
+        assert str(x[:, 0, 0].reshape(-1, 1).shape) == "2|1"
+        assert str(x.reshape(-1, 2).shape) == "12,2"
         assert str(x.sum(axis=0).shape) == "4->3"
 
 

@@ -63,6 +63,14 @@ PAIRS_OF_THE_BATCH: dict[str, Build] = {
     "a mask": lambda: data(8, batch=1)[:, None] * data(8, 3, batch=1),
     "a condition": lambda: oc.where(data(8, batch=1)[:, None], data(8, 3, batch=1), 0.0),
     "a target with a new axis": lambda: prediction() - data(8, batch=1)[:, None],
+    "a mask of lengths": lambda: data(8, 3, batch=1) * (oc.arange(3) < data(8, batch=1)[:, None]),
+    "a mask of lengths as a condition": lambda: oc.where(
+        oc.arange(3)[None] < data(8, batch=1)[:, None], data(8, 3, batch=1), 0.0
+    ),
+    "classes": lambda: (
+        oc.cast(oc.arange(3) == data(8, batch=1)[:, None], "float32") * data(8, 3, batch=1)
+    ),
+    "two new axes": lambda: data(8, 8, 3, batch=2) * data(8, batch=1)[:, None, None],
     "of two axes": lambda: data(8, 8, batch=2)[..., None] * data(8, 8, 3, batch=2),
 }
 
@@ -75,7 +83,41 @@ def test_all_pairs_of_the_batch_by_an_axis_at_the_end_give_a_warning(case: str) 
     assert "without the new axis" in text
 
 
+NO_PAIRS: dict[str, Build] = {
+    "with itself": lambda: data(8, 3, batch=1)[:, None] - data(8, 3, batch=1)[None],
+    "the other way": lambda: data(8, 3, batch=1)[None] - data(8, 3, batch=1)[:, None],
+    "several for each": lambda: oc.expand_dims(data(8, 3, batch=1), 1) - data(8, 8, 3, batch=2),
+    "of two output axes": lambda: data(8, 2, 3, batch=1)[:, None] - data(8, 2, 3, batch=1)[None],
+}
+
+
+@pytest.mark.parametrize("case", NO_PAIRS)
+def test_a_new_output_axis_beside_a_new_batch_axis_gives_a_warning(case: str) -> None:
+    (text,) = warnings_of(NO_PAIRS[case])
+    assert "8|1," in text
+    assert "positions of the last batch axes meet, and no pairs" in text
+    assert 'oc.subtract(x, y, logic="i|...; j|... => i,j|...")' in text
+
+
+def test_an_error_about_axes_that_meet_by_position_names_the_pairs() -> None:
+    x, y = data(8, 3, batch=1), data(5, 3, batch=1)
+    with pytest.raises(oc.ShapeError, match="not those of their position") as caught:
+        x[:, None] - y[None]
+    assert 'oc.subtract(x, y, logic="i|...; j|... => i,j|...")' in caught.value.fix
+    assert str(oc.subtract(x, y, logic="i|...; j|... => i,j|...").shape) == "8,5|3"
+    with pytest.raises(oc.ShapeError) as caught:
+        x - y
+    assert "position" not in caught.value.fix
+
+
 MEANT: dict[str, Build] = {
+    "an output axis for another one": lambda: data(8, 1, 3, batch=1) * data(8, 2, 3, batch=1),
+    "an output axis beside a part of the batch": lambda: (
+        data(4, 8, 1, 3, batch=2) * data(8, 3, batch=1)
+    ),
+    "all pairs by a specification": lambda: oc.subtract(
+        data(8, 3, batch=1), data(8, 3, batch=1), logic="i|...; j|... => i,j|..."
+    ),
     "a target along the batch": lambda: loss_of(prediction() - data(8, 1, batch=1)),
     "a target of the batch without axes": lambda: loss_of(prediction() - data(8, batch=1)),
     "a target of another length": lambda: loss_of(prediction() - data(5)),
@@ -92,6 +134,15 @@ MEANT: dict[str, Build] = {
     ),
     "a mask of lengths": lambda: data(8, batch=1) < data(8, batch=1)[:, None],
     "all pairs of examples": lambda: data(8, batch=1)[:, None] * data(8, 3, batch=1)[None],
+    "a mask of lengths without a new axis": lambda: (
+        data(8, 3, batch=1) * (oc.arange(3) < data(8, batch=1))
+    ),
+    "a mask for each query": lambda: (
+        data(8, 5, 3, batch=2) * (oc.arange(3) < data(8, batch=1)[:, None])
+    ),
+    "pairs of rows": lambda: (
+        oc.reshape(data(8, 3, batch=1), batch=[8, 1], output=[3]) * data(8, 3, batch=1)
+    ),
     "numbers of another axis": lambda: data(4, batch=1)[:, None] * data(8, 3, batch=1),
     "weights of cells": lambda: loss_of(prediction() * oc.param("v", output=[8])),
 }

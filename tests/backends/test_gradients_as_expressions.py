@@ -177,6 +177,28 @@ def test_the_fourth_derivative_of_a_power_is_a_constant(target: str) -> None:
             np.testing.assert_allclose(found, wanted, rtol=1e-14)
 
 
+def test_code_of_a_third_derivative_has_parts_that_are_read_twice_once() -> None:
+    y_at, x_at = np.array([0.3, -1.2]), np.array([2.0, 0.5])
+    with oc.Session(dtype="float64"):
+        y = oc.param("y", init=y_at)
+        derivatives = [oc.atan2(y, oc.tensor(x_at, dtype="float64"))]
+        lengths = []
+        for _ in range(3):
+            derivatives += oc.gradients(derivatives[-1], [y])
+            routine = oc.Context("interp").compile(oc.train.forward(derivatives[-1]))
+            lengths.append(len(str(routine.assignments).splitlines()))
+            assert lengths[-1] < 1000, lengths
+        found = evaluate("interp", *derivatives[1:])
+    square = x_at**2 + y_at**2
+    expected = [
+        x_at / square,
+        -2 * x_at * y_at / square**2,
+        2 * x_at * (3 * y_at**2 - x_at**2) / square**3,
+    ]
+    for cells_found, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(cells_found, wanted, rtol=1e-12)
+
+
 def test_derivatives_of_elementary_functions_have_their_closed_forms(target: str) -> None:
     at = np.array([0.3, 0.7, 1.9])
     tanh = np.tanh(at)

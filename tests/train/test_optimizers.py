@@ -245,6 +245,14 @@ def test_a_group_that_matches_no_parameter_is_refused() -> None:
             optimizer.update(loss)
 
 
+def test_a_group_whose_parameters_an_earlier_pattern_takes_is_refused() -> None:
+    with oc.Session():
+        w = oc.param("w", init=[1.0])
+        opt = oc.train.SGD(learning_rate=0.1, groups={"*": None, "w*": {"weight_decay": 0.1}})
+        with pytest.raises(oc.UsageError, match=r"state w\* before the patterns"):
+            opt.update(oc.sum(w * w))
+
+
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [

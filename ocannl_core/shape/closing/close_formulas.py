@@ -11,6 +11,7 @@ from ocannl_core.base.graphs import strongly_connected_components
 from ocannl_core.shape.closing.closing_state import Closing
 from ocannl_core.shape.language.constraints import (
     DimEqual,
+    Exact,
     Formula,
     SliceLength,
     Strided,
@@ -260,7 +261,8 @@ def _scale(state: SolverState, formula: Formula) -> tuple[DimVar, int, DimVar] |
 
 def rows_awaiting_counts(closing: Closing) -> dict[RowVar, None]:
     """Return the rows whose number of cells depends on undecided sizes, or whose axes depend on the
-    axes of other open rows, and the rows that depend on them.
+    axes of other open rows, and the rows that depend on them. Output rows take those axes of an
+    exact shape that no other row has.
     """
     state = closing.state
     counted = [
@@ -269,6 +271,11 @@ def rows_awaiting_counts(closing: Closing) -> dict[RowVar, None]:
         if isinstance(formula, TotalElements) and (count := Count(state, formula)).var is not None
         for tail in count.tails
     ]
+    for row in closing.open_rows():
+        for each in state.suspended.get(row, ()):
+            if isinstance(each, Exact):
+                _, output, _ = map(state.flat, each.rows)
+                counted += [output.tail] if output.tail is not None else []
     counted += selected_rows(state, closing.open_rows())
     return dict.fromkeys(ranks.reachable_rows(state, counted))
 

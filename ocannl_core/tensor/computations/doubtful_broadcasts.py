@@ -1,13 +1,14 @@
 """Warnings about broadcasts that are probably mistakes, of computations with closed shapes.
 
-Six kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
+Seven kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
 whose numbers are along an output axis, `8`, has all pairs of the two, `8|8`. So has the quotient of
 `8|3` and its norm with a new axis at the end, `norm[..., None]`, which is a batch axis there: the
-shape is `8,8|3`. Data `8,3` without a batch axis give one prediction, which is compared with all
-targets `8|2`. A parameter that starts as one number, without stated sizes, has as many numbers as
-the tensor that it scales. A bias with input axes makes a matrix of each vector of a batch. In
-`relu(x) @ w`, with the matrix on the wrong side, `relu(x)` is broadcast along the axes that are
-summed.
+shape is `8,8|3`. The difference of `x[:, None]`, `8|1,3`, and `x[None]`, `1,8|3`, has no pairs at
+all: its shape is `1,8|1,3`, and each position meets itself. Data `8,3` without a batch axis give
+one prediction, which is compared with all targets `8|2`. A parameter that starts as one number,
+without stated sizes, has as many numbers as the tensor that it scales. A bias with input axes makes
+a matrix of each vector of a batch. In `relu(x) @ w`, with the matrix on the wrong side, `relu(x)`
+is broadcast along the axes that are summed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from itertools import permutations
 from math import prod
 
+from ocannl_core.base.renamed import public_title
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.shape_terms import Row, Shape
 from ocannl_core.shape.solving.derivations import Certainty
@@ -23,6 +25,7 @@ from ocannl_core.shape.translation.logic import Compose, Pointwise
 from ocannl_core.shape.translation.unmatched import DoubtfulBroadcast
 from ocannl_core.tensor.graph.definitions import Applied, Declared, GradientOf, Parameter, ancestors
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.primitives.specifications import ALL_PAIRS, broadcast_by_position
 
 _NOUNS = {
     BinaryOp.ADD: "a sum",
@@ -57,8 +60,10 @@ def _remarks(
 ) -> Iterator[DoubtfulBroadcast]:
     operands, primitive = definition.operands, definition.operation.primitive
     for one, other in permutations(operands, 2):
-        if _meets_the_batch_again(one.shape, other.shape):
+        if _meets_the_batch_again(one, other.shape):
             yield _all_pairs_of_the_batch(tensor, one, other)
+        if _meets_the_batch_by_kind(one.shape, other.shape):
+            yield _no_pairs_of_the_batch(tensor, one, other, primitive)
     if len(operands) != 2 or definition.operation.combine is not None:
         return
     if primitive in (BinaryOp.SUB, BinaryOp.MUL):
@@ -137,14 +142,47 @@ def _meets_all_pairs(one: Shape, other: Shape) -> bool:
     return not any(map(_repeated, (one.output, one.input, other.batch, other.input)))
 
 
-def _meets_the_batch_again(one: Shape, other: Shape) -> bool:
-    """Return True for a shape `n,1|` beside one with output axes, `n|m`: the axis n meets the axis
-    1, and the result has both.
+def _meets_the_batch_again(one: Tensor, other: Shape) -> bool:
+    """Return True for a tensor with a number for each position of the batch, `n,1|`, beside a shape
+    with output axes, `n|m`: by position the shapes are those of a number for each row, but n meets
+    the axis 1, and the result has both. So it is for a condition `n,1|m` that compares such numbers
+    with positions, `oc.arange(m) < lengths[:, None]`.
     """
-    batch = one.batch.sizes
-    if len(batch) < 2 or batch[-1] != 1 or batch[-2] == 1 or one.output.sizes or one.input.sizes:
+    batch = one.shape.batch.sizes
+    if batch[-1:] != (1,) or prod(batch) == 1:
         return False
-    return bool(other.output.sizes) and batch[:-1] == other.batch.sizes
+    dims = other.dims
+    if len(dims) != len(batch):
+        return False
+    is_fitting = all(own in (1, theirs) for own, theirs in zip(batch, dims, strict=True))
+    return is_fitting and bool(other.output.sizes) and _is_of_numbers(one, batch)
+
+
+def _is_of_numbers(tensor: Tensor, batch: tuple[int, ...]) -> bool:
+    """Return True if a tensor has a number for each position of a batch, or is computed cell by
+    cell from one that has.
+    """
+    while tensor.shape.output.sizes or tensor.shape.input.sizes:
+        definition = tensor.definition
+        if not isinstance(definition, Applied) or not isinstance(definition.logic, Pointwise):
+            return False
+        operands = [each for each in definition.operands if each.shape.batch.sizes == batch]
+        if len(operands) != 1:
+            return False
+        (tensor,) = operands
+    return True
+
+
+def _meets_the_batch_by_kind(one: Shape, other: Shape) -> bool:
+    """Return True for a shape `n,|1,m` beside one with another batch axis in place of the axis 1,
+    `1,n|m` or `n,n|m`: by position, n would meet the first batch axis of the other, not the last.
+    """
+    first, last = one.batch.sizes, other.batch.sizes
+    if len(first) + 1 != len(last) or not first or 1 in (first[-1], last[-1]):
+        return False
+    if len(one.output.sizes) != len(other.output.sizes) + 1 or one.output.sizes[0] != 1:
+        return False
+    return bool(other.output.sizes) and broadcast_by_position((one, other))
 
 
 def _repeated(row: Row) -> list[int]:
@@ -155,14 +193,15 @@ def _repeated(row: Row) -> list[int]:
 def _all_pairs(
     tensor: Tensor, one: Tensor, other: Tensor, primitive: BinaryOp
 ) -> DoubtfulBroadcast:
-    name, operation = ("difference", "sub") if primitive is BinaryOp.SUB else ("product", "mul")
+    assert isinstance(primitive, BinaryOp)
+    name = "difference" if primitive is BinaryOp.SUB else "product"
     return DoubtfulBroadcast(
         "A prediction and its target have their numbers along the same axes.",
         f"the {name} of {one.describe()} of shape {one.shape} and {other.describe()} of shape "
         f"{other.shape} has shape {tensor.shape}: all pairs of a batch axis and an output axis",
         "give both the batch axis, with oc.tensor(array, batch_axes=1) or "
         "oc.placeholder(name, batch=[...]); where all pairs are meant, name the axes, as in "
-        f'oc.{operation}(a, b, logic="b|0; o => b|o")',
+        f'{public_title(f"oc.{primitive.value.name}")}(a, b, logic="b|0; o => b|o")',
         tensor.origin,
     )
 
@@ -208,6 +247,19 @@ def _all_pairs_of_the_batch(tensor: Tensor, one: Tensor, other: Tensor) -> Doubt
     )
 
 
+def _no_pairs_of_the_batch(
+    tensor: Tensor, one: Tensor, other: Tensor, primitive: object
+) -> DoubtfulBroadcast:
+    name = primitive.value.name if isinstance(primitive, BinaryOp) else "sub"
+    return DoubtfulBroadcast(
+        "Axes that meet by position are of one kind.",
+        f"{one.describe()} of shape {one.shape} and {other.describe()} of shape {other.shape} have "
+        f"the result {tensor.shape}: positions of the last batch axes meet, and no pairs",
+        ALL_PAIRS.format(public_title(f"oc.{name}")),
+        tensor.origin,
+    )
+
+
 def _is_matrix_beside_data(one: Tensor, other: Tensor) -> bool:
     """Return True for a parameter with input axes, and data without."""
     if not one.is_parameter or not _repeated(one.shape.input) or _repeated(other.shape.input):
@@ -219,13 +271,13 @@ def _is_matrix_beside_data(one: Tensor, other: Tensor) -> bool:
 def _matrices(
     tensor: Tensor, parameter: Tensor, other: Tensor, primitive: object
 ) -> DoubtfulBroadcast:
-    name = "add" if primitive is BinaryOp.ADD else "subtract"
+    name = public_title("oc.add" if primitive is BinaryOp.ADD else "oc.sub")
     return DoubtfulBroadcast(
         "A bias has the output axes of what it is added to, and no input axes.",
         f"{parameter.describe()} of shape {parameter.shape} beside {other.describe()} of shape "
         f"{other.shape}: the result has shape {tensor.shape}, a matrix for each vector",
         'state output axes, oc.param("b", output=[...]), or no axes, oc.param("b"); where matrices '
-        f'are meant, name the axes, as in oc.{name}(a, b, logic="b|o; i->o => b|i->o")',
+        f'are meant, name the axes, as in {name}(a, b, logic="b|o; i->o => b|i->o")',
         tensor.origin,
     )
 

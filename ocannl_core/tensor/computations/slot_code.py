@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 
 _NO_POSITION = -1
 """The position of an intermediate result, which has axes of its own."""
+_MOST_REPEATED = 8
+"""The number of primitives of a part of a formula up to which each occurrence is a node of its own:
+nodes with one reader are inlined, so that no memory holds them. Formulas of second and third
+derivatives have so many occurrences of large parts that the code would have no end.
+"""
 _SELECTED_TERM = slots.Variable("intermediate", 0, "term")
 """The cells that a maximum or minimum compares, stored in the number format of the result."""
 
@@ -127,6 +132,10 @@ class SlotCode:
         self._code = tensor.definition.operation.forward
         self._selection = selection
         self._accesses: dict[slots.Variable, SlotAccess] = {}
+        self._stored: dict[tuple[int, DType], tuple[slots.Application, SlotAccess]] = {}
+        """The nodes of large parts of the current assignment, by their identity and the format
+        that they are read for.
+        """
 
     def forward(self) -> None:
         """Emit the computation of the result."""
@@ -249,6 +258,7 @@ class SlotCode:
                 self._emitter.body.append(assign.Fetch(target.node, assign.Constant(value), origin))
                 return
         op, args = _as_application(value)
+        self._stored.clear()
         settled = tuple([self._settle(arg, target.dtype) for arg in args])
         self._accumulate(target, combine, assignment.reset, op, settled)
 
@@ -403,7 +413,8 @@ class SlotCode:
 
     def _settle(self, value: slots.Formula, target: DType) -> Argument:
         """Return a value as an operand of an assignment to a format; store a nested application in
-        a node of its own first, in that format if it holds the operands.
+        a node of its own first, in that format if it holds the operands. A small one that occurs
+        again has a node again.
         """
         match value:
             case slots.Variable():
@@ -415,13 +426,19 @@ class SlotCode:
                     self._check_gradient_in_memory(self._tensor_at(value.position))
                 return access
             case slots.Application(op, args, like):
+                key = id(value), target
+                if key in self._stored:
+                    return self._stored[key][1]
                 stated = None if like is None else self._access(like).dtype
                 settled = tuple(self._settle(arg, stated or target) for arg in args)
                 dtype = stated or self._format(op, settled, target)
                 match op, settled:
                     case UnaryOp.IDENTITY, (SlotAccess(dtype=given) as same,) if given is stated:
                         return same
-                return self._store(op.value.name, op, settled, dtype)
+                access = self._store(op.value.name, op, settled, dtype)
+                if slots.applies_more_than(_MOST_REPEATED, value):
+                    self._stored[key] = value, access
+                return access
             case _:
                 return value
 

@@ -34,16 +34,25 @@ from ocannl_core.tensor.primitives.pointwise_operations import primitive_gradien
 
 
 def substitute(formula: Formula, values: Mapping[Variable, Formula]) -> Formula:
-    """Return a formula with variables replaced, and numbers folded."""
-    match formula:
-        case Variable():
-            return values.get(formula, formula)
-        case Application(op, args):
-            return applied(op, tuple(substitute(arg, values) for arg in args))
-        case float():
-            return formula
-        case _:
-            assert_never(formula)
+    """Return a formula with variables replaced, and numbers folded. A part that occurs more than
+    once, as one object, stays one object.
+    """
+    replaced: dict[int, Formula] = {}
+
+    def visit(part: Formula) -> Formula:
+        match part:
+            case Variable():
+                return values.get(part, part)
+            case Application(op, args):
+                if id(part) not in replaced:
+                    replaced[id(part)] = applied(op, tuple([visit(arg) for arg in args]))
+                return replaced[id(part)]
+            case float():
+                return part
+            case _:
+                assert_never(part)
+
+    return visit(formula)
 
 
 def applied(op: Op, args: tuple[Formula, ...]) -> Formula:
@@ -77,19 +86,41 @@ def added(terms: Sequence[Formula]) -> Formula:
 def derivatives(formula: Formula, cotangent: Formula) -> dict[Variable, Formula]:
     """Return the products of a cotangent and the derivatives of a formula, by variable.
 
+    A part that occurs more than once, as one object, gets the sum of its gradients first: otherwise
+    second and third derivatives would have a term for each way through the formula.
+
     Variables without a derivative are left out: positions, and operands of primitives that are
     constant almost everywhere.
     """
     found: dict[Variable, list[Formula]] = {}
-    pending: list[tuple[Formula, Formula]] = [(formula, cotangent)]
-    while pending:
-        value, gradient = pending.pop(0)
-        if isinstance(value, Variable):
-            if value.role not in ("selection", "position"):
-                found.setdefault(value, []).append(gradient)
-        elif isinstance(value, Application) and any(True for _ in variables_in(value)):
-            pending += _partial_derivatives(value, gradient)
+    inner: dict[int, list[Formula]] = {}
+
+    def add(part: Formula, gradient: Formula) -> None:
+        if isinstance(part, Application):
+            inner.setdefault(id(part), []).append(gradient)
+        elif isinstance(part, Variable) and part.role not in ("selection", "position"):
+            found.setdefault(part, []).append(gradient)
+
+    add(formula, cotangent)
+    for part in reversed(_applications(formula)):
+        if id(part) in inner:
+            for operand, gradient in _partial_derivatives(part, added(inner[id(part)])):
+                add(operand, gradient)
     return {variable: added(terms) for variable, terms in found.items()}
+
+
+def _applications(formula: Formula) -> list[Application]:
+    """Return the applications in a formula, each before those that it is an operand of."""
+    found: dict[int, Application] = {}
+
+    def visit(part: Formula) -> None:
+        if isinstance(part, Application) and id(part) not in found:
+            for arg in part.args:
+                visit(arg)
+            found[id(part)] = part
+
+    visit(formula)
+    return list(found.values())
 
 
 def _partial_derivatives(

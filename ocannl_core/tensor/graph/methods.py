@@ -7,19 +7,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from numbers import Real
 from typing import Any, NoReturn
 
-from ocannl_core.base.errors import MissingAttributeError, UsageError
+from ocannl_core.base.errors import UsageError
 from ocannl_core.tensor.graph.expression import Expression, functions, refusal, refuse_operand
 from ocannl_core.tensor.messages.call_errors import called
 from ocannl_core.tensor.messages.foreign_names import (
-    ATTRIBUTES,
     FUNCTIONS,
     IN_PLACE,
     UFUNC_METHODS,
     UFUNCS,
+    missing_method,
 )
 
 
@@ -220,15 +219,7 @@ class TensorMethods(Expression):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        near = get_close_matches(
-            name, [each for each in dir(type(self)) if each[0] != "_"], 1, 0.75
-        )
-        advice = f"x.{near[0]} is similar" if near else "dir(x) lists what a tensor has"
-        raise MissingAttributeError.at_caller(
-            f"A tensor has no attribute {name}.",
-            found=f"x.{name}",
-            fix=ATTRIBUTES.get(name, advice),
-        )
+        raise missing_method(name, [each for each in dir(type(self)) if each[0] != "_"])
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """Return the operation of the same meaning as a universal function of NumPy."""

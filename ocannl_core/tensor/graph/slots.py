@@ -98,6 +98,17 @@ def variables_in(formula: Formula) -> Iterator[Variable]:
             assert_never(formula)
 
 
+def applies_more_than(limit: int, formula: Formula) -> bool:
+    """Return True if a formula applies more primitives than a limit, counted at each occurrence."""
+    count, pending = 0, [formula]
+    while pending and count <= limit:
+        part = pending.pop()
+        if isinstance(part, Application):
+            count += 1
+            pending += part.args
+    return count > limit
+
+
 def makes_floats(formula: Formula) -> bool:
     """Return True if a formula has fractional values for integers, too."""
     match formula:
@@ -423,13 +434,21 @@ SlotValue = Slot | SlotApplication | int | float
 
 
 def _formula(value: SlotValue) -> Formula:
-    match value:
-        case Slot(variable=variable):
-            return variable
-        case SlotApplication(op, args):
-            return Application(op, tuple(map(_formula, args)))
-        case _:
-            return float(value)
+    """Return a value as a formula, in which a value that occurs more than once is one object."""
+    found: dict[int, Formula] = {}
+
+    def visit(part: SlotValue) -> Formula:
+        match part:
+            case Slot(variable=variable):
+                return variable
+            case SlotApplication(op, args):
+                if id(part) not in found:
+                    found[id(part)] = Application(op, tuple([visit(arg) for arg in args]))
+                return found[id(part)]
+            case _:
+                return float(part)
+
+    return visit(value)
 
 
 def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:

@@ -55,12 +55,36 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "clipnorm": ("clip_norm",),
     "low": ("min",),
     "high": ("max",),
+    "weight": ('reduction="none", and oc.sum(weights[ids] * losses) / oc.sum(weights[ids])',),
     "a_min": ("min",),
     "a_max": ("max",),
+    "eps": ("epsilon",),
+    "num_embeddings": ("entries",),
+    "embedding_dim": ("width",),
+    "hidden_size": ("width",),
+    "num_groups": ("groups",),
+    **dict.fromkeys(["num_heads", "nhead", "n_head"], ("heads",)),
+    **dict.fromkeys(["num_layers", "n_layer"], ("layers",)),
+    "dim_feedforward": ("hidden",),
+    "vocab_size": ("vocabulary",),
 }
 """Names of arguments in PyTorch, Keras and NumPy, and their names here, with values where a value
 has another form.
 """
+
+_OMITTED = {
+    "activation": "apply it to the result, as in oc.relu(oc.nn.dense(x, output=[64]))",
+    **dict.fromkeys(
+        ("input", "in_features", "in_channels", "input_dim", "input_shape", "input_size"),
+        "sizes of inputs are inferred",
+    ),
+    **dict.fromkeys(
+        ("num_features", "num_channels", "embed_dim", "normalized_shape"),
+        "sizes of inputs are inferred",
+    ),
+    "device": "a context is a device: oc.Context(...) compiles and runs what is given to it",
+}
+"""Names of arguments that have no counterpart, and what stands in their place."""
 
 _CALLS = {
     "oc.placeholder": 'oc.placeholder("x", batch=[32], output=[64])',
@@ -79,6 +103,11 @@ _CALLS = {
     "embedding": "oc.nn.embedding(ids, entries=100, width=64)",
     "dropout": "oc.nn.dropout(x, rate=0.1)",
     "oc.nn.dropout": "oc.nn.dropout(x, rate=0.1)",
+    "oc.uniform": "low + (high - low) * oc.uniform(), which has the shape of its use; "
+    "oc.require_shape(oc.uniform(), (3, 4)) states one",
+    "oc.normal": "mean + deviation * oc.normal(), which has the shape of its use; "
+    "oc.require_shape(oc.normal(), (3, 4)) states one",
+    "x.flatten": "x.reshape(x.shape[0], -1) keeps the first axis; oc.nn.dense takes all axes",
 }
 """Examples of calls, for functions whose arguments have no counterpart in another library."""
 
@@ -276,7 +305,9 @@ def renamed_arguments(given: Iterable[str], parameters: Signature) -> str:
         for name in _NAMES.get(each, ())
         if name.partition("=")[0] in parameters.parameters
     ]
-    return f"write {', '.join(found)}" if found else ""
+    others = [_OMITTED[each] for each in given if each in _OMITTED]
+    advice = ([f"write {', '.join(found)}"] if found else []) + list(dict.fromkeys(others))
+    return "; ".join(advice)
 
 
 def example_of(title: str) -> str:

@@ -39,6 +39,12 @@ ATTRIBUTES: dict[str, str] = {
         "tensors have no strides: the cells of all are in row-major order",
     ),
     "chunk": "x.split(2) is a list of parts along an axis",
+    **dict.fromkeys(["unbind", "unstack"], "tuple(x) has the tensors along the first axis"),
+    **dict.fromkeys(["is_cuda", "get_device"], _DEVICE),
+    **dict.fromkeys(
+        ["new_zeros", "new_empty", "new_ones", "new_full"],
+        "oc.zeros((2, 3), dtype=x.dtype), and oc.ones and oc.full likewise",
+    ),
     "view": "x.reshape(6, 4) is the tensor in another shape",
     "view_as": "x.reshape(*y.shape) is the tensor in the shape of another",
     "reshape_as": "x.reshape(*y.shape) is the tensor in the shape of another",
@@ -168,6 +174,41 @@ FOREIGN: dict[str, str] = {
     **dict.fromkeys(["absolute", "fabs"], "oc.abs(x)"),
     "outer": "oc.einsum('i; j => i,j', x, y)",
     **dict.fromkeys(["allclose", "isclose"], "np.allclose(ctx[x], ctx[y]), after a routine"),
+    **dict.fromkeys(
+        ["scatter_add", "index_add", "segment_sum", "scatter_reduce", "segment_max"],
+        "oc.scatter(ids, rows, size=n) adds up rows by position, with combine=oc.maximum the "
+        "greatest; added to x, it is index_add",
+    ),
+    "bincount": "oc.scatter(ids, oc.ones_like(ids), size=n)",
+    **dict.fromkeys(
+        ["jacobian", "jacrev", "jacfwd", "jvp", "vjp", "hessian", "hvp"],
+        "(g,) = oc.gradients(y, [x], grad_y=v) is the product of v and the derivatives of y; the "
+        "gradient of a gradient is one with a Hessian",
+    ),
+    "bernoulli": "oc.uniform() < probability",
+    "multinomial": "oc.categorical(scores), where scores are logarithms of probabilities",
+    "distributions": "oc.categorical(scores), oc.normal() and oc.uniform() draw numbers",
+    **dict.fromkeys(
+        ["randperm", "permutation"],
+        "a permutation is made on the host; oc.data.Loader(..., shuffle=True) has one",
+    ),
+    "set_default_dtype": 'oc.Session(dtype="float64")',
+    "newaxis": "None in a subscript: x[:, None], or oc.expand_dims(x, axis)",
+    "lerp": "x + weight * (y - x)",
+    **dict.fromkeys(["addmm", "baddbmm"], "b + w @ x"),
+    "diag": "x.diagonal() of a matrix; oc.einsum('i => i,i', x) is a matrix with that diagonal",
+    **dict.fromkeys(["clamp_min", "clamp_max"], "oc.clip(x, min=0.0), or max="),
+    "fmod": "x - y * oc.trunc(x / y); oc.remainder has the sign of the divisor",
+    "nan_to_num": "oc.where(oc.isfinite(x), x, 0.0)",
+    **dict.fromkeys(
+        ["cdist", "pairwise_distance"],
+        'oc.norm(oc.subtract(x, y, logic="i|...; j|... => i,j|..."), axis=-1)',
+    ),
+    **dict.fromkeys(
+        ["linalg", "inv", "inverse", "svd", "qr", "cholesky", "solve", "det", "eigh", "fft"],
+        "oc.norm and oc.einsum; oc.custom.Op makes an operation of a function of NumPy",
+    ),
+    "normalize": "x / oc.norm(x, axis=-1)",
     "cond": "oc.where(c, a, b)",
     "view": "oc.reshape(x, 6, 4), or x.reshape(6, 4)",
     "nan": "math.nan: Python numbers are operands",
@@ -214,11 +255,15 @@ FOREIGN: dict[str, str] = {
         ["rearrange", "reduce"],
         "oc.einsum('b, c => c, b', x) names axes; oc.permute and oc.reshape count them",
     ),
-    **dict.fromkeys(["Module", "Sequential"], _MODULE),
+    **dict.fromkeys(["Module", "Sequential", "ModuleList", "ModuleDict"], _MODULE),
     "Parameter": "oc.param('w', output=[8])",
     "linear": "oc.nn.dense(x, output=[8])",
     "conv1d": "oc.nn.conv(x, axes=1, kernel=3, channels=8)",
     "conv3d": "oc.nn.conv(x, axes=3, kernel=3, channels=8)",
+    **dict.fromkeys(
+        ["ConvTranspose2d", "conv_transpose2d"],
+        "oc.nn.conv(x, axes=2, kernel=2, channels=8, stride=2, transposed=True)",
+    ),
     "Linear": _EXACT.format("dense(x, output=[8])"),
     "Embedding": _EXACT.format("embedding(ids, entries=100, width=8)"),
     "Conv1d": _EXACT.format("conv(x, axes=1, kernel=3, channels=8)"),
@@ -230,24 +275,31 @@ FOREIGN: dict[str, str] = {
     "GroupNorm": _EXACT.format("group_norm(x, groups=2)"),
     "PReLU": 'oc.where(x > 0.0, x, oc.param("slope", output=[], input=[], init=0.25) * x)',
     "Flatten": "nothing: oc.nn.dense contracts all output axes",
-    **dict.fromkeys(["Upsample", "interpolate"], "oc.nn.resize(x, [64, 64])"),
+    **dict.fromkeys(["Upsample", "upsample", "interpolate"], "oc.nn.resize(x, [64, 64])"),
     **dict.fromkeys(["AdaptiveAvgPool2d", "adaptive_avg_pool2d"], "oc.nn.global_avg_pool(x)"),
     **dict.fromkeys(
         ["LSTM", "GRU", "RNN"], "oc.nn.lstm, oc.nn.gru and oc.nn.rnn: sequences are T,N|C"
     ),
+    "scaled_dot_product_attention": "oc.nn.attention(queries / math.sqrt(width), keys, values, "
+    "mask)",
     "MultiheadAttention": _EXACT.format("multi_head_attention(x, heads=4, width=16)"),
     "Dropout": "oc.nn.dropout(x, rate=0.1)",
     "MaxPool2d": "oc.nn.max_pool2d(x, window=2)",
-    "AvgPool2d": "oc.nn.avg_pool(x, window=2)",
+    **dict.fromkeys(["AvgPool2d", "avg_pool2d"], "oc.nn.avg_pool(x, window=2)"),
     "ReLU": "oc.relu(x)",
     "GELU": "oc.gelu(x)",
     "Softmax": "oc.softmax(x, axis=-1)",
     "CrossEntropyLoss": "oc.nn.cross_entropy(scores, class_ids)",
-    "MSELoss": "oc.nn.mean_squared_error(prediction, target)",
+    **dict.fromkeys(["MSELoss", "mse_loss"], "oc.nn.mean_squared_error(prediction, target)"),
     **dict.fromkeys(["L1Loss", "l1_loss"], "oc.mean(abs(prediction - target))"),
-    **dict.fromkeys(["SmoothL1Loss", "HuberLoss"], "oc.nn.huber(prediction, target)"),
+    **dict.fromkeys(
+        ["SmoothL1Loss", "HuberLoss", "smooth_l1_loss"], "oc.nn.huber(prediction, target)"
+    ),
     **dict.fromkeys(["NLLLoss", "nll_loss"], "oc.nn.cross_entropy(log_probabilities, class_ids)"),
-    **dict.fromkeys(["BCELoss", "BCEWithLogitsLoss"], "oc.nn.binary_cross_entropy(scores, truths)"),
+    **dict.fromkeys(
+        ["BCELoss", "BCEWithLogitsLoss", "binary_cross_entropy_with_logits"],
+        "oc.nn.binary_cross_entropy(scores, truths)",
+    ),
     **dict.fromkeys(["KLDivLoss", "kl_div"], "oc.nn.kl_divergence(log_probabilities, targets)"),
     **dict.fromkeys(
         ["CosineSimilarity", "cosine_similarity"],
@@ -281,14 +333,37 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
     """Return the error about a name that a module lacks."""
     if name.startswith("_"):
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    near = get_close_matches(name, list(known), 1, cutoff=0.75)
-    if elsewhere := [each for each in _MODULES if name in _public_names(each)]:
-        advice = f"{elsewhere[0]}.{name}"
-    else:
-        advice = f"{module}.{near[0]} is similar" if near else f"dir({module}) lists what there is"
-    return MissingAttributeError.at_caller(
-        f"{module} has no {name}.", found=f"{module}.{name}", fix=FOREIGN.get(name, advice)
+    tensor = import_module("ocannl_core").Tensor
+    fix = (
+        FOREIGN.get(name)
+        or next((f"{each}.{name}" for each in _MODULES if name in _public_names(each)), "")
+        or ATTRIBUTES.get(name)
+        or (f"x.{name} is a method of tensors" if hasattr(tensor, name) else "")
+        or _similar(module, name, known)
+        or f"dir({module}) lists what there is"
     )
+    return MissingAttributeError.at_caller(
+        f"{module} has no {name}.", found=f"{module}.{name}", fix=fix
+    )
+
+
+def missing_method(name: str, known: Iterable[str]) -> AttributeError:
+    """Return the error about an attribute that tensors lack."""
+    fix = (
+        ATTRIBUTES.get(name)
+        or FOREIGN.get(name)
+        or next((f"{each}.{name}(x)" for each in _MODULES if name in _public_names(each)), "")
+        or _similar("x", name, known)
+        or "dir(x) lists what a tensor has"
+    )
+    return MissingAttributeError.at_caller(
+        f"A tensor has no attribute {name}.", found=f"x.{name}", fix=fix
+    )
+
+
+def _similar(owner: str, name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), 1, cutoff=0.75)
+    return f"{owner}.{near[0]} is similar" if near else ""
 
 
 def _public_names(module: str) -> Collection[str]:

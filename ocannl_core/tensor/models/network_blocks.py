@@ -375,7 +375,9 @@ class BlockFunction(Generic[P, R]):
                 [f"unknown {', '.join(unknown)}"] * bool(unknown)
                 + [f"missing {', '.join(missing)}"] * bool(missing)
             ),
-            fix=renamed_arguments(unknown, self._signature)
+            fix=renamed_arguments(
+                [name for name in config if name not in keywords], self._signature
+            )
             or "pass " + (", ".join(f"{name}=..." for name in keywords) or "tensors only"),
         )
 

@@ -65,6 +65,12 @@ def initial_value(
         return init, _shape_with(session, init, stated)
     if is_array(init):
         return _from_array(init, stated)
+    if isinstance(init, str):
+        raise UsageError.at_caller(
+            "A parameter starts as a number, an array, an expression or the result of a function.",
+            found=f"init={init!r}",
+            fix="init=oc.xavier(), oc.kaiming(), 0.02 * oc.normal()",
+        )
     given = literal(init)
     return given, _shape_with(session, given, stated)
 

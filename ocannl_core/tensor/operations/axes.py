@@ -42,10 +42,10 @@ def require_shape(tensor: Tensor, shape: str | Sequence[int | StaticExtent]) -> 
         oc.require_shape(y, str(x.shape))       # the printed form of a known shape is accepted
 
     Sizes in buffer order (batch, output, input) leave the kinds of the axes as they are, so that
-    open kinds still follow from other uses; a text states them. In a text,
-    a number is a size, equal names are equal sizes or axes, `_` is any size, and a row that is not
-    written has no axes. Entries are separated as in specifications: without commas, every letter is
-    an axis. Parentheses separate, too. Information flows in every direction.
+    open kinds still follow from other uses, and are output axes without any; a text states them. In
+    a text, a number is a size, equal names are equal sizes or axes, `_` is any size, and a row that
+    is not written has no axes. Entries are separated as in specifications: without commas, every
+    letter is an axis. Parentheses separate, too. Information flows in every direction.
 
     Raises:
         ShapeError: if this contradicts known shapes; then nothing changes.

@@ -52,7 +52,7 @@ from ocannl_core.tensor.operations.contractions import selected_gradient
 from ocannl_core.tensor.operations.rearrangement import broadcast_to, flatten, move, unflatten
 from ocannl_core.tensor.operations.reductions import product_gradient
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
-from ocannl_core.tensor.primitives.operands import as_tensor, constant, session_of, suggest_operand
+from ocannl_core.tensor.primitives.operands import as_tensor, constant, require_operand, session_of
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import add, first, identity, lift, neg
 
@@ -218,12 +218,7 @@ def store_rows(
 
 def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tensor]:
     for each in (values, ids):
-        if not isinstance(each, Tensor):
-            raise UsageError.at_caller(
-                f"The operands of {operation.name} are tensors.",
-                found=f"{type(each).__name__} as an operand of {operation.name}",
-                fix=suggest_operand(each),
-            )
+        require_operand(each, operation.name)
     check_integers(ids, operation.name)
     session = session_of((values, ids), operation.name)
     made = as_tensor(values, session), as_tensor(ids, session)

@@ -24,7 +24,6 @@ from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords
-from ocannl_core.tensor.computations.computation import require_tensor
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.precision import Precision, choose_precision
@@ -33,7 +32,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
 from ocannl_core.tensor.operations.literals import number
 from ocannl_core.tensor.operations.reductions import argmax
-from ocannl_core.tensor.primitives.operands import fill_tensor, word_constant
+from ocannl_core.tensor.primitives.operands import fill_tensor, require_operand, word_constant
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
     cast,
@@ -347,7 +346,7 @@ def categorical(
     Raises:
         UsageError: if the scores are no floats, or the temperature is a negative number.
     """
-    require_tensor(scores, "oc.categorical")
+    require_operand(scores, "oc.categorical")
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not scores.dtype.is_float or (is_number and not temperature >= 0):
         raise UsageError.at_caller(

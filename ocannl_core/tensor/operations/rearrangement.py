@@ -230,8 +230,7 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
     _check_extents(own.lengths, target, wanted)
     if not rows:
         batch = own.ranks[0]
-        leading = tuple(map(_maximum, wanted[:batch]))
-        kept = batch if leading == source[:batch] else 0
+        kept = batch if target[:batch] == source[:batch] else 0
         ranks = (kept, len(wanted) - kept, 0)
     if target == source and ranks == own.ranks:
         return given
@@ -472,7 +471,7 @@ def _concat_along(
             raise ShapeError.at_caller(
                 f"{name} along axis {axis} takes tensors with equally many axes of each kind.",
                 found=f"{given[position].shape} beside {given[0].shape}",
-                fix="oc.expand_dims and oc.reshape add axes",
+                fix="oc.reshape(x, batch=[8], output=[1]) states the axes of each kind",
             )
     at = first.position(axis)
     parts = [f"p{position}" for position in range(len(given))]

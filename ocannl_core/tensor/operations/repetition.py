@@ -94,9 +94,11 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
 
 
 @cache
-def _padding_with(value: float) -> Operation:
+def _padding_with(bits: str) -> Operation:
+    """Return the operation that pads with a number in hexadecimal, so that 0.0 is not -0.0."""
+
     def forward(v: Any, v1: Any) -> None:
-        v[:] = value
+        v[:] = float.fromhex(bits)
         v[:] = v1
 
     def gradient(g: Any, g1: Any) -> None:
@@ -148,7 +150,7 @@ def pad(
         if not parts:
             return given
         spec = f"{own.spec} => {own.replaced(parts)}"
-        return apply(_padding_with(float(value)), (given,), spec, name="pad")
+        return apply(_padding_with(float(value).hex()), (given,), spec, name="pad")
     axes = [(at, tuple(_slices(_padded(mode, own.known_size(at), *pair)))) for at, pair in added]
     while axes:
         count = _joint_axes(axes)

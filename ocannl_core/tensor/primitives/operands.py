@@ -192,7 +192,19 @@ def suggest_operand(operand: object) -> str:
         return 'a specification comes first, as in oc.einsum("ij => i", x)'
     if isinstance(operand, list | tuple) and any(isinstance(e, Expression) for e in operand):
         return "give tensors one by one: oc.stack(a, b), or oc.stack(*tensors)"
+    if isinstance(operand, Real):
+        return "oc.full_like(x, 0.5) has a number in every cell"
     return "wrap arrays and lists with oc.tensor(...)"
+
+
+def require_operand(value: object, name: str) -> None:
+    """Refuse anything but a tensor as an operand of a function with a name."""
+    if not isinstance(value, Tensor):
+        raise UsageError.at_caller(
+            f"The operands of {name} are tensors.",
+            found=f"{type(value).__name__} as an operand of {name}",
+            fix=suggest_operand(value),
+        )
 
 
 def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:

@@ -335,7 +335,7 @@ class Operation:
         if self.primitive in (BinaryOp.EQ, BinaryOp.NE):
             operands = tuple(offsets_of(operand, origin) for operand in operands)
         terms = session.environment.fresh_shape(name=self.name) if shape is None else shape
-        with describe_operands(operands):
+        with describe_operands(operands, is_pointwise=isinstance(logic, Pointwise)):
             session.environment.relate(
                 logic, terms, [each.terms for each in operands], origin, capture
             )

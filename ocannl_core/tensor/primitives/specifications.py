@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any
 
 from ocannl_core.base import settings
@@ -15,6 +15,7 @@ from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.errors import ShapeError, SpecError, SpecWarning
 from ocannl_core.base.origin import Origin, caller_depth, caller_location
 from ocannl_core.shape.language.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis_names
+from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.einsum import operand_name
 from ocannl_core.shape.translation.logic import Einsum, Logic, logic_from_text
 from ocannl_core.tensor.graph import session as sessions
@@ -170,11 +171,19 @@ def composite_name() -> str | None:
 
 
 class describe_operands:
-    """A context manager that adds tensors' shapes and lines to an operation's shape errors."""
+    """A context manager that adds tensors' shapes and lines to an operation's shape errors.
 
-    def __init__(self, operands: Sequence[Tensor], target: Tensor | None = None) -> None:
+    Args:
+        target: The tensor that is assigned to.
+        is_pointwise: True for operands that broadcast row by row.
+    """
+
+    def __init__(
+        self, operands: Sequence[Tensor], target: Tensor | None = None, is_pointwise: bool = False
+    ) -> None:
         self._operands = operands
         self._target = target
+        self._is_pointwise = is_pointwise
 
     def __enter__(self) -> None:
         """Do nothing."""
@@ -191,9 +200,38 @@ class describe_operands:
         for position, operand in enumerate(operands):
             name = operand_name(position) if len(operands) > 1 else "the operand"
             lines.append(f"{name} is {_describe_tensor(operand)}")
+        is_by_position = self._is_pointwise and _broadcast_by_position_only(self._operands)
+        fix = ALL_PAIRS.format("oc.subtract") if is_by_position else error.fix
         raise ShapeError(
-            error.rule, found=error.found, where="\n".join(lines), fix=error.fix
+            error.rule, found=error.found, where="\n".join(lines), fix=fix
         ) from None  # equal but for the lines of the operands
+
+
+ALL_PAIRS = (
+    "axes meet those of their kind, not those of their position: a new axis is of the kind of the "
+    'axis behind it. For all pairs of positions of the batch, name the axes: {}(x, y, logic="'
+    'i|...; j|... => i,j|...")'
+)
+"""Advice about operands of the shapes `4|1,6` and `1,3|6`."""
+
+
+def broadcast_by_position(shapes: Sequence[Shape]) -> bool:
+    """Return True if tensors of known shapes broadcast by NumPy's rule, axes from the right."""
+    return _broadcast([each.dims for each in shapes])
+
+
+def _broadcast(sizes: Sequence[tuple[int, ...]]) -> bool:
+    axes = zip_longest(*(reversed(each) for each in sizes), fillvalue=1)
+    return all(len({*axis} - {1}) < 2 for axis in axes)
+
+
+def _broadcast_by_position_only(tensors: Sequence[Tensor]) -> bool:
+    """Return True if tensors broadcast by NumPy's rule, and do not row by row."""
+    shapes = [each.shape for each in tensors]
+    if not all(each.is_closed for each in shapes) or not broadcast_by_position(shapes):
+        return False
+    rows = zip(*([row.sizes for _, row in each.rows()] for each in shapes), strict=True)
+    return not all(map(_broadcast, rows))
 
 
 def _describe_tensor(tensor: Tensor) -> str:

@@ -156,9 +156,10 @@ def test_tokens_are_drawn_from_the_likeliest_ones(backend: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("top_k", each) for each in (0, -1, 2.0, True, "3")]
-    + [("top_p", each) for each in (0, -0.1, 1.5, float("nan"), True, "1")],
+    + [("top_p", each) for each in (0, -0.1, 1.5, float("nan"), True, "1")]
+    + [("temperature", each) for each in (-1.0, float("nan"), True, "1")],
 )
-def test_sets_of_no_token_are_refused(name: str, value: Any) -> None:
+def test_sets_of_no_token_and_negative_temperatures_are_refused(name: str, value: Any) -> None:
     with oc.Session(), oc.settings.overrides(backend="interp"):
         generate = nn.Generator(oc.Context(), nn.gpt(**SIZES, length=4))
         with pytest.raises(oc.UsageError, match=f"{name}={value!r}"):
@@ -173,6 +174,13 @@ def test_a_prompt_that_is_none_is_refused(prompt: Any, count: int) -> None:
         generate = nn.Generator(oc.Context(), nn.gpt(**SIZES, length=8))
         with pytest.raises(oc.UsageError, match="continues 1 sequence of at least one token"):
             generate(prompt, count)
+
+
+def test_prompts_of_several_lengths_are_refused() -> None:
+    with oc.Session(), oc.settings.overrides(backend="interp"):
+        generate = nn.Generator(oc.Context(), nn.gpt(**SIZES, length=8), batch=2)
+        with pytest.raises(oc.UsageError, match="prompts of lengths 2, 1"):
+            generate([[1, 2], [3]], 1)
 
 
 def test_a_model_of_another_configuration_needs_a_cache() -> None:

@@ -160,6 +160,15 @@ def small(x: oc.Tensor) -> oc.Tensor:
     ("call", "advice"),
     [
         (lambda: oc.nn.conv2d(pictures(), kernel_size=3, channels=8), "kernel= for kernel_size="),
+        (lambda: oc.nn.dense(pictures(), activation="relu"), r"oc\.relu\(oc\.nn\.dense\("),
+        (
+            lambda: oc.nn.dense(pictures(), in_features=3, out_features=8),
+            r"write output=\[\.\.\.\] for out_features=; sizes of inputs are inferred",
+        ),
+        (lambda: oc.nn.gru(pictures(), hidden_size=8, num_layers=2), "layers= for num_layers="),
+        (lambda: oc.nn.gpt(vocab_size=8, n_layer=2), "write vocabulary= for vocab_size="),
+        (lambda: oc.zeros((2,), device="cpu"), "a context is a device"),  # type: ignore[call-arg]
+        (lambda: oc.param("w", init="xavier"), r"init=oc\.xavier\(\)"),
         (
             lambda: oc.nn.conv2d(pictures(), channels=8, padding=1),
             "padded=True or False for padding=",

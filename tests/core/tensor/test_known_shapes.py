@@ -154,6 +154,24 @@ def test_taking_the_sizes_of_an_operand_leaves_parameters_open() -> None:
         assert str(b.shape) == "3"
 
 
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: oc.require_shape(oc.normal(), (3, 4)), "3,4"),
+        (lambda: oc.require_shape(oc.normal(), ()), "()"),
+        (lambda: oc.require_shape(oc.placeholder("x", batch=[3]) * oc.normal(), (3, 4)), "3|4"),
+        (lambda: oc.require_shape(2.0 * oc.normal() + oc.param("b"), (3, 4)), "3,4"),
+    ],
+)
+def test_sizes_that_no_other_use_gives_a_kind_are_output_axes(
+    make: Callable[[], oc.Tensor], shape: str
+) -> None:
+    with oc.Session():
+        found = make()
+        oc.train.forward(found).resolve()
+        assert str(found.shape) == shape
+
+
 def test_the_error_names_the_tensor_and_the_statement_of_its_shape() -> None:
     with oc.Session(), pytest.raises(oc.ShapeError) as caught:
         oc.reshape(oc.einsum("ab => a", oc.param("weights", input=[])), 3)

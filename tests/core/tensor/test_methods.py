@@ -150,6 +150,19 @@ def test_an_error_about_an_attribute_of_another_library_has_a_fix(name: str) -> 
     ("mistake", "message"),
     [
         (lambda x: x.summ(), "x.sum is similar"),
+        (lambda x: x.gelu(), r"oc\.gelu\(x\)"),
+        (lambda x: x.batch_norm(), r"oc\.nn\.batch_norm\(x\)"),
+        (lambda x: x.gather(1, x), r"oc\.take_along\(x, ids, axis\)"),
+        (lambda x: x.flatten(1), r"x\.reshape\(x\.shape\[0\], -1\)"),
+        (lambda x: oc.split(x, 2), r"x\.split is a method of tensors"),
+        (lambda x: oc.nn.diagonal(x), r"x\.diagonal is a method of tensors"),
+        (lambda x: oc.masked_fill(x, x > 0, 0.0), r"oc\.where\(mask, value, x\)"),
+        (lambda x: oc.backward(x), r"oc\.train\.grad_update\(loss\)"),
+        (lambda x: oc.normal(0, 1, (3, 4)), r"oc\.require_shape\(oc\.normal\(\), \(3, 4\)\)"),
+        (lambda x: oc.uniform(-1, 1), r"low \+ \(high - low\) \* oc\.uniform\(\)"),
+        (lambda x: oc.nn.cross_entropy(x, x, weight=x), 'reduction="none"'),
+        (lambda x: oc.nn.cross_entropy(x, np.zeros(2, int)), "wrap arrays"),
+        (lambda x: oc.nn.huber(x, 1.0), r"oc\.full_like"),
         (lambda x: np.fft.fft(x), r"numpy\.fft"),
         (lambda x: np.subtract.reduce(x), r"numpy\.subtract\.reduce"),
         (lambda x: np.exp(x, where=[True]), "where="),
@@ -467,7 +480,8 @@ def test_calls_that_replace_layers_of_other_libraries_work() -> None:
     shapes = {"Conv1d": [6, 2], "Conv2d": [6, 6, 2], "Conv3d": [4, 4, 4, 2]}
     shapes |= {"conv1d": [6, 2], "conv3d": [4, 4, 4, 2]}
     of_images = "BatchNorm2d", "MaxPool2d", "AvgPool2d", "GroupNorm", "Upsample", "interpolate"
-    of_images += "AdaptiveAvgPool2d", "adaptive_avg_pool2d"
+    of_images += "AdaptiveAvgPool2d", "adaptive_avg_pool2d", "upsample", "avg_pool2d"
+    of_images += "ConvTranspose2d", "conv_transpose2d"
     shapes |= {name: [6, 6, 2] for name in of_images}
     tried = []
     for name, advice in FOREIGN.items():
@@ -480,6 +494,18 @@ def test_calls_that_replace_layers_of_other_libraries_work() -> None:
             assert isinstance(eval(call[0], {"oc": oc, "x": x, "ids": ids}), oc.Tensor)
         tried.append(name)
     assert {"Linear", "Conv2d", "BatchNorm2d", "Embedding", "Dropout", "AvgPool2d"} <= {*tried}
+
+
+def test_expressions_that_replace_functions_of_other_libraries_work() -> None:
+    names = ("bincount", "lerp", "addmm", "clamp_min", "fmod", "nan_to_num", "normalize", "cdist")
+    with oc.Session():
+        x, y = (oc.placeholder(name, batch=[4], output=[6]) for name in "xy")
+        ids, weight = oc.placeholder("ids", batch=[4], dtype="int32"), 0.3
+        b, w = oc.param("b", output=[6]), oc.param("w", output=[6])
+        known = {"oc": oc, "x": x, "y": y, "ids": ids, "n": 5, "weight": weight, "b": b, "w": w}
+        for name in names:
+            code, *_ = re.split("; oc|, or", FOREIGN[name])
+            assert isinstance(eval(code, known), oc.Tensor), name
 
 
 HELPED: dict[str, Callable[[oc.Tensor], Any]] = {
