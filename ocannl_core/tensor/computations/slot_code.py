@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ocannl_core.base.errors import SpecError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import ById
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir.assignments import nodes as assign
 from ocannl_core.ir.indexing import (
@@ -132,7 +133,7 @@ class SlotCode:
         self._code = tensor.definition.operation.forward
         self._selection = selection
         self._accesses: dict[slots.Variable, SlotAccess] = {}
-        self._stored: dict[tuple[int, DType], tuple[slots.Application, SlotAccess]] = {}
+        self._stored: dict[tuple[ById, DType], SlotAccess] = {}
         """The nodes of large parts of the current assignment, by their identity and the format
         that they are read for.
         """
@@ -426,9 +427,9 @@ class SlotCode:
                     self._check_gradient_in_memory(self._tensor_at(value.position))
                 return access
             case slots.Application(op, args, like):
-                key = id(value), target
+                key = ById(value), target
                 if key in self._stored:
-                    return self._stored[key][1]
+                    return self._stored[key]
                 stated = None if like is None else self._access(like).dtype
                 settled = tuple(self._settle(arg, stated or target) for arg in args)
                 dtype = stated or self._format(op, settled, target)
@@ -437,7 +438,7 @@ class SlotCode:
                         return same
                 access = self._store(op.value.name, op, settled, dtype)
                 if slots.applies_more_than(_MOST_REPEATED, value):
-                    self._stored[key] = value, access
+                    self._stored[key] = access
                 return access
             case _:
                 return value

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, neutral
 from ocannl_core.tensor.graph.slots import (
     COTANGENT,
@@ -37,16 +38,16 @@ def substitute(formula: Formula, values: Mapping[Variable, Formula]) -> Formula:
     """Return a formula with variables replaced, and numbers folded. A part that occurs more than
     once, as one object, stays one object.
     """
-    replaced: dict[int, Formula] = {}
+    replaced: IdentityMap[Formula, Formula] = IdentityMap()
 
     def visit(part: Formula) -> Formula:
         match part:
             case Variable():
                 return values.get(part, part)
             case Application(op, args):
-                if id(part) not in replaced:
-                    replaced[id(part)] = applied(op, tuple([visit(arg) for arg in args]))
-                return replaced[id(part)]
+                if part not in replaced:
+                    replaced[part] = applied(op, tuple([visit(arg) for arg in args]))
+                return replaced[part]
             case float():
                 return part
             case _:
@@ -93,34 +94,34 @@ def derivatives(formula: Formula, cotangent: Formula) -> dict[Variable, Formula]
     constant almost everywhere.
     """
     found: dict[Variable, list[Formula]] = {}
-    inner: dict[int, list[Formula]] = {}
+    inner: IdentityMap[Formula, list[Formula]] = IdentityMap()
 
     def add(part: Formula, gradient: Formula) -> None:
         if isinstance(part, Application):
-            inner.setdefault(id(part), []).append(gradient)
+            inner.setdefault(part, []).append(gradient)
         elif isinstance(part, Variable) and part.role not in ("selection", "position"):
             found.setdefault(part, []).append(gradient)
 
     add(formula, cotangent)
     for part in reversed(_applications(formula)):
-        if id(part) in inner:
-            for operand, gradient in _partial_derivatives(part, added(inner[id(part)])):
+        if part in inner:
+            for operand, gradient in _partial_derivatives(part, added(inner[part])):
                 add(operand, gradient)
     return {variable: added(terms) for variable, terms in found.items()}
 
 
 def _applications(formula: Formula) -> list[Application]:
-    """Return the applications in a formula, each before those that it is an operand of."""
-    found: dict[int, Application] = {}
+    """Return the applications in a formula, each after its operands."""
+    found: IdentityMap[Application, None] = IdentityMap()
 
     def visit(part: Formula) -> None:
-        if isinstance(part, Application) and id(part) not in found:
+        if isinstance(part, Application) and part not in found:
             for arg in part.args:
                 visit(arg)
-            found[id(part)] = part
+            found[part] = None
 
     visit(formula)
-    return list(found.values())
+    return list(found)
 
 
 def _partial_derivatives(

@@ -24,6 +24,7 @@ from typing import Any, Literal, assert_never
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.base.origin import returns_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, Result, TernaryOp
 from ocannl_core.ir.text import ATOM, Text, accumulation_symbol, application
@@ -435,16 +436,16 @@ SlotValue = Slot | SlotApplication | int | float
 
 def _formula(value: SlotValue) -> Formula:
     """Return a value as a formula, in which a value that occurs more than once is one object."""
-    found: dict[int, Formula] = {}
+    found: IdentityMap[SlotValue, Formula] = IdentityMap()
 
     def visit(part: SlotValue) -> Formula:
         match part:
             case Slot(variable=variable):
                 return variable
             case SlotApplication(op, args):
-                if id(part) not in found:
-                    found[id(part)] = Application(op, tuple([visit(arg) for arg in args]))
-                return found[id(part)]
+                if part not in found:
+                    found[part] = Application(op, tuple([visit(arg) for arg in args]))
+                return found[part]
             case _:
                 return float(part)
 
