@@ -209,7 +209,12 @@ def test_a_format_without_infinities_has_their_tests_and_sums_of_exponentials(ta
         infinite, total = oc.isinf(x), oc.logsumexp(x)
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.forward(infinite) + oc.train.forward(total))
-        for cells, wanted in (([448, 32, 2, 0], 448), ([-2, 0.5, 1, 1], 2), ([-448] * 4, -448)):
+        for cells, wanted in (
+            ([448, 32, 2, 0], 448),
+            ([448, -448, 2, 0], 448),
+            ([-2, 0.5, 1, 1], 2),
+            ([-448] * 4, -448),
+        ):
             ctx[x] = np.array(cells, float).astype(x.dtype.numpy)
             step()
             assert not ctx[infinite].astype(float).any()
