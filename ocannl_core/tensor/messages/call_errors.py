@@ -79,6 +79,7 @@ _CALLS = {
     "embedding": "oc.nn.embedding(ids, entries=100, width=64)",
     "dropout": "oc.nn.dropout(x, rate=0.1)",
     "oc.nn.dropout": "oc.nn.dropout(x, rate=0.1)",
+    "oc.train.grad_update": "oc.train.grad_update(a + b), the gradients of a sum of losses",
 }
 """Examples of calls, for functions whose arguments have no counterpart in another library."""
 
