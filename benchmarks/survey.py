@@ -35,13 +35,11 @@ _ROUNDS = (5, 40)
 _TOLERANCE = 2e-4
 
 _COPIED = "PyTorch's gradients are views of one array, ours cells of their own"
-_FOLLOWED = (
-    "finds the last row for each cell first, so that equal positions have one meaning and "
-    "gradients reach the rows that stayed"
-)
+_FOLLOWED = "finds the last of equal positions, so that gradients reach the cells that stayed"
 _EXTREME = "passes NaN on, and the last cell to beat others is found for the gradient"
 REASONS: dict[str, str] = {
-    "put": _FOLLOWED,
+    "put and gradients": _FOLLOWED,
+    "put_along and gradients": _FOLLOWED,
     "cummax": _EXTREME,
     "cummin": _EXTREME,
     "cumprod": "the cells of a line wait for each other, which the gradient walks twice more",

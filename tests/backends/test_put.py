@@ -92,6 +92,61 @@ def test_a_replaced_cell_passes_its_gradient_to_the_value_that_stays(target: str
     assert ctx[values.grad].tolist() == [0, 1, 100]
 
 
+def test_gradients_of_cells_along_an_axis_are_those_of_the_cells_that_stay(target: str) -> None:
+    cells, values = normal(3, 5), normal(3, 3)
+    at = np.array([[1, 1, 4], [0, 2, 2], [3, 3, 3]], np.int32)
+    x, new = oc.param("x", init=cells), oc.param("new", init=values)
+    found = oc.put_along(x, oc.tensor(at), new, 1)
+    loss = oc.sum(found * found * found)
+    expected = cells.copy()
+    np.put_along_axis(expected, at, values, 1)
+    of_x, of_new = 3 * expected**2, np.zeros_like(values)
+    for row in range(3):
+        for position in set(at[row]):
+            last = np.flatnonzero(at[row] == position)[-1]
+            of_new[row, last], of_x[row, position] = of_x[row, position], 0
+    ctx = oc.Context(target)
+    step = ctx.compile(oc.train.grad_update(loss))
+    ctx.init_params(loss)
+    step()
+    np.testing.assert_allclose(ctx[x.grad], of_x, rtol=1e-5)
+    np.testing.assert_allclose(ctx[new.grad], of_new, rtol=1e-5)
+    squares = [oc.sum(each * each) for each in oc.gradients(loss, [x, new])]
+    second = ctx.compile(oc.train.grad_update(squares[0] + squares[1]))
+    second()
+    np.testing.assert_allclose(ctx[x.grad], 2 * of_x * 6 * expected, rtol=1e-4)
+
+
+def test_steps_of_a_loop_put_rows(target: str) -> None:
+    cells, rows = normal(4, 2), normal(3, 2)
+    at = np.array([2, 0, 2], np.int32)
+
+    def step(table: oc.Tensor, entry: tuple[oc.Tensor, oc.Tensor]) -> tuple[oc.Tensor, oc.Tensor]:
+        position, row = entry
+        found = oc.put(table, oc.reshape(position, 1), oc.reshape(row, 1, 2), 0)
+        return found, oc.sum(found * found)
+
+    x, new = oc.param("x", init=cells), oc.param("new", init=rows)
+    sums, last = oc.scan(step, x, (oc.tensor(at, batch_axes=1), oc.einsum("ij => i|j", new)))
+    loss = oc.sum(sums)
+    table, expected = cells.copy(), 0.0
+    of_x, of_new = np.zeros_like(cells), np.zeros_like(rows)
+    writer = [-1] * 4
+    for number, position in enumerate(at):
+        table[position], writer[position] = rows[number], number
+        expected += (table * table).sum()
+        for place, by in enumerate(writer):
+            (of_x if by < 0 else of_new)[place if by < 0 else by] += 2 * table[place]
+    ctx = oc.Context(target)
+    routine = ctx.compile(oc.train.grad_update(loss), keep=[loss, last, x.grad, new.grad])
+    ctx.init_params(loss)
+    routine()
+    np.testing.assert_allclose(ctx[loss], expected, rtol=1e-5)
+    np.testing.assert_array_equal(ctx[last], table)
+    np.testing.assert_allclose(ctx[x.grad], of_x, rtol=1e-5)
+    np.testing.assert_allclose(ctx[new.grad], of_new, rtol=1e-5)
+
+
 def test_a_position_beyond_the_axis_is_an_error_when_the_routine_runs(target: str) -> None:
     ids = oc.placeholder("ids", output=[2], dtype="int32")
     found = oc.put(oc.tensor(X), ids, 0.0, 1)
@@ -118,3 +173,5 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         oc.put(x, ids, 1.0, 0)
     with pytest.raises(oc.ShapeError, match="axes of the tensor"):
         oc.put_along(x, ids, 1.0, 0)
+    with pytest.raises(oc.ShapeError, match="shape of the positions"):
+        oc.put_along(x, oc.argmax(x, axis=-1, keepdims=True), x, -1)

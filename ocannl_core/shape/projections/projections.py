@@ -26,8 +26,10 @@ from ocannl_core.shape.translation.logic import (
     Adjoint,
     Logic,
     NumbersOfWords,
+    PlaceAlong,
     PlaceRows,
     ScatterRows,
+    SelectingLogic,
     Slice,
     SliceUpdate,
     Take,
@@ -40,7 +42,7 @@ _HOLDER = 1
 
 
 def project_selection(
-    logic: Take | TakeAlong | ScatterRows | PlaceRows, result: Shape, operands: Sequence[Shape]
+    logic: SelectingLogic, result: Shape, operands: Sequence[Shape]
 ) -> indexing.Projections:
     """Return the projections of a selection on closed shapes."""
     first, positions = operands
@@ -49,13 +51,19 @@ def project_selection(
             found = _selected_cell(first, positions, result, axis)
             maps = (found.result, (found.source, found.positions))
         case TakeAlong(axis):
-            return _selected_along(first, positions, result, axis)
+            found = _selected_along(first, positions, result, axis)
+            maps = (found.result, (found.source, found.positions))
         case ScatterRows(axis):
             found = _selected_cell(result, positions, first, axis)
             maps = (found.source, (found.result, found.positions))
         case PlaceRows(axis):
             whole = _selected_shape(result, positions, axis)
             found = _selected_cell(result, positions, whole, axis)
+            placed = _broadcast(first, whole, found.rows)
+            maps = (found.source, (placed, found.positions))
+        case PlaceAlong(axis):
+            whole = _with_axis_of(result, positions, axis)
+            found = _selected_along(result, positions, whole, axis)
             placed = _broadcast(first, whole, found.rows)
             maps = (found.source, (placed, found.positions))
         case _:
@@ -125,11 +133,18 @@ def _find_axis(shape: Shape, axis: int) -> tuple[int, int]:
     raise VerifyError("A selection is from an axis of its source.", found=f"{axis} of {shape}")
 
 
-def _selected_along(
-    source: Shape, positions: Shape, result: Shape, axis: int
-) -> indexing.Projections:
-    """Return the projections of a selection along an axis, whose operands line up with the result;
-    for the arguments see `_selected_cell`.
+def _with_axis_of(source: Shape, positions: Shape, axis: int) -> Shape:
+    """Return the shape of a source with one axis as long as that axis of the positions."""
+    number, at = _find_axis(source, axis)
+    rows = [list(row.trailing) for row in rows_in_buffer_order(source)]
+    rows[number][at] = rows_in_buffer_order(positions)[number].trailing[at]
+    batch, output, input = (Row(trailing=tuple(sizes)) for sizes in rows)
+    return Shape(batch, input, output)
+
+
+def _selected_along(source: Shape, positions: Shape, result: Shape, axis: int) -> _SelectedCell:
+    """Return the loops and index maps of a selection along an axis, whose operands line up with the
+    result; for the arguments see `_selected_cell`.
     """
     domain, made = loops_over(result)
     wanted = axis + len(source.dims) if axis < 0 else axis
@@ -137,9 +152,7 @@ def _selected_along(
     own = list(_broadcast(source, result, made, keep=wanted))
     own[wanted] = indexing.ComputedIndex(_HOLDER, at_positions)
     lhs = tuple(each for row in made for each in row)
-    return indexing.Projections(
-        domain, lhs, (tuple(own), at_positions), result.dims, (source.dims, positions.dims)
-    )
+    return _SelectedCell(domain, tuple(own), at_positions, lhs, made)
 
 
 def _broadcast(
@@ -201,7 +214,7 @@ def project(
     if isinstance(logic, Adjoint):
         found = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin)
         return indexing.exchange_roles(found, logic.target, logic.sources)
-    if isinstance(logic, (Take, TakeAlong, ScatterRows, PlaceRows)):
+    if isinstance(logic, (Take, TakeAlong, ScatterRows, PlaceRows, PlaceAlong)):
         return project_selection(logic, result, operands)
     if isinstance(logic, (Slice, SliceUpdate)):
         _refuse_run_time_sizes(

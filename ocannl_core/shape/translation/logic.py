@@ -33,9 +33,9 @@ from ocannl_core.shape.translation.einsum import Einsum, Instance, Relation, ope
 # fmt: off
 __all__ = [
     "Adjoint", "Compose", "ComposeAccumulate", "ConcatPart", "Einsum", "Logic", "NumbersOfWords",
-    "PlaceRows", "Pointwise", "Relation", "ScatterRows", "Several", "Slice", "SliceUpdate", "Take",
-    "TakeAlong", "Transpose", "contracted_rows", "logic_from_text", "reduces_axes",
-    "relation_of",
+    "PlaceAlong", "PlaceRows", "Pointwise", "Relation", "ScatterRows", "SelectingLogic", "Several",
+    "Slice", "SliceUpdate", "Take", "TakeAlong", "Transpose", "contracted_rows", "logic_from_text",
+    "reduces_axes", "relation_of",
 ]
 # fmt: on
 
@@ -119,6 +119,17 @@ class PlaceRows:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceAlong:
+    """Assignment of the first operand, which may be broadcast, where `TakeAlong` would read."""
+
+    axis: int
+
+
+SelectingLogic = Take | TakeAlong | ScatterRows | PlaceRows | PlaceAlong
+"""The second operand holds positions along an axis."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConcatPart:
     """The alignment of the tensors of one assignment of a concatenation."""
 
@@ -164,10 +175,7 @@ Logic = (
     | Slice
     | SliceUpdate
     | NumbersOfWords
-    | Take
-    | TakeAlong
-    | ScatterRows
-    | PlaceRows
+    | SelectingLogic
     | Several
     | Adjoint
 )
@@ -231,7 +239,7 @@ def relation_of(
             return Relation([])
         case NumbersOfWords(per_word):
             return _numbers_of_words(per_word, result, operands[0], origin, fresh)
-        case Take() | TakeAlong() | ScatterRows() | PlaceRows():
+        case Take() | TakeAlong() | ScatterRows() | PlaceRows() | PlaceAlong():
             return Relation(list(_select(logic, result, operands, origin, fresh)))
         case Several(parts):
             return _several(parts, (result, *operands), origin, fresh)
@@ -264,7 +272,7 @@ def contracted_rows(logic: Logic, operands: Sequence[Shape]) -> Iterator[Row]:
             yield from contracted_rows(inner, operands)
         case Pointwise() | Einsum() | Slice() | NumbersOfWords() | Adjoint():
             pass
-        case Take() | TakeAlong() | ScatterRows() | PlaceRows():
+        case Take() | TakeAlong() | ScatterRows() | PlaceRows() | PlaceAlong():
             pass
         case _:
             assert_never(logic)
@@ -283,7 +291,7 @@ def reduces_axes(logic: Logic) -> bool:
             return any(reduces_axes(part.logic) for part in parts)
         case Pointwise() | Transpose() | Slice() | NumbersOfWords() | Adjoint():
             return False
-        case Take() | TakeAlong() | ScatterRows() | PlaceRows():
+        case Take() | TakeAlong() | ScatterRows() | PlaceRows() | PlaceAlong():
             return False
         case _:
             assert_never(logic)
@@ -308,7 +316,7 @@ def _check_operands(logic: Logic, operands: int, origin: Origin | None = None) -
             name, wanted = "Making numbers of words", 1
         case Take() | TakeAlong():
             name, wanted = "A selection by positions", 2
-        case ScatterRows() | PlaceRows():
+        case ScatterRows() | PlaceRows() | PlaceAlong():
             name, wanted = "A store at positions", 2
         case Einsum(spec):
             name, wanted = f"The spec {spec.text or spec!s}", len(spec.operands)
@@ -362,7 +370,7 @@ def _transpose(result: Shape, operand: Shape, origin: Origin) -> list[Constraint
 
 
 def _select(
-    logic: Take | TakeAlong | ScatterRows | PlaceRows,
+    logic: SelectingLogic,
     result: Shape,
     operands: Sequence[Shape],
     origin: Origin,
@@ -378,11 +386,12 @@ def _select(
             yield Selection(first, positions, made, axis, extent, origin, is_along=True)
         case ScatterRows(axis, extent):
             yield Selection(made, positions, first, axis, Size(extent), origin, is_inserted=True)
-        case PlaceRows(axis):
+        case PlaceRows(axis) | PlaceAlong(axis):
             placed = fresh.row("batch"), fresh.row("output"), fresh.row("input")
             batch, output, input = (Row(tail=tail) for tail in placed)
             selected = batch, output, input
-            yield Selection(made, positions, selected, axis, fresh.dim("positions"), origin)
+            extent, is_along = fresh.dim("positions"), isinstance(logic, PlaceAlong)
+            yield Selection(made, positions, selected, axis, extent, origin, is_along=is_along)
             for kind, whole, row in zip(BUFFER_ORDER, selected, first, strict=True):
                 yield RowBelow(whole, row, origin.at(f"{kind.value} row of the assigned value"))
         case _:

@@ -23,6 +23,7 @@ from ocannl_core.tensor.computations import computation_steps as code
 from ocannl_core.tensor.computations.external_calls import backpropagation_tensors
 from ocannl_core.tensor.computations.gradient_states import no_expression
 from ocannl_core.tensor.computations.resolve import ResolvedComputation, mentioned_tensors, resolve
+from ocannl_core.tensor.derivatives.gradient_terms import terms_in_memory
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import (
     Applied,
@@ -436,6 +437,7 @@ def _differentiated(tensor: Tensor) -> Iterator[Tensor]:
     match tensor.definition:
         case Applied(operation=operation, operands=operands):
             if operation.gradient is None:
+                yield from (term.input for term in terms_in_memory(tensor))
                 return
             written = {
                 each.position for each in operation.gradient.slots if each.role == "gradient"

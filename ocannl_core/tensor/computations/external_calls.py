@@ -11,6 +11,7 @@ from ocannl_core.ir.assignments.nodes import AssignProgram
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.tensor.computations.gradient_states import no_expression
+from ocannl_core.tensor.derivatives.gradient_terms import GradientTerm, terms_in_memory
 from ocannl_core.tensor.graph.definitions import (
     CarriedValue,
     Declared,
@@ -61,18 +62,16 @@ def with_steps(tensors: Iterable[Tensor]) -> set[Tensor]:
 def backpropagation_tensors(root: Tensor) -> set[Tensor]:
     """Return every tensor whose shape backpropagation from a tensor needs."""
     found = with_steps(ancestors([root]))
-    results = (each for each in found if isinstance(each.definition, ResultOf))
     # in a fixed order: gradient code creates tensors, whose numbers are part of printed programs
-    for tensor in sorted(results, key=lambda each: each.id):
-        if isinstance(tensor.definition, ResultOf) and tensor.grad is not None:
-            found.update(with_siblings(_gradient_code(tensor.definition.application)))
+    for tensor in sorted(found, key=lambda each: each.id):
+        if tensor.grad is not None and (terms := terms_in_memory(tensor)):
+            found.update(with_siblings(_gradient_code(terms)))
     return found
 
 
-def _gradient_code(application: Apply) -> list[Tensor]:
-    """Return the tensors that the gradients of an application's inputs consist of, oldest first."""
-    values = (term.value for term in application.backward())
-    return ancestors([value for value in values if isinstance(value, Tensor)])
+def _gradient_code(terms: Iterable[GradientTerm]) -> list[Tensor]:
+    """Return the tensors that terms of gradients consist of, oldest first."""
+    return ancestors([each.value for each in terms if isinstance(each.value, Tensor)])
 
 
 class ExternalCalls:
@@ -111,11 +110,20 @@ class ExternalCalls:
         if application in self._emitter.passed:
             return
         self._emitter.passed.add(application)
-        code, read = _gradient_code(application), self._applied.get(application, self._emitter.now)
+        read = self._applied.get(application, self._emitter.now)
+        self.add_terms(application.inputs, application.backward(), read)
+
+    def add_terms(self, inputs: Sequence[Tensor], terms: Sequence[GradientTerm], read: int) -> None:
+        """Emit the addition of terms that are expressions to the gradients of inputs.
+
+        Args:
+            read: The time, in changes of any tensor, at which the operation has read its inputs.
+        """
+        code = _gradient_code(terms)
         depends: set[Tensor] = set()  # on gradients of outputs, and so is computed anew
         for tensor in code:
             if isinstance(tensor.definition, GradientOf):
-                is_input = any(each is tensor for each in application.inputs)
+                is_input = any(each is tensor for each in inputs)
                 if is_input and self._emitter.last_change([tensor]) > read:
                     raise no_expression(tensor)  # the call has read other cells
                 depends.add(tensor)
@@ -127,7 +135,7 @@ class ExternalCalls:
         for tensor in code:
             if not isinstance(tensor.definition, CarriedValue):  # which the step has assigned
                 self._emitter.forward(tensor)
-        for tensor, value, _ in application.backward():
+        for tensor, value, _ in terms:
             if tensor.grad is not None:
                 shape = closed_shape() if isinstance(value, float) else value.shape
                 self._emitter.add_gradient(tensor.grad, self._emitter.operand(value), shape)

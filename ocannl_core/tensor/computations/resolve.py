@@ -42,6 +42,7 @@ from ocannl_core.tensor.computations.external_calls import (
 from ocannl_core.tensor.computations.gradient_states import GradientStates
 from ocannl_core.tensor.computations.loop_code import LoopCode
 from ocannl_core.tensor.computations.slot_code import SlotCode, check_margins
+from ocannl_core.tensor.derivatives.gradient_terms import terms_in_memory
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     CarriedValue,
@@ -442,12 +443,14 @@ class AssignmentEmitter:
         if (
             self.gradients.is_zero(gradient)
             or not isinstance(definition, Applied)
-            or definition.operation.gradient is None
+            or not definition.operation.has_gradient
         ):
             return
         self.gradients.pass_on(gradient, tensor.origin)
-        selection = self._selection_of(tensor)
-        SlotCode(self, tensor, selection).gradient(definition.operation.gradient)
+        if (code := definition.operation.gradient) is not None:
+            SlotCode(self, tensor, self._selection_of(tensor)).gradient(code)
+        else:
+            self.calls.add_terms(definition.operands, terms_in_memory(tensor), self.now)
         for operand in definition.operands:
             if (grad := operand.grad) is not None:
                 self.changed(grad)

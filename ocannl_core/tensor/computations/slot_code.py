@@ -357,12 +357,15 @@ class SlotCode:
             )
         self._projections = found
         value = slots.with_occurrences(assignment.value)
+        numbers = {number: source - 1 for number, source in enumerate(part.sources)}
         for variable, index, dims in zip(
             slots.variables_in(value), found.rhs, found.rhs_dims, strict=True
         ):
             access = self._access(replace(variable, occurrence=0))
-            self._accesses[variable] = replace(access, index=index, dims=dims)
-        return replace(target, index=found.lhs, dims=found.lhs_dims), value
+            aligned = replace(access, index=index, dims=dims).with_numbers(numbers)
+            self._accesses[variable] = aligned
+        written = replace(target, index=found.lhs, dims=found.lhs_dims)
+        return written.with_numbers(numbers), value
 
     def _unpack(self, target: SlotAccess, words: slots.Formula) -> None:
         """Emit the assignment of runs of cells, one for each word."""

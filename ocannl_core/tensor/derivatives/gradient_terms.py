@@ -7,13 +7,13 @@ operations and loops state their terms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import Origin, caller_location
-from ocannl_core.ir.assignments.nodes import Constant
+from ocannl_core.ir.assignments.nodes import Constant, RangeOverOffsets
 from ocannl_core.ir.numbers.dtypes import DType, int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.capture import DimRef
@@ -28,7 +28,7 @@ from ocannl_core.tensor.derivatives.derived_operations import (
     substitute,
     term_operation,
 )
-from ocannl_core.tensor.graph.definitions import Applied, Filled
+from ocannl_core.tensor.graph.definitions import Applied, Filled, ResultOf
 from ocannl_core.tensor.graph.precision import Precision
 from ocannl_core.tensor.graph.slots import (
     POSITION,
@@ -66,6 +66,40 @@ class GradientTerm(NamedTuple):
         shapes = (self.common, self.input.terms, self.value.terms)
         logic = Adjoint(Pointwise(), shapes, 1, (2,))
         return derived_tensor(operation, (self.value,), logic, self.input, origin)
+
+
+def stated_terms(
+    definition: Applied, gradient: Tensor, values: Iterable[Tensor]
+) -> tuple[GradientTerm, ...]:
+    """Return the terms that an operation states as expressions."""
+    operation = definition.operation
+    assert operation.gradient_expression is not None
+    stated = operation.gradient_expression(*values, gradient)
+    return tuple(
+        GradientTerm(operand, term, term.terms)
+        for operand, term in zip(definition.operands, stated, strict=True)
+        if term is not None
+    )
+
+
+def terms_in_memory(tensor: Tensor) -> tuple[GradientTerm, ...]:
+    """Return the terms of gradients in memory that are expressions, which all backpropagations
+    through a tensor share.
+    """
+    match tensor.definition:
+        case ResultOf(application):
+            return application.backward()
+        case Applied(Operation(gradient=None, gradient_expression=Callable())) as definition:
+            known = tensor.applications()
+            if _terms_key not in known:
+                assert tensor.grad is not None
+                with tensor.session.outside_of_code(tensor.loop):
+                    found = stated_terms(definition, tensor.grad, definition.operands)
+                tensor.session.undo_log.put(known, _terms_key, found)
+            terms: tuple[GradientTerm, ...] = known[_terms_key]
+            return terms
+        case _:
+            return ()
 
 
 class OperationTerms:
@@ -239,8 +273,10 @@ class OperationTerms:
         return positions
 
 
-_search_key = "search"
-"""The key of the positions of selected cells, beside applications of user-written operations."""
+_search_key, _terms_key = "search", "terms"
+"""The keys of the positions of selected cells and of terms in memory, beside applications of
+user-written operations.
+"""
 
 
 def derived_tensor(
@@ -264,7 +300,7 @@ def derived_tensor(
     session = model.session
     recorder = session.recorder
     check_recorded_here(operands, None if recorder is None else recorder.recording)
-    can_flow = operation.gradient is not None and dtype is None and recorder is None
+    can_flow = operation.has_gradient and dtype is None and recorder is None
     result = Tensor(
         session,
         Applied(operation, operands, logic, capture or {}, model if dtype is None else None),
@@ -285,13 +321,16 @@ def derived_tensor(
     return result
 
 
-def filled_like(tensor: Tensor, number: float) -> Tensor:
-    """Return a constant with the shape of a tensor."""
+def filled_like(
+    tensor: Tensor, fill: float | Constant | RangeOverOffsets, dtype: DType | None = None
+) -> Tensor:
+    """Return a tensor with the shape of another one, of its number format unless stated."""
+    source = Constant(fill) if isinstance(fill, float) else fill
     return Tensor(
         tensor.session,
-        Filled(lambda: Constant(number)),
+        Filled(lambda: source),
         tensor.terms,
-        Precision.stated(tensor.dtype),
-        (f"{number:g}",),
+        Precision.stated(dtype or tensor.dtype),
+        (f"{source.value:g}" if isinstance(source, Constant) else "offsets",),
         Origin("oc.gradients", caller_location()),
     )

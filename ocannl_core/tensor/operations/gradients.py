@@ -22,6 +22,7 @@ from ocannl_core.tensor.derivatives.gradient_terms import (
     Values,
     derived_tensor,
     filled_like,
+    stated_terms,
 )
 from ocannl_core.tensor.graph.definitions import (
     Applied,
@@ -218,20 +219,18 @@ class _Walk:
         return total
 
     def _mark_operands(self, tensor: Tensor, definition: Applied) -> None:
-        if definition.operation.gradient is not None:
+        if definition.operation.has_gradient:
             self.reached.update(o for o in definition.operands if o.dtype.is_float)
 
     def _pass_on(self, tensor: Tensor, definition: Applied, gradient: Tensor) -> None:
         """Add the contributions of a tensor's gradient to its operands' gradients."""
         operation = definition.operation
-        if operation.gradient is None:
-            return
         if operation.gradient_expression is not None:
-            values = map(self._values, definition.operands)
-            stated = operation.gradient_expression(*values, gradient)
-            pairs = zip(definition.operands, stated, strict=True)
-            terms = [GradientTerm(o, term, o.terms) for o, term in pairs if o in self._dependents]
-            self._add_stated(terms, tensor.origin)
+            terms = stated_terms(definition, gradient, map(self._values, definition.operands))
+            wanted = [each for each in terms if each.input in self._dependents]
+            self._add_stated(wanted, tensor.origin)
+            return
+        if operation.gradient is None:
             return
         code = OperationTerms(tensor, definition, gradient, self._values)
         for position, operand in enumerate(definition.operands, 1):
@@ -287,7 +286,7 @@ class _Walk:
             definition = each.definition
             if not each.dtype.is_float:
                 found[f"{each.origin.operation} ({each.dtype})"] = None
-            elif isinstance(definition, Applied) and definition.operation.gradient is None:
+            elif isinstance(definition, Applied) and not definition.operation.has_gradient:
                 found[each.origin.operation] = None
         return ", ".join(found)
 

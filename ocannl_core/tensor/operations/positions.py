@@ -24,14 +24,20 @@ from typing import Any, NoReturn, SupportsIndex
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.identity import ById
-from ocannl_core.base.origin import Origin, caller_location
+from ocannl_core.ir.assignments.nodes import Constant, RangeOverOffsets
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.shape.language.constraints import equal_shapes
-from ocannl_core.shape.translation.logic import Adjoint, Logic, ScatterRows, Take, TakeAlong
-from ocannl_core.tensor.derivatives.gradient_terms import derived_tensor
+from ocannl_core.shape.translation.logic import PlaceAlong, PlaceRows, ScatterRows, Take, TakeAlong
+from ocannl_core.tensor.derivatives.gradient_terms import filled_like
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import accumulator
+from ocannl_core.tensor.graph.slots import (
+    RESULT,
+    Application,
+    Code,
+    SlotAssignment,
+    operand_variables,
+)
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import (
     apply,
@@ -43,7 +49,6 @@ from ocannl_core.tensor.operations.axes import (
     write_shape,
 )
 from ocannl_core.tensor.operations.contractions import selected_gradient
-from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.rearrangement import broadcast_to, flatten, move, unflatten
 from ocannl_core.tensor.operations.reductions import product_gradient
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
@@ -274,10 +279,6 @@ def _integer(value: SupportsIndex, name: str) -> int:
     raise UsageError.at_caller(f"{name} is an integer.", found=f"{name}={value!r}", fix=f"{name}=0")
 
 
-_last_write = pointwise.lift("last_write", BinaryOp.FIRST, combine=BinaryOp.MAX, positions=1)
-"""The greatest of the numbers written at a position; the least integer where there is none."""
-
-
 def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any:
     """Return a tensor with cells replaced at positions along an axis, where `take` would read.
 
@@ -315,23 +316,13 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
     source = sized_axes_of(places, "put")
     if source.ranks != kind:
         places = move("put", places, f"{source.spec} => {write_shape(source.names, kind)}")
-    whole = write_shape([own.names[position]], kind)
-    numbered = offsets(dtype=int32, output=[own.known_size(position)])
-    cells = move("put", numbered, f"{write_shape([own.names[position]], (0, 1, 0))} => {whole}")
-    taken = take(cells, places)
-    last = _last_writes("put", Take(0), offsets(dtype=int32), taken, cells, places)
     if isinstance(new, Tensor) and source.known_sizes != (0,):
         if len(axes_of(new, "put")) == len(own):
             new = with_kinds_of(given, new, position, "put")
         wanted = list(own.lengths)
         wanted[position] = source.lengths[0]
-        new = take(broadcast_to(new, *wanted), pointwise.maximum(last, 0), position)
-        replacing = own.spec
-    else:
-        new, replacing = _number_for(new), "|->"
-    spec = f"{whole}; {replacing}; {own.spec} => {own.spec}"
-    chosen = as_tensor(new, given.session)
-    return apply(pointwise.where, (pointwise.less_equal(0, last), chosen, given), spec, name="put")
+        new = broadcast_to(new, *wanted)
+    return _place("put", PlaceRows(position), given, new, places)
 
 
 def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
@@ -359,36 +350,66 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
             "Positions along an axis have the axes of the tensor; others than that may be 1.",
             found=f"positions of the shape {places.shape} for a tensor of the shape {given.shape}",
         )
-    taken = take_along(given, places, position)
-    along = write_shape([own.names[position]], (0, 1, 0))
-    steps = apply(
-        pointwise.identity,
-        (offsets(dtype=int32, output=[...]),),
-        f"{along} => {own.spec}",
-        name="put_along",
+    new = values
+    if not isinstance(new, Real):
+        new = with_kinds_of(given, operand(new, "put_along"), axis, "put_along")
+        cells = sized_axes_of(new, "put_along")
+        limit = other.size(position)
+        if cells.ranks == own.ranks and limit and cells.size(position) not in (None, 1, limit):
+            raise ShapeError.at_caller(
+                "The new cells have the shape of the positions.",
+                found=f"values of the shape {new.shape} for positions of the shape {places.shape}",
+                fix="oc.take_along(values, ids, axis) are the values at these positions",
+            )
+    return _place("put_along", PlaceAlong(position), given, new, places)
+
+
+def _place(name: str, logic: PlaceRows | PlaceAlong, x: Tensor, new: Any, ids: Tensor) -> Tensor:
+    """Return a tensor with cells replaced at positions; for the arguments see `put`."""
+    operation = _placement(name, logic)
+    return operation.tensor((x, new, ids), operation.forward.parts)
+
+
+@cache
+def _placement(name: str, logic: PlaceRows | PlaceAlong) -> Operation:
+    """Return the operation `v = v1; v[v3] = v2`."""
+    x, new, ids = operand_variables(3)
+    replaced = Application(BinaryOp.FIRST, (new, ids))
+
+    def gradient(x: Tensor, new: Tensor, ids: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
+        return _place(name, logic, g, 0.0, ids), _of_last_writes(name, logic, ids, g), None
+
+    return Operation(
+        name=name,
+        operands=3,
+        logic=None,
+        forward=Code.of(
+            (RESULT, x, new, ids),
+            SlotAssignment(RESULT, BinaryOp.SECOND, False, x),
+            SlotAssignment(RESULT, BinaryOp.SECOND, False, replaced, logic),
+        ),
+        positions=1,
+        moves_cells=True,
+        gradient_expression=gradient,
     )
-    last = _last_writes("put_along", TakeAlong(position), steps, taken, given, places)
-    if isinstance(values, Real) or other.size(position) == 0:
-        new = _number_for(values)
+
+
+def _of_last_writes(name: str, logic: PlaceRows | PlaceAlong, ids: Tensor, g: Tensor) -> Tensor:
+    """Return the cells of a gradient at positions, 0 for all but the last of equal positions: the
+    last one has left its number there.
+    """
+    own, axis = axes_of(g, name), logic.axis
+    numbers = filled_like(ids, RangeOverOffsets(), int32)
+    if isinstance(logic, PlaceAlong):
+        blank = filled_like(g, Constant(0), int32)
+        last = take_along(_place(name, logic, blank, numbers, ids), ids, axis)
+        taken, spec = take_along(g, ids, axis), f"{own.spec}; {own.spec}; |-> => {own.spec}"
     else:
-        new = with_kinds_of(given, operand(values, "put_along"), axis, "put_along")
-        sizes = sized_axes_of(new, "put_along")
-        if sizes.size(position) == 1 and other.size(position) != 1:
-            new = broadcast_to(new, *sized_axes_of(taken, "put_along").lengths)
-        new = take_along(new, pointwise.maximum(last, 0), position)
-    return pointwise.where(pointwise.less_equal(0, last), new, given)
-
-
-def _number_for(values: Any) -> Any:
-    """Return a number, or one in the format of cells, none of which is written."""
-    return values if isinstance(values, Real) else constant(0.0, values.session, dtype=values.dtype)
-
-
-def _last_writes(
-    name: str, logic: Logic, numbers: Tensor, taken: Tensor, x: Tensor, places: Tensor
-) -> Tensor:
-    """Return, for each cell of `x`, the greatest of the numbers at positions that `taken` reads."""
-    origin = Origin(name, caller_location())
-    numbers.session.environment.constrain(equal_shapes(numbers.terms, taken.terms, origin))
-    adjoint = Adjoint(logic, (taken.terms, x.terms, places.terms), 1, (0, 2))
-    return derived_tensor(_last_write, (numbers, places), adjoint, x, origin, dtype=int32)
+        last = scatter(ids, numbers, size=own.known_size(axis), combine=pointwise.maximum)
+        last = take(last, ids)
+        kind = [(1, 0, 0), (0, 1, 0), (0, 0, 1)][own.kind(axis)]
+        along = write_shape([own.names[axis]], kind)
+        taken, spec = take(g, ids, axis), f"{along}; {own.spec}; |-> => {own.spec}"
+    zero = constant(0.0, g.session, dtype=g.dtype)
+    is_last = pointwise.equal(last, numbers)
+    return apply(pointwise.where, (is_last, taken, zero), spec, name=name)

@@ -101,8 +101,8 @@ class Operation:
             their formats do not influence the result's format.
         moves_cells: True if the result is cells of operands, though no primitive states it.
         gradient_expression: Returns the terms of the operands' gradients for the operands and the
-            gradient of the result, as expressions, where the assignments of `gradient` have no
-            derivative; else None.
+            gradient of the result, as expressions, where there is no `gradient` or its assignments
+            have no derivative; else None.
     """
 
     name: str
@@ -116,6 +116,11 @@ class Operation:
     moves_cells: bool = False
     gradient_expression: Callable[..., Sequence[Any]] | None = None
     __signature__ = _Signature()
+
+    @property
+    def has_gradient(self) -> bool:
+        """Return True if gradients flow through the operation."""
+        return self.gradient is not None or self.gradient_expression is not None
 
     def __call__(
         self,
@@ -340,9 +345,7 @@ class Operation:
             check_truths(self.primitive, operands, origin)
         precision = decided if dtype is None else Precision.stated(dtype)
         precision.check_computable(origin)
-        can_flow = (
-            self.gradient is not None and precision.dtype.is_float and session.recorder is None
-        )
+        can_flow = self.has_gradient and precision.dtype.is_float and session.recorder is None
         if requires_grad and not can_flow:
             raise UsageError(
                 "A result has a gradient where the operation has one, in floats, outside of "

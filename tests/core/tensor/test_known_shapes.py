@@ -29,7 +29,7 @@ RANKED: dict[str, Make] = {
     "mean": lambda x: x.mean(axis=-1),
     "mean_kept": lambda x: x.mean(axis=0, keepdims=True),
     "put_along": lambda x: oc.put_along(x, positions(x), 2.0),
-    "put_along_cells": lambda x: oc.put_along(x, positions(x), x * 2.0),
+    "put_along_cells": lambda x: oc.put_along(x, positions(x), x[..., :1] * 2.0),
     "interleave": lambda x: oc.primitives.interleave(x, x + 1.0),
     "stack": lambda x: oc.stack(x, x * 2.0),
     "stack_axis": lambda x: oc.stack(x, x * 2.0, axis=1),

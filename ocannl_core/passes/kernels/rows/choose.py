@@ -260,15 +260,18 @@ class _Chooser:
         rows = [tuple([each.rows[at] for at in order]) for each in members]
         reordered = self._candidate(candidate.start, rows)
         members = reordered.members
-        nbytes = self._bytes_per_row(reordered)
-        size = self._block_size(members[0].axes[-1].extent, nbytes)
-        if not _are_complete(members, size):
+        if any(axis.is_reduced for each in members for axis in each.axes[:-1]):
+            return None  # sums over rows that are incomplete after the loop over blocks of rows
+        extent, nbytes = members[0].axes[-1].extent, self._bytes_per_row(reordered)
+        size = self._block_size(extent, nbytes)
+        is_serial = size < extent and any(each.reduces_rows for each in members)
+        if is_serial and iterations(members[0].axes[:-1]) < _MIN_BATCH:
             return None
         foldable = self._find_foldable(reordered, size, self._machine.last_share)
         saved = sum(self._nbytes[node] for node in foldable)
         if saved <= max(self._machine.l2_bytes, _MIN_SAVING * size * nbytes):
             return None
-        if size < min(machine_model.MIN_BLOCK_ROWS, members[0].axes[-1].extent):
+        if size < min(machine_model.MIN_BLOCK_ROWS, extent):
             return None
         return self._group(reordered, RowFusion(members, size, folded=foldable))
 
@@ -365,19 +368,6 @@ class _Chooser:
 
 def _names(axes: Sequence[LoopAxis]) -> tuple[str, ...]:
     return tuple([axis.name for axis in axes])
-
-
-def _are_complete(members: Sequence[Member], size: int) -> bool:
-    """Return True if sums over rows are complete inside of the loop over blocks of rows: then each
-    is for one thread, so the loops around it must have iterations for several.
-    """
-    sums = [member for member in members if member.reduces_rows]
-    if any(
-        [axis.is_reduced for axis in each.axes].index(True) < len(each.axes) - 1 for each in sums
-    ):
-        return False
-    batch = iterations(members[0].axes[:-1])
-    return not sums or size == members[0].axes[-1].extent or batch >= _MIN_BATCH
 
 
 def _is_fusible(nest: Nest) -> bool:
