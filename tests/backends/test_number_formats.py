@@ -268,6 +268,7 @@ _FORMULAS: dict[str, tuple[Callable[..., oc.Tensor], Callable[..., Array]]] = {
     "sigmoid": (oc.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
     "silu": (oc.silu, lambda x: x / (1 + np.exp(-x))),
     "softplus": (oc.softplus, lambda x: np.logaddexp(0, x)),
+    "mish": (oc.mish, lambda x: x * np.tanh(np.logaddexp(0, x))),
     "softsign": (oc.softsign, lambda x: x / (1 + abs(x))),
     "logaddexp": (lambda x: oc.logaddexp(x, -0.5 * x), lambda x: np.logaddexp(x, -0.5 * x)),
 }

@@ -156,7 +156,8 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
 
 def mish(x: Operand) -> Any:
     """Return `x * tanh(softplus(x))`."""
-    return x * tanh(softplus(x))
+    wide, narrow = formats_of(x)
+    return mul(x, tanh(softplus(x, dtype=wide)), dtype=narrow)
 
 
 def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
@@ -264,14 +265,16 @@ def as_float(x: Operand) -> Any:
     return cast(x, x.session.default_dtype) if _holds_integers(x) else x
 
 
-def formats_of(x: Tensor) -> tuple[DType, DType] | tuple[None, None]:
+def formats_of(x: Operand) -> tuple[DType, DType] | tuple[None, None]:
     """Return `float32`, and the format of a narrow float: a function of its cells is computed in
     the one and has the other. None where both follow from the operands.
 
     Sums and differences of narrow floats lose digits that their means, roots and shares have, and
     leave their range.
     """
-    return (float32, x.dtype) if x.dtype.is_narrow else (None, None)
+    if isinstance(x, Tensor) and x.dtype.is_narrow:
+        return float32, x.dtype
+    return None, None
 
 
 def logaddexp(a: Operand, b: Operand) -> Any:
