@@ -16,7 +16,7 @@ from ocannl_core.tensor.models.parameters import param, statistic
 from ocannl_core.tensor.operations.activations import formats_of
 from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
 from ocannl_core.tensor.operations.contractions import where
-from ocannl_core.tensor.operations.reductions import in_format_of
+from ocannl_core.tensor.operations.reductions import in_format_of, wide_mean
 from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
@@ -105,7 +105,7 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
 def _normalized(x: Tensor, over: str, epsilon: float) -> Tensor:
     """Return cells minus their mean along a specification, divided by their standard deviation."""
     wide, narrow = formats_of(x)
-    difference = pointwise.sub(x, mean(over, x, is_wide=True), dtype=wide)
+    difference = pointwise.sub(x, wide_mean(over, x), dtype=wide)
     scale = pointwise.recip_sqrt(mean(over, difference * difference) + epsilon)
     normal: Tensor = pointwise.mul(difference, scale, dtype=narrow)
     return normal
@@ -169,7 +169,7 @@ def batch_norm(
         scale = scale if stored is None else pointwise.cast(scale, x.dtype)
     else:
         statistics = f"{shape} => {features}"
-        center = mean(statistics, x, is_wide=True)
+        center = wide_mean(statistics, x)
         difference = pointwise.sub(x, center, logic=feature_wise, dtype=formats_of(x)[0])
         squares = difference * difference
         batch_variance, correction = mean_and_correction(statistics, squares)

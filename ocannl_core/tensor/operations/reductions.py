@@ -364,20 +364,22 @@ def _check_logic(
         )
 
 
-def mean_along(spec: str, x: Tensor, *, is_wide: bool = False) -> Tensor:
+def wide_mean(spec: str, x: Tensor) -> Tensor:
+    """Return `mean_along(spec, x)`, in `float32` where `x` is a narrow float."""
+    total = as_tensor(contractions.einsum(spec, x, dtype=formats_of(x)[0]), sessions.current())
+    mean: Tensor = total / count_terms(total)
+    return mean
+
+
+def mean_along(spec: str, x: Tensor) -> Tensor:
     """Return the mean of the cells that a specification sums up.
 
         mean("...|... => ...|0", x)          # over the output axes: shape b|n --> b|1
 
     The number of cells follows from the inferred shape. It is a constant of the compiled program,
     or, for an axis whose extent is known at run time, the value of the call.
-
-    Args:
-        is_wide: True for a result in `float32` where `x` is a narrow float.
     """
-    total = as_tensor(contractions.einsum(spec, x, dtype=formats_of(x)[0]), sessions.current())
-    mean: Tensor = total / count_terms(total)
-    return mean if is_wide else in_format_of(x, mean)
+    return in_format_of(x, wide_mean(spec, x))
 
 
 def softmax_along(spec: str, x: Tensor, scale: float = 1.0) -> Tensor:
