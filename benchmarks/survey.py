@@ -42,7 +42,7 @@ REASONS: dict[str, str] = {
     "put_along and gradients": _FOLLOWED,
     "cummax": _EXTREME,
     "cummin": _EXTREME,
-    "cumprod": "the cells of a line wait for each other, which the gradient walks twice more",
+    "cumprod": "the cells of a line wait for each other",
     "power": "in double precision, half of the lanes at a time",
     "stack along the first axis and gradients": _COPIED,
     "concat along the first axis and gradients": _COPIED,

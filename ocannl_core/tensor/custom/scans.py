@@ -10,8 +10,8 @@ with `s` a linear recurrence, whose gradient is another one in the opposite dire
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,18 @@ from ocannl_core.tensor.custom.variables import Array, Storage
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
+
+_TILE = 256
+"""The neighboring lines whose state C code keeps in the first cache."""
+
+
+class _Loop(NamedTuple):
+    """C statements for the cells of a line, at `at`; `@` follows the names of the line's state."""
+
+    first: str
+    """The statements for the first cell."""
+    others: str
+    is_backward: bool = False
 
 
 class _Directed(AlongAxis):
@@ -44,6 +56,33 @@ class _Directed(AlongAxis):
         if self.is_reversed:
             return "const int64_t step = -inner, from = first + (n - 1) * inner;\n"
         return "const int64_t step = inner, from = first;\n"
+
+    def _runs(self, state: Mapping[str, str], *loops: _Loop, end: str = "") -> str:
+        """Return C code that runs loops over each line, over neighboring lines cell by cell.
+
+        Args:
+            state: The variables of a line and their C types.
+            end: The statements after the loops.
+        """
+        line = [self._start, *(f"{kind} {name};\n" for name, kind in state.items())]
+        tile = [f"{kind} {name}[{_TILE}];\n" for name, kind in state.items()]
+        neighbors = "for (int64_t j = 0; j < width; ++j) {\n"
+        for first, others, is_backward in loops:
+            begin, toward = ("from + (n - 1) * step", "-") if is_backward else ("from", "+")
+            each = f"for (int64_t k = 1, row = {begin} {toward} step"
+            more = f"; k < n; ++k, row {toward}= step) {{\n"
+            line.append(f"{{\nconst int64_t at = {begin};\n{first}\n}}\n")
+            line.append(f"{each}{more}const int64_t at = row;\n{others}\n}}\n")
+            tile.append(f"{neighbors}const int64_t at = {begin} + left + j;\n{first}\n}}\n")
+            tile.append(f"{each} + left{more}{neighbors}const int64_t at = row + j;\n")
+            tile.append(f"{others}\n}}\n}}\n")
+        tiles = (
+            f"{self._start}for (int64_t left = 0; left < inner; left += {_TILE}) {{\n"
+            f"const int64_t width = inner - left < {_TILE} ? inner - left : {_TILE};\n"
+            f"{''.join(tile)}{neighbors}{end}\n}}\n}}"
+        )
+        body = f"if (n > 0) {{\n{''.join(line)}{end}\n}}"
+        return self.lines(body.replace("@", ""), tiles.replace("@", "[j]"))
 
 
 class _OfKind(_Directed):
@@ -96,26 +135,17 @@ class Scan(_OfKind):
         if self._has_blocks(dtype):
             return self._sums_in_blocks()
         step = {
-            "sum": f"({kind})(last + x)",
-            "prod": f"({kind})(last * x)",
-            "max": "last != last || last >= x ? last : x",
-            "min": "last != last || last <= x ? last : x",
+            "sum": f"({kind})(last@ + x)",
+            "prod": f"({kind})(last@ * x)",
+            "max": "last@ != last@ || last@ >= x ? last@ : x",
+            "min": "last@ != last@ || last@ <= x ? last@ : x",
         }[self.kind]
         wraps = dtype.is_integer and self.kind in ("sum", "prod")
         symbol = {"sum": "+", "prod": "*"}.get(self.kind, "")
         if wraps:  # signed integers wrap around, as unsigned ones do in C
-            step = f"({kind})((uint64_t)last {symbol} (uint64_t)x)"
-        return self.lines(
-            f"{self._start}{kind} last = 0;\n"
-            "for (int64_t k = 0, at = from; k < n; ++k, at += step) {\n"
-            f"const {kind} x = in0[at];\n"
-            f"last = k == 0 ? x : {step};\n"
-            "out0[at] = last;\n}",
-            f"{self._start}for (int64_t k = 0, row = from; k < n; ++k, row += step)\n"
-            "for (int64_t at = row; at < row + inner; ++at) {\n"
-            f"const {kind} x = in0[at], last = k == 0 ? x : out0[at - step];\n"
-            f"out0[at] = k == 0 ? x : {step};\n}}",
-        )
+            step = f"({kind})((uint64_t)last@ {symbol} (uint64_t)x)"
+        others = f"const {kind} x = in0[at];\nout0[at] = last@ = {step};"
+        return self._runs({"last": kind}, _Loop("out0[at] = last@ = in0[at];", others))
 
     def _sums_in_blocks(self) -> str:
         from ocannl_core.schedule.machine_model import MAX_BLOCK_TERMS
@@ -178,14 +208,13 @@ class RunningProductGradient(_Directed):
 
     def c_code(self, node: Apply) -> str:
         kind = c_type(node.inputs[0].dtype)
-        return self.lines(
-            f"{self._start}{kind} rest = 0, before = 1;\n"
-            "for (int64_t k = n - 1, at = from + (n - 1) * step; k >= 0; --k, at -= step) {\n"
-            "rest = in1[at] + (k + 1 < n ? in0[at + step] * rest : 0);\n"
-            "out0[at] = rest;\n}\n"
-            "for (int64_t k = 0, at = from; k < n; ++k, at += step) {\n"
-            "out0[at] *= before;\nbefore *= in0[at];\n}"
+        rest = _Loop(
+            "out0[at] = rest@ = in1[at] + 0;",
+            "out0[at] = rest@ = in1[at] + in0[at + step] * rest@;",
+            is_backward=True,
         )
+        before = _Loop("before@ = in0[at];", "out0[at] *= before@;\nbefore@ *= in0[at];")
+        return self._runs({"rest": kind, "before": kind}, rest, before)
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
         (x, g), (h,) = inputs, output_gradients
@@ -225,12 +254,8 @@ class LinearRecurrence(_Directed):
     def c_code(self, node: Apply) -> str:
         kind = c_type(node.inputs[0].dtype)
         factor = "in0[at - step]" if self.lags else "in0[at]"
-        return self.lines(
-            f"{self._start}{kind} last = 0;\n"
-            "for (int64_t k = 0, at = from; k < n; ++k, at += step) {\n"
-            f"last = in1[at] + (k > 0 ? {factor} * last : 0);\n"
-            "out0[at] = last;\n}"
-        )
+        others = f"out0[at] = last@ = in1[at] + {factor} * last@;"
+        return self._runs({"last": kind}, _Loop("out0[at] = last@ = in1[at] + 0;", others))
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
         (a, b), (g,) = inputs, output_gradients
@@ -261,10 +286,7 @@ class Shifted(_Directed):
 
     def c_code(self, node: Apply) -> str:
         c_type(node.inputs[0].dtype)
-        return self.lines(
-            f"{self._start}for (int64_t k = 0, at = from; k < n; ++k, at += step)\n"
-            f"out0[at] = k == 0 ? {self.first!r} : in0[at - step];"
-        )
+        return self._runs({}, _Loop(f"out0[at] = {self.first!r};", "out0[at] = in0[at - step];"))
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
         return [Shifted(self.axis, self.ranks, not self.is_reversed)(output_gradients[0])]
@@ -286,17 +308,15 @@ class _OfExtremes(_OfKind):
             found[k] = place
         return found
 
-    def _search(self, node: Apply, statement: str) -> str:
-        """Return C code that runs a statement for every cell `at`, with the cell `place`."""
-        kind = c_type(node.inputs[0].dtype)
-        symbol = ">=" if self.kind == "max" else "<="
-        return (
-            f"int64_t place = from;\n"
-            "for (int64_t k = 0, at = from; k < n; ++k, at += step) {\n"
-            f"const {kind} last = in0[place], x = in0[at];\n"
-            f"if (last == last && !(last {symbol} x)) place = at;\n"
-            f"{statement}\n}}"
-        )
+    @property
+    def _changes(self) -> str:
+        """The C condition of a cell that is greater than the extreme before it."""
+        return f"last@ == last@ && !(last@ {'>=' if self.kind == 'max' else '<='} in0[at])"
+
+    def _state(self, node: Apply) -> dict[str, str]:
+        """Return the last extreme, and a value of its place."""
+        last, value = (c_type(each.dtype) for each in node.inputs)
+        return {"last": last, "value": value}
 
 
 class RunningExtremeGradient(_OfExtremes):
@@ -313,10 +333,14 @@ class RunningExtremeGradient(_OfExtremes):
             output_storage[0][0] = found.astype(inputs[0].dtype)
 
     def c_code(self, node: Apply) -> str:
-        search = self._search(node, "out0[place] += in1[at];")
-        return self.lines(
-            f"{self._start}for (int64_t k = 0; k < n; ++k) out0[first + k * inner] = 0;\n{search}"
+        first = "last@ = in0[at];\nvalue@ = in1[at] + 0;\nplace@ = at;\nout0[at] = 0;"
+        others = (
+            f"if ({self._changes}) {{\nout0[place@] = value@;\n"
+            "last@ = in0[at];\nvalue@ = 0;\nplace@ = at;\n}\n"
+            "value@ += in1[at];\nout0[at] = 0;"
         )
+        state = self._state(node) | {"place": "int64_t"}
+        return self._runs(state, _Loop(first, others), end="out0[place@] = value@;")
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
         where = (self.kind, self.axis, self.ranks, self.is_reversed)
@@ -334,7 +358,11 @@ class RunningExtremeCells(_OfExtremes):
         output_storage[0][0] = found
 
     def c_code(self, node: Apply) -> str:
-        return self.lines(f"{self._start}{self._search(node, 'out0[at] = in1[place];')}")
+        first = "last@ = in0[at];\nout0[at] = value@ = in1[at];"
+        others = (
+            f"if ({self._changes}) {{\nlast@ = in0[at];\nvalue@ = in1[at];\n}}\nout0[at] = value@;"
+        )
+        return self._runs(self._state(node), _Loop(first, others))
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
         where = (self.kind, self.axis, self.ranks, self.is_reversed)

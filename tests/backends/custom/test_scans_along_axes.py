@@ -11,7 +11,7 @@ import ocannl_core as oc
 SCANS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}
 
 
-@pytest.mark.parametrize("shape", [(5, 7, 3), (4, 1, 6), (1, 9, 2), (3, 33, 40)])
+@pytest.mark.parametrize("shape", [(5, 7, 3), (4, 1, 6), (1, 9, 2), (3, 33, 40), (2, 3, 300)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "int32", "bfloat16"])
 @pytest.mark.parametrize("name", SCANS)
 def test_a_scan_along_each_axis_is_numpys(
@@ -40,6 +40,32 @@ def test_the_gradient_of_a_running_sum_runs_from_the_other_end(target: str, axis
     ctx.compile(oc.train.grad_update(loss), keep=[x.grad])()
     expected = np.flip(np.cumsum(np.flip(weights, axis), axis), axis)
     np.testing.assert_array_equal(np.array(ctx[x.grad]), expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", ["cumprod", "cummax", "cummin"])
+def test_gradients_of_neighboring_lines_are_those_of_each_line(
+    target: str, name: str, axis: int
+) -> None:
+    rng = np.random.default_rng(2)
+    cells, weights = rng.integers(-2, 3, (2, 6, 300)).astype(np.float32)
+    x = oc.tensor(cells, batch_axes=1, requires_grad=True)
+    loss = oc.sum(getattr(oc, name)(x, axis=axis) * oc.tensor(weights, batch_axes=1))
+    ctx = oc.Context(target)
+    ctx.compile(oc.train.grad_update(loss), keep=[x.grad])()
+    lines = zip(np.moveaxis(cells, axis, -1), np.moveaxis(weights, axis, -1), strict=True)
+    expected = np.zeros_like(np.moveaxis(cells, axis, -1))
+    for line, (values, factors) in enumerate(lines):
+        for end, factor in enumerate(factors):
+            before = values[: end + 1]
+            if name == "cumprod":
+                for at in range(end + 1):
+                    expected[line, at] += factor * np.prod(np.delete(before, at))
+            else:
+                at = np.argmax(before) if name == "cummax" else np.argmin(before)
+                expected[line, at] += factor
+    found = np.moveaxis(np.array(ctx[x.grad]), axis, -1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_a_scan_of_no_cells_is_empty(target: str) -> None:
