@@ -36,13 +36,9 @@ _TOLERANCE = 2e-4
 
 _COPIED = "PyTorch's gradients are views of one array, ours cells of their own"
 _FOLLOWED = "finds the last of equal positions, so that gradients reach the cells that stayed"
-_EXTREME = "passes NaN on, and the last cell to beat others is found for the gradient"
 REASONS: dict[str, str] = {
     "put and gradients": _FOLLOWED,
     "put_along and gradients": _FOLLOWED,
-    "cummax": _EXTREME,
-    "cummin": _EXTREME,
-    "cumprod": "the cells of a line wait for each other",
     "power": "in double precision, half of the lanes at a time",
     "stack along the first axis and gradients": _COPIED,
     "concat along the first axis and gradients": _COPIED,

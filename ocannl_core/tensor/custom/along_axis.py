@@ -76,23 +76,20 @@ class AlongAxis(Op):
 
         return re.sub(r"\w+", shape, self.sizes)
 
-    def lines(self, body: str, rows: str = "", **counts: str) -> str:
-        """Return C code for every line along the axis, of the cells `first + k * inner`.
-
-        Args:
-            rows: The code for all lines of `inner` neighbors, the first of which begins at
-                `first`; it is used where lines have neighbors.
+    def counts(self, **more: str) -> str:
+        """Return C declarations of the numbers of cells: `n` along the axis, of `outer * inner`
+        lines of the cells `first + k * inner`.
         """
-        before = " * ".join(["1", *(f"in0_shape[{k}]" for k in range(self.axis))])
-        after = [f"in0_shape[{k}]" for k in range(self.axis + 1, sum(self.ranks))]
-        more = "".join(f"const int64_t {name} = {text};\n" for name, text in counts.items())
-        if rows:
-            loop = "for (int64_t first = 0; first < outer * n * inner; first += n * inner) {"
-            rows = f"if (inner > 1) {{\n{loop}\n{rows}\n}}\n}} else\n"
+        dims = [f"in0_shape[{k}]" for k in range(sum(self.ranks))]
+        outer, inner = ["1", *dims[: self.axis]], ["1", *dims[self.axis + 1 :]]
+        values = {"outer": " * ".join(outer), "n": dims[self.axis], "inner": " * ".join(inner)}
+        texts = [f"const int64_t {name} = {text};\n" for name, text in (values | more).items()]
+        return "".join(texts)
+
+    def lines(self, body: str, **more: str) -> str:
+        """Return C code for every line along the axis."""
         return (
-            f"const int64_t outer = {before}, n = in0_shape[{self.axis}];\n"
-            f"const int64_t inner = {' * '.join(['1', *after])};\n{more}"
-            f"{rows}"
+            f"{self.counts(**more)}"
             "for (int64_t line = 0; line < outer * inner; ++line) {\n"
             "const int64_t first = line / inner * n * inner + line % inner;\n"
             f"{body}\n}}"

@@ -25,10 +25,14 @@ from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
 _TILE = 256
 """The neighboring lines whose state C code keeps in the first cache."""
+_LINES = 4
+"""The contiguous lines whose state C code keeps in registers: the cells of one wait for each
+other.
+"""
 
 
 class _Loop(NamedTuple):
-    """C statements for the cells of a line, at `at`; `@` follows the names of the line's state."""
+    """C statements for the cell `k` of a line, which is at `at`, in a loop over the lines `j`."""
 
     first: str
     """The statements for the first cell."""
@@ -58,31 +62,35 @@ class _Directed(AlongAxis):
         return "const int64_t step = inner, from = first;\n"
 
     def _runs(self, state: Mapping[str, str], *loops: _Loop, end: str = "") -> str:
-        """Return C code that runs loops over each line, over neighboring lines cell by cell.
+        """Return C code that runs loops over lines, over several ones cell by cell.
 
         Args:
-            state: The variables of a line and their C types.
+            state: The variables of a line, arrays of one cell for each line, and their C types.
             end: The statements after the loops.
         """
-        line = [self._start, *(f"{kind} {name};\n" for name, kind in state.items())]
-        tile = [f"{kind} {name}[{_TILE}];\n" for name, kind in state.items()]
-        neighbors = "for (int64_t j = 0; j < width; ++j) {\n"
-        for first, others, is_backward in loops:
-            begin, toward = ("from + (n - 1) * step", "-") if is_backward else ("from", "+")
-            each = f"for (int64_t k = 1, row = {begin} {toward} step"
-            more = f"; k < n; ++k, row {toward}= step) {{\n"
-            line.append(f"{{\nconst int64_t at = {begin};\n{first}\n}}\n")
-            line.append(f"{each}{more}const int64_t at = row;\n{others}\n}}\n")
-            tile.append(f"{neighbors}const int64_t at = {begin} + left + j;\n{first}\n}}\n")
-            tile.append(f"{each} + left{more}{neighbors}const int64_t at = row + j;\n")
-            tile.append(f"{others}\n}}\n}}\n")
-        tiles = (
+
+        def over(most: int, width: str, distance: str) -> str:
+            code = [f"{kind} {name}[{most}];\n" for name, kind in state.items()]
+            each = f"for (int64_t j = 0; j < {width}; ++j) {{\n"
+            for first, others, is_backward in loops:
+                begin, toward = ("from + (n - 1) * step", "-") if is_backward else ("from", "+")
+                code.append(f"{each}const int64_t at = {begin} + {distance} * (left + j);\n")
+                code.append(f"{first}\n}}\nfor (int64_t k = 1, row = {begin} {toward} step; ")
+                code.append(f"k < n; ++k, row {toward}= step)\n{each}")
+                code.append(f"const int64_t at = row + {distance} * (left + j);\n{others}\n}}\n")
+            return f"{''.join(code)}{each}{end}\n}}\n" if end else "".join(code)
+
+        return (
+            f"{self.counts()}if (n > 0 && inner > 1)\n"
+            "for (int64_t first = 0; first < outer * n * inner; first += n * inner) {\n"
             f"{self._start}for (int64_t left = 0; left < inner; left += {_TILE}) {{\n"
             f"const int64_t width = inner - left < {_TILE} ? inner - left : {_TILE};\n"
-            f"{''.join(tile)}{neighbors}{end}\n}}\n}}"
+            f"{over(_TILE, 'width', '1')}}}\n}}\n"
+            f"else if (n > 0) {{\nconst int64_t first = 0;\n{self._start}int64_t left = 0;\n"
+            f"for (; left + {_LINES} <= outer; left += {_LINES}) {{\n"
+            f"{over(_LINES, str(_LINES), 'n')}}}\n"
+            f"for (; left < outer; ++left) {{\n{over(1, '1', 'n')}}}\n}}"
         )
-        body = f"if (n > 0) {{\n{''.join(line)}{end}\n}}"
-        return self.lines(body.replace("@", ""), tiles.replace("@", "[j]"))
 
 
 class _OfKind(_Directed):
@@ -135,40 +143,28 @@ class Scan(_OfKind):
         if self._has_blocks(dtype):
             return self._sums_in_blocks()
         step = {
-            "sum": f"({kind})(last@ + x)",
-            "prod": f"({kind})(last@ * x)",
-            "max": "last@ != last@ || last@ >= x ? last@ : x",
-            "min": "last@ != last@ || last@ <= x ? last@ : x",
+            "sum": f"({kind})(last[j] + x)",
+            "prod": f"({kind})(last[j] * x)",
+            "max": "last[j] != last[j] || last[j] >= x ? last[j] : x",
+            "min": "last[j] != last[j] || last[j] <= x ? last[j] : x",
         }[self.kind]
         wraps = dtype.is_integer and self.kind in ("sum", "prod")
         symbol = {"sum": "+", "prod": "*"}.get(self.kind, "")
         if wraps:  # signed integers wrap around, as unsigned ones do in C
-            step = f"({kind})((uint64_t)last@ {symbol} (uint64_t)x)"
-        others = f"const {kind} x = in0[at];\nout0[at] = last@ = {step};"
-        return self._runs({"last": kind}, _Loop("out0[at] = last@ = in0[at];", others))
+            step = f"({kind})((uint64_t)last[j] {symbol} (uint64_t)x)"
+        others = f"const {kind} x = in0[at];\nout0[at] = last[j] = {step};"
+        return self._runs({"last": kind}, _Loop("out0[at] = last[j] = in0[at];", others))
 
     def _sums_in_blocks(self) -> str:
         from ocannl_core.schedule.machine_model import MAX_BLOCK_TERMS
 
-        block = (
-            f"for (int64_t block = 0; block < n; block += {MAX_BLOCK_TERMS}) {{\n"
-            f"const int64_t end = block + {MAX_BLOCK_TERMS} < n ? block + {MAX_BLOCK_TERMS} : n;\n"
+        others = (
+            f"if (k % {MAX_BLOCK_TERMS}) last[j] += in0[at];\n"
+            "else {\nbefore[j] = out0[at - step];\nlast[j] = in0[at];\n}\n"
+            f"out0[at] = k < {MAX_BLOCK_TERMS} ? last[j] : before[j] + last[j];"
         )
-        return self.lines(
-            f"{self._start}float before = 0;\n{block}float last = 0;\n"
-            "for (int64_t k = block, at = from + block * step; k < end; ++k, at += step) {\n"
-            "last = k == block ? in0[at] : last + in0[at];\n"
-            "out0[at] = block == 0 ? last : before + last;\n}\n"
-            "before = block == 0 ? last : before + last;\n}",
-            f"{self._start}{block}"
-            "for (int64_t k = block, row = from + block * step; k < end; ++k, row += step)\n"
-            "for (int64_t at = row; at < row + inner; ++at)\n"
-            "out0[at] = k == block ? in0[at] : out0[at - step] + in0[at];\n"
-            "const int64_t before = from + (block - 1) * step;\n"
-            "if (block > 0)\n"
-            "for (int64_t k = block, row = from + block * step; k < end; ++k, row += step)\n"
-            "for (int64_t at = 0; at < inner; ++at) out0[row + at] += out0[before + at];\n}",
-        )
+        first = "before[j] = 0;\nout0[at] = last[j] = in0[at];"
+        return self._runs({"last": "float", "before": "float"}, _Loop(first, others))
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
         (x,), (g,) = inputs, output_gradients
@@ -209,11 +205,11 @@ class RunningProductGradient(_Directed):
     def c_code(self, node: Apply) -> str:
         kind = c_type(node.inputs[0].dtype)
         rest = _Loop(
-            "out0[at] = rest@ = in1[at] + 0;",
-            "out0[at] = rest@ = in1[at] + in0[at + step] * rest@;",
+            "out0[at] = rest[j] = in1[at] + 0;",
+            "out0[at] = rest[j] = in1[at] + in0[at + step] * rest[j];",
             is_backward=True,
         )
-        before = _Loop("before@ = in0[at];", "out0[at] *= before@;\nbefore@ *= in0[at];")
+        before = _Loop("before[j] = in0[at];", "out0[at] *= before[j];\nbefore[j] *= in0[at];")
         return self._runs({"rest": kind, "before": kind}, rest, before)
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
@@ -254,8 +250,8 @@ class LinearRecurrence(_Directed):
     def c_code(self, node: Apply) -> str:
         kind = c_type(node.inputs[0].dtype)
         factor = "in0[at - step]" if self.lags else "in0[at]"
-        others = f"out0[at] = last@ = in1[at] + {factor} * last@;"
-        return self._runs({"last": kind}, _Loop("out0[at] = last@ = in1[at] + 0;", others))
+        others = f"out0[at] = last[j] = in1[at] + {factor} * last[j];"
+        return self._runs({"last": kind}, _Loop("out0[at] = last[j] = in1[at] + 0;", others))
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
         (a, b), (g,) = inputs, output_gradients
@@ -311,7 +307,7 @@ class _OfExtremes(_OfKind):
     @property
     def _changes(self) -> str:
         """The C condition of a cell that is greater than the extreme before it."""
-        return f"last@ == last@ && !(last@ {'>=' if self.kind == 'max' else '<='} in0[at])"
+        return f"last[j] == last[j] && !(last[j] {'>=' if self.kind == 'max' else '<='} in0[at])"
 
     def _state(self, node: Apply) -> dict[str, str]:
         """Return the last extreme, and a value of its place."""
@@ -333,14 +329,14 @@ class RunningExtremeGradient(_OfExtremes):
             output_storage[0][0] = found.astype(inputs[0].dtype)
 
     def c_code(self, node: Apply) -> str:
-        first = "last@ = in0[at];\nvalue@ = in1[at] + 0;\nplace@ = at;\nout0[at] = 0;"
+        first = "last[j] = in0[at];\nvalue[j] = in1[at] + 0;\nplace[j] = at;\nout0[at] = 0;"
         others = (
-            f"if ({self._changes}) {{\nout0[place@] = value@;\n"
-            "last@ = in0[at];\nvalue@ = 0;\nplace@ = at;\n}\n"
-            "value@ += in1[at];\nout0[at] = 0;"
+            f"if ({self._changes}) {{\nout0[place[j]] = value[j];\n"
+            "last[j] = in0[at];\nvalue[j] = 0;\nplace[j] = at;\n}\n"
+            "value[j] += in1[at];\nout0[at] = 0;"
         )
         state = self._state(node) | {"place": "int64_t"}
-        return self._runs(state, _Loop(first, others), end="out0[place@] = value@;")
+        return self._runs(state, _Loop(first, others), end="out0[place[j]] = value[j];")
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
         where = (self.kind, self.axis, self.ranks, self.is_reversed)
@@ -358,10 +354,9 @@ class RunningExtremeCells(_OfExtremes):
         output_storage[0][0] = found
 
     def c_code(self, node: Apply) -> str:
-        first = "last@ = in0[at];\nout0[at] = value@ = in1[at];"
-        others = (
-            f"if ({self._changes}) {{\nlast@ = in0[at];\nvalue@ = in1[at];\n}}\nout0[at] = value@;"
-        )
+        first = "last[j] = in0[at];\nout0[at] = value[j] = in1[at];"
+        changed = "last[j] = in0[at];\nvalue[j] = in1[at];"
+        others = f"if ({self._changes}) {{\n{changed}\n}}\nout0[at] = value[j];"
         return self._runs(self._state(node), _Loop(first, others))
 
     def grad(self, inputs: Sequence[Tensor], output_gradients: Sequence[Tensor]) -> Sequence[Any]:
