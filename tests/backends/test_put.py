@@ -117,6 +117,20 @@ def test_gradients_of_cells_along_an_axis_are_those_of_the_cells_that_stay(targe
     np.testing.assert_allclose(ctx[x.grad], 2 * of_x * 6 * expected, rtol=1e-4)
 
 
+def test_gradients_flow_through_several_puts(target: str) -> None:
+    x, new = oc.param("x", init=normal(3, 2)), oc.param("new", init=normal(1, 2))
+    first, second = oc.tensor(np.array([1], np.int32)), oc.tensor(np.array([0, 0], np.int32))
+    found = oc.put(oc.put(x * 2.0, first, new, 0), second, 0.5, 1)
+    loss = oc.sum(found * found)
+    ctx = oc.Context(target)
+    step = ctx.compile(oc.train.grad_update(loss))
+    ctx.init_params(loss)
+    step()
+    expected = 8 * normal(3, 2) * [[0, 1], [0, 0], [0, 1]]
+    np.testing.assert_allclose(ctx[x.grad], expected, rtol=1e-5)
+    np.testing.assert_allclose(ctx[new.grad], 2 * normal(1, 2) * [[0, 1]], rtol=1e-5)
+
+
 def test_steps_of_a_loop_put_rows(target: str) -> None:
     cells, rows = normal(4, 2), normal(3, 2)
     at = np.array([2, 0, 2], np.int32)

@@ -214,7 +214,7 @@ def project(
     if isinstance(logic, Adjoint):
         found = project(logic.logic, logic.shapes[0], logic.shapes[1:], origin)
         return indexing.exchange_roles(found, logic.target, logic.sources)
-    if isinstance(logic, (Take, TakeAlong, ScatterRows, PlaceRows, PlaceAlong)):
+    if isinstance(logic, SelectingLogic):
         return project_selection(logic, result, operands)
     if isinstance(logic, (Slice, SliceUpdate)):
         _refuse_run_time_sizes(

@@ -90,11 +90,14 @@ def terms_in_memory(tensor: Tensor) -> tuple[GradientTerm, ...]:
         case ResultOf(application):
             return application.backward()
         case Applied(Operation(gradient=None, gradient_expression=Callable())) as definition:
+            gradient = tensor.grad
+            if gradient is None:
+                return ()
             known = tensor.applications()
             if _terms_key not in known:
-                assert tensor.grad is not None
                 with tensor.session.outside_of_code(tensor.loop):
-                    found = stated_terms(definition, tensor.grad, definition.operands)
+                    stated = stated_terms(definition, gradient, definition.operands)
+                found = tuple(each for each in stated if each.input.grad is not None)
                 tensor.session.undo_log.put(known, _terms_key, found)
             terms: tuple[GradientTerm, ...] = known[_terms_key]
             return terms

@@ -367,7 +367,7 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
 def _place(name: str, logic: PlaceRows | PlaceAlong, x: Tensor, new: Any, ids: Tensor) -> Tensor:
     """Return a tensor with cells replaced at positions; for the arguments see `put`."""
     operation = _placement(name, logic)
-    return operation.tensor((x, new, ids), operation.forward.parts)
+    return operation.tensor((x, new, ids), operation.forward.parts, shape=x.terms)
 
 
 @cache
