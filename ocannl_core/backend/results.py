@@ -87,6 +87,11 @@ def _wrong_part(target: Target) -> str:
     """Return the first field of another type, or with a number below the least one."""
     if found := _wrong_field(target):
         return found
+    if target.vector_bytes and not target.vector_registers:
+        return (
+            f"vector_registers must be at least 1 beside vector_bytes={target.vector_bytes}, and "
+            "is 0: state how many vectors the device holds, such as 16, or vector_bytes=0"
+        )
     kinds: dict[str, type | tuple[type, ...]] = {
         "capabilities": Capability,
         "formats": DType,

@@ -86,7 +86,8 @@ class Target:
         priority: The available backend of highest priority is the default one.
         vector_bytes: Width of a vector register; 0 when there is none.
         cores: Processors that can work in parallel.
-        vector_registers: The number of vector registers; 0 leaves programs unscheduled.
+        vector_registers: The number of vector registers, at least 1 beside a width; 0 leaves
+            programs unscheduled.
         has_fma: True if one instruction multiplies and adds with one rounding; products and sums
             become such instructions where a program or a schedule allows it, and never otherwise.
         matrix_units: The instructions that add products of several numbers; of those of one kind

@@ -16,13 +16,13 @@ from ocannl_core.nn.sizes import channel_count, count_of_axes, positive_integers
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import param
+from ocannl_core.tensor.operations.activations import formats_of
 from ocannl_core.tensor.operations.axes import apply, axes_of, sized_axes_of, write_shape
 from ocannl_core.tensor.operations.contractions import einmax, einsum
 from ocannl_core.tensor.operations.literals import tensor
 from ocannl_core.tensor.operations.rearrangement import reshape
-from ocannl_core.tensor.operations.reductions import in_format_of, in_wide_range
 from ocannl_core.tensor.operations.repetition import pad, select
-from ocannl_core.tensor.primitives.pointwise_operations import add, identity, mul
+from ocannl_core.tensor.primitives.pointwise_operations import add, div, identity, mul
 
 MAX_RESIZED = 2**28
 """The first size that `resize` refuses: its weights and positions are computed on the host."""
@@ -224,8 +224,11 @@ def avg_pool(
     slid = "".join(f"{steps[k]}*o{k}<+k{k}, " for k in range(axes))
     plain = "".join(f"o{k}, " for k in range(axes))
     values = {f"k{k}": cells[k] for k in range(axes)}
-    total = einsum(f"...|{slid}..c.. => ...|{plain}..c..", in_wide_range(x), values=values)
-    return in_format_of(x, total / float(math.prod(cells)))
+    wide, narrow = formats_of(x)
+    spec = f"...|{slid}..c.. => ...|{plain}..c.."
+    total = einsum(spec, x, values=values, dtype=wide)
+    result: Tensor = div(total, float(math.prod(cells)), dtype=narrow)
+    return result
 
 
 @op

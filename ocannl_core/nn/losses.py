@@ -14,12 +14,12 @@ from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.activations import softplus
+from ocannl_core.tensor.operations.activations import formats_of, softplus
 from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
 from ocannl_core.tensor.operations.contractions import einmax, einsum, where
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.positions import checked, second
-from ocannl_core.tensor.operations.reductions import argmax, in_format_of, in_wide_range
+from ocannl_core.tensor.operations.reductions import argmax, in_format_of
 from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.operands import require_operand
@@ -69,9 +69,12 @@ def cross_entropy(
         )
     greatest = pointwise_operations.stop_gradient(einmax(_EACH, scores))
     is_finite = pointwise_operations.equal(greatest - greatest, 0.0)
-    shifted = scores - where(is_finite, greatest, 0.0)
-    exponentials = in_wide_range(pointwise_operations.exp(shifted))
-    total = in_format_of(shifted, pointwise_operations.log(einsum(_EACH, exponentials)))
+    wide, narrow = formats_of(scores)
+    # a difference may leave the range; where that is no infinity, it is computed in a wide one
+    dtype = None if scores.dtype.has_infinities else wide
+    shifted = pointwise_operations.sub(scores, where(is_finite, greatest, 0.0), dtype=dtype)
+    exponentials = pointwise_operations.exp(shifted)
+    total = pointwise_operations.log(einsum(_EACH, exponentials, dtype=wide))
     has_ids = targets.dtype.is_integer
     if ignore is not None and not has_ids:
         raise UsageError.at_caller(
@@ -81,9 +84,11 @@ def cross_entropy(
         )
     if has_ids:
         chosen = _at_class(_known(targets, ignore), shifted)
-        each: Tensor = total - _smoothed(chosen, shifted, smoothing)
+        each: Tensor = pointwise_operations.sub(
+            total, _smoothed(chosen, shifted, smoothing), dtype=narrow
+        )
     else:
-        logs = shifted - total
+        logs = pointwise_operations.sub(shifted, total, dtype=narrow)
         each = -_smoothed(einsum(_EACH, targets * logs), logs, smoothing)
     return _reduced_counted(each, targets, ignore, reduction)
 
@@ -253,7 +258,8 @@ def _reduced_counted(
     each = where(counts, each, 0.0)
     if reduction != "mean":
         return _reduced(each, reduction)
-    total, count = (einsum(_ALL, in_wide_range(terms)) for terms in (each, counts))
+    wide, _ = formats_of(each)
+    total, count = (einsum(_ALL, terms, dtype=wide) for terms in (each, counts))
     return in_format_of(each, total / count)
 
 

@@ -13,9 +13,10 @@ from ocannl_core.tensor.graph.definitions import Effect
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import is_evaluating, op
 from ocannl_core.tensor.models.parameters import param, statistic
+from ocannl_core.tensor.operations.activations import formats_of
 from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
 from ocannl_core.tensor.operations.contractions import where
-from ocannl_core.tensor.operations.reductions import in_format_of, in_wide_range
+from ocannl_core.tensor.operations.reductions import in_format_of, wide_mean
 from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 
@@ -47,9 +48,10 @@ def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
     Args:
         epsilon: Added to the mean square.
     """
-    gamma, wide = param("gamma", init=1.0), in_wide_range(x)
-    normal = wide * pointwise.recip_sqrt(mean(OVER_OUTPUTS, wide * wide) + epsilon)
-    result: Tensor = gamma * in_format_of(x, normal)
+    gamma, (wide, narrow) = param("gamma", init=1.0), formats_of(x)
+    squares = pointwise.mul(x, x, dtype=wide)
+    scale = pointwise.recip_sqrt(mean(OVER_OUTPUTS, squares) + epsilon)
+    result: Tensor = gamma * pointwise.mul(x, scale, dtype=narrow)
     require_shapes("...|..n..; ...|..n..; ..n..", x, result, gamma)
     return result
 
@@ -102,10 +104,11 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
 
 def _normalized(x: Tensor, over: str, epsilon: float) -> Tensor:
     """Return cells minus their mean along a specification, divided by their standard deviation."""
-    wide = in_wide_range(x)
-    difference = wide - mean(over, wide)
+    wide, narrow = formats_of(x)
+    difference = pointwise.sub(x, wide_mean(over, x), dtype=wide)
     scale = pointwise.recip_sqrt(mean(over, difference * difference) + epsilon)
-    return in_format_of(x, difference * scale)
+    normal: Tensor = pointwise.mul(difference, scale, dtype=narrow)
+    return normal
 
 
 def _scaled_channels(x: Tensor, places: str) -> Tensor:
@@ -165,12 +168,11 @@ def batch_norm(
         scale = pointwise.recip_sqrt(running_variance + epsilon)
         scale = scale if stored is None else pointwise.cast(scale, x.dtype)
     else:
-        statistics, wide = f"{shape} => {features}", in_wide_range(x)
-        center = mean(statistics, wide)
-        difference = pointwise.sub(wide, center, logic=feature_wise)
+        statistics = f"{shape} => {features}"
+        center = wide_mean(statistics, x)
+        difference = pointwise.sub(x, center, logic=feature_wise, dtype=formats_of(x)[0])
         squares = difference * difference
         batch_variance, correction = mean_and_correction(statistics, squares)
-        difference = in_format_of(x, difference)
         scale = in_format_of(x, pointwise.recip_sqrt(batch_variance + epsilon))
         count = statistic("batches", dtype=int32, is_scalar=True)
         if x.session.loop is not None:
@@ -187,7 +189,8 @@ def batch_norm(
             )
             follow = _follow(running_mean, running_variance, count, *found, momentum)
             center.add_effect(Effect(follow.steps, (running_mean, running_variance, count)))
-    scaled = pointwise.mul(difference, scale * gamma, logic=feature_wise)
+    narrow = formats_of(x)[1]
+    scaled = pointwise.mul(difference, scale * gamma, logic=feature_wise, dtype=narrow)
     return pointwise.add(scaled, beta, logic=feature_wise)
 
 

@@ -534,7 +534,7 @@ class _Lowering:
                 raise self.error(
                     "Arithmetic on margins needs a format with infinities.",
                     f"{arg.node.name}: {dtype}, where {needed} is needed",
-                    "convert the tensor to a format with infinities first, such as float32",
+                    'convert the tensor to a format with infinities first: oc.cast(x, "float32")',
                 )
             value = saturate(needed, dtype)
             if self.margins.get(arg.node) != value:

@@ -146,6 +146,19 @@ def test_the_gradient_at_a_bound_flows_to_the_clipped_tensor() -> None:
         assert context[p.grad].tolist() == [0, 1, 1, 1, 0]
 
 
+def test_a_composed_activation_is_code_of_other_operations() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = oc.gelu(v1, approximate="tanh")
+
+    with oc.Session():
+        x = oc.tensor([-1.0, 2.0])
+        y = oc.define_operation("own_gelu", forward=forward)(x)
+        expected = oc.gelu(x, approximate="tanh")
+        ctx = oc.Context("interp")
+        ctx.compile(oc.train.forward(y) + oc.train.forward(expected))()
+        assert ctx[y].tolist() == ctx[expected].tolist()
+
+
 def test_clip_without_bounds_and_gelu_of_another_kind_are_refused() -> None:
     with oc.Session():
         x = oc.placeholder("x", output=[2])
@@ -209,7 +222,12 @@ def test_a_format_without_infinities_has_their_tests_and_sums_of_exponentials(ta
         infinite, total = oc.isinf(x), oc.logsumexp(x)
         ctx = oc.Context(target)
         step = ctx.compile(oc.train.forward(infinite) + oc.train.forward(total))
-        for cells, wanted in (([448, 32, 2, 0], 448), ([-2, 0.5, 1, 1], 2), ([-448] * 4, -448)):
+        for cells, wanted in (
+            ([448, 32, 2, 0], 448),
+            ([448, -448, 2, 0], 448),
+            ([-2, 0.5, 1, 1], 2),
+            ([-448] * 4, -448),
+        ):
             ctx[x] = np.array(cells, float).astype(x.dtype.numpy)
             step()
             assert not ctx[infinite].astype(float).any()

@@ -25,7 +25,7 @@ from ocannl_core.ir.indexing import (
     variables,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, int32, int64, promote
+from ocannl_core.ir.numbers.dtypes import DType, float32, int32, int64, promote
 from ocannl_core.ir.numbers.primitives import (
     OF_OTHER_FORMATS,
     BinaryOp,
@@ -454,10 +454,13 @@ class SlotCode:
             raise no_expression(read)
 
     def _format(self, op: Op, args: tuple[Argument, ...], target: DType) -> DType:
-        """Return the number format in which a nested application is stored."""
+        """Return the number format in which a nested application is stored: `float32` in place of
+        narrower floats, so that the code of an operation rounds to these once.
+        """
         alone, default = self._tensor.dtype, self._tensor.session.default_dtype
         found = result_dtype(op, _formats(op, args, alone, default), alone)
-        return working_format(op, [found], (), target)
+        stored = working_format(op, [found], (), target)
+        return float32 if stored.is_narrow else stored
 
     def _store(self, name: str, op: Op, args: tuple[Argument, ...], dtype: DType) -> SlotAccess:
         """Return a new node that holds a primitive of stored values."""

@@ -108,6 +108,7 @@ _CALLS = {
     "oc.normal": "mean + deviation * oc.normal(), which has the shape of its use; "
     "oc.require_shape(oc.normal(), (3, 4)) states one",
     "x.flatten": "x.reshape(x.shape[0], -1) keeps the first axis; oc.nn.dense takes all axes",
+    "oc.train.grad_update": "oc.train.grad_update(a + b), the gradients of a sum of losses",
 }
 """Examples of calls, for functions whose arguments have no counterpart in another library."""
 

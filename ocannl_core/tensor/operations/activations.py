@@ -16,7 +16,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.origin import caller_location
 from ocannl_core.base.renamed import takes_old_keywords
 from ocannl_core.ir.host_arrays import plain_number
-from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.ir.numbers.dtypes import DType, float32
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication
@@ -141,9 +141,10 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
     """
     if approximate == "tanh":
         x = as_float(x)
-        square = minimum(x * x, 400.0)  # the tangent is 1 beyond, and the cube may overflow
+        wide, narrow = formats_of(x)
+        square = minimum(mul(x, x, dtype=wide), 400.0)  # the tangent is 1 beyond; no cube overflows
         inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (square * x))
-        return 0.5 * x * (1.0 + tanh(inner))
+        return mul(0.5 * x, 1.0 + tanh(inner), dtype=narrow)
     if approximate != "none":
         raise UsageError.at_caller(
             "gelu is computed by the error function, or approximated by a hyperbolic tangent.",
@@ -155,7 +156,8 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
 
 def mish(x: Operand) -> Any:
     """Return `x * tanh(softplus(x))`."""
-    return x * tanh(softplus(x))
+    wide, narrow = formats_of(x)
+    return mul(x, tanh(softplus(x, dtype=wide)), dtype=narrow)
 
 
 def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
@@ -261,6 +263,18 @@ def _holds_integers(x: object) -> TypeGuard[Tensor]:
 def as_float(x: Operand) -> Any:
     """Return floats; integers are converted to the session's default format."""
     return cast(x, x.session.default_dtype) if _holds_integers(x) else x
+
+
+def formats_of(x: Operand) -> tuple[DType, DType] | tuple[None, None]:
+    """Return `float32`, and the format of a narrow float: a function of its cells is computed in
+    the one and has the other. None where both follow from the operands.
+
+    Sums and differences of narrow floats lose digits that their means, roots and shares have, and
+    leave their range.
+    """
+    if isinstance(x, Tensor) and x.dtype.is_narrow:
+        return float32, x.dtype
+    return None, None
 
 
 def logaddexp(a: Operand, b: Operand) -> Any:

@@ -189,8 +189,8 @@ def uniform(
 ) -> Tensor:
     """Return random numbers in [0, 1), in the shape that follows from their use.
 
-    Numbers of float16, bfloat16 and float64 are rounded, so that 1 may occur. Integers are uniform
-    over their whole format.
+    Numbers of float64, and of floats shorter than 32 bits, are rounded, so that 1 may occur.
+    Integers are uniform over their whole format.
 
     Args:
         counter: An integer, a static index or a tensor that is hashed in. Without it a computation

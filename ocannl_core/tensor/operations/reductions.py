@@ -16,7 +16,7 @@ from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.assignments.nodes import Constant, EmbedIndex
 from ocannl_core.ir.indexing import variables
-from ocannl_core.ir.numbers.dtypes import SHORT_RANGE, DType, float32, int32
+from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.shape_terms import closed_shape
 from ocannl_core.shape.projections.projections import project
@@ -26,7 +26,7 @@ from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import contractions
-from ocannl_core.tensor.operations.activations import as_float
+from ocannl_core.tensor.operations.activations import as_float, formats_of
 from ocannl_core.tensor.operations.axes import (
     AxisArgument,
     apply,
@@ -73,9 +73,12 @@ class AxisReduction:
     spec: str
     kept: str
 
-    def __call__(self, operation: Operation, x: Tensor, *, kept: bool = False) -> Tensor:
+    def __call__(
+        self, operation: Operation, x: Tensor, *, kept: bool = False, dtype: DType | None = None
+    ) -> Tensor:
         """Return a tensor of the same axes, reduced."""
-        return apply(operation, (x,), self.kept if kept else self.spec, name=self.name)
+        spec = self.kept if kept else self.spec
+        return apply(operation, (x,), spec, name=self.name, dtype=dtype)
 
 
 def _reduction(name: str, x: Any, axis: AxisArgument, keepdims: bool) -> AxisReduction:
@@ -120,16 +123,9 @@ def constant_of_count(total: Tensor, function: Callable[[int], float]) -> Tensor
     return fill_tensor(total.session, terms, closed_shape(), total.dtype, "count")
 
 
-def in_wide_range(x: Tensor) -> Tensor:
-    """Return a tensor in `float32`, if its format has a short range: sums and squares of its cells
-    leave it where their means and roots do not.
-    """
-    return pointwise.cast(x, float32) if x.dtype in SHORT_RANGE else x
-
-
 def in_format_of(x: Tensor, result: Tensor) -> Tensor:
-    """Return a result that was computed in a wide range in the format of its operand."""
-    return pointwise.cast(result, x.dtype) if x.dtype in SHORT_RANGE else result
+    """Return a result that was computed in `float32` in the format of its operand."""
+    return pointwise.cast(result, x.dtype) if x.dtype.is_narrow else result
 
 
 def sum(
@@ -177,7 +173,7 @@ def mean(
         return mean_along(logic, as_float(operand(x, "mean")))
     found = _reduction("mean", x, axis, keepdims)
     cells = as_float(found.x)
-    total = found(_sum, in_wide_range(cells))
+    total = found(_sum, cells, dtype=formats_of(cells)[0])
     return in_format_of(cells, total / count_terms(total))
 
 
@@ -190,20 +186,25 @@ def var(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: floa
         ddof: The number subtracted from the count in the divisor: 1 for an unbiased estimate.
     """
     reduction = _reduction("var", x, axis, keepdims)
-    given = as_float(reduction.x)
-    cells = in_wide_range(given)
-    center = reduction(_sum, cells, kept=True)
-    distance = cells - center / count_terms(center)
-    total = reduction(_sum, distance * distance)
-    count = count_terms(total)
-    return in_format_of(given, total / (count if ddof == 0 else count - ddof))
+    cells = as_float(reduction.x)
+    return in_format_of(cells, _variance(reduction, cells, ddof))
 
 
 def std(x: Any, axis: AxisArgument = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
     """Return the square root of the variance, with gradient 0 at 0; arguments as for `var`."""
-    cells = operand(x, "std")
-    variance = var(in_wide_range(cells), axis, keepdims=keepdims, ddof=ddof)
-    return in_format_of(cells, _root(variance, 0.5))
+    reduction = _reduction("std", x, axis, keepdims)
+    cells = as_float(reduction.x)
+    return in_format_of(cells, _root(_variance(reduction, cells, ddof), 0.5))
+
+
+def _variance(reduction: AxisReduction, cells: Tensor, ddof: float) -> Tensor:
+    wide, _ = formats_of(cells)
+    center = reduction(_sum, cells, kept=True, dtype=wide)
+    distance = pointwise.sub(cells, center / count_terms(center), dtype=wide)
+    total = reduction(_sum, distance * distance)
+    count = count_terms(total)
+    result: Tensor = total / (count if ddof == 0 else count - ddof)
+    return result
 
 
 def max(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
@@ -313,19 +314,17 @@ def _shifted(reduction: AxisReduction, x: Tensor) -> tuple[Tensor, Tensor]:
     greatest = pointwise.stop_gradient(reduction(_greatest, x, kept=True))
     is_finite = pointwise.equal(greatest - greatest, 0.0)  # also in formats without infinities
     subtracted = pointwise.where(is_finite, greatest, 0.0)
-    return x - subtracted, subtracted
+    return pointwise.sub(x, subtracted, dtype=formats_of(x)[0]), subtracted
 
 
 def _divide_by_sum(reduction: AxisReduction, x: Tensor, scale: float) -> Tensor:
-    # scores, or sums of few weights, may leave the range
-    is_wide = abs(scale) > 1 or x.dtype.bits == 8
-    cells = in_wide_range(x) if is_wide else x
-    shifted, _ = _shifted(reduction, cells if scale == 1 else scale * cells)
-    exponentials = pointwise.exp(shifted)
+    wide, narrow = formats_of(x)
+    scores = x if scale == 1 else pointwise.mul(x, scale, dtype=wide)
+    exponentials = pointwise.exp(_shifted(reduction, scores)[0])
     # the maximum alone makes the sum 1, or a little less where it is rounded
     total = pointwise.maximum(reduction(_sum, exponentials, kept=True), 0.5)
-    result: Tensor = exponentials / total
-    return in_format_of(x, result) if is_wide else result
+    result: Tensor = pointwise.div(exponentials, total, dtype=narrow)
+    return result
 
 
 def softmax(
@@ -365,6 +364,13 @@ def _check_logic(
         )
 
 
+def wide_mean(spec: str, x: Tensor) -> Tensor:
+    """Return `mean_along(spec, x)`, in `float32` where `x` is a narrow float."""
+    total = as_tensor(contractions.einsum(spec, x, dtype=formats_of(x)[0]), sessions.current())
+    mean: Tensor = total / count_terms(total)
+    return mean
+
+
 def mean_along(spec: str, x: Tensor) -> Tensor:
     """Return the mean of the cells that a specification sums up.
 
@@ -373,8 +379,7 @@ def mean_along(spec: str, x: Tensor) -> Tensor:
     The number of cells follows from the inferred shape. It is a constant of the compiled program,
     or, for an axis whose extent is known at run time, the value of the call.
     """
-    total = as_tensor(contractions.einsum(spec, in_wide_range(x)), sessions.current())
-    return in_format_of(x, total / count_terms(total))
+    return in_format_of(x, wide_mean(spec, x))
 
 
 def softmax_along(spec: str, x: Tensor, scale: float) -> Tensor:
@@ -387,10 +392,10 @@ def softmax_along(spec: str, x: Tensor, scale: float) -> Tensor:
 def log_softmax(x: Any, axis: AxisArgument = -1) -> Any:
     """Return the logarithm of `softmax(x, axis)`, without rounding small weights to 0."""
     reduction = _reduction("log_softmax", x, axis, keepdims=False)
-    shifted, _ = _shifted(reduction, as_float(reduction.x))
-    exponentials = in_wide_range(pointwise.exp(shifted))
-    total = pointwise.maximum(reduction(_sum, exponentials, kept=True), 0.5)
-    return shifted - in_format_of(shifted, pointwise.log(total))
+    cells = as_float(reduction.x)
+    shifted, _ = _shifted(reduction, cells)
+    total = pointwise.maximum(reduction(_sum, pointwise.exp(shifted), kept=True), 0.5)
+    return pointwise.sub(shifted, pointwise.log(total), dtype=formats_of(cells)[1])
 
 
 def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
@@ -398,14 +403,14 @@ def logsumexp(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> A
     for `sum`.
     """
     reduction = _reduction("logsumexp", x, axis, keepdims)
-    shifted, subtracted = _shifted(reduction, as_float(reduction.x))
-    total = reduction(_sum, in_wide_range(pointwise.exp(shifted)))
-    logarithm = in_format_of(shifted, pointwise.log(pointwise.maximum(total, 0.5)))
-    if shifted.dtype.has_infinities:
-        # one cell of each sum is 1 unless all cells are minus infinity
-        sum_is_empty = in_format_of(shifted, pointwise.equal(total, 0.0))
-        logarithm = pointwise.where(sum_is_empty, -math.inf, logarithm)
-    return logarithm + reduction(_greatest, subtracted)
+    cells = as_float(reduction.x)
+    shifted, subtracted = _shifted(reduction, cells)
+    total = reduction(_sum, pointwise.exp(shifted))
+    # one cell of each sum is 1 unless all cells are minus infinity
+    logarithm = pointwise.log(pointwise.maximum(total, 0.5))
+    logarithm = pointwise.where(pointwise.equal(total, 0.0), -math.inf, logarithm)
+    greatest = reduction(_greatest, subtracted)
+    return pointwise.add(logarithm, greatest, dtype=formats_of(cells)[1])
 
 
 def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
@@ -426,20 +431,21 @@ def norm(x: Any, ord: float = 2, axis: AxisArgument = None, *, keepdims: bool = 
         )
     reduction = _reduction("norm", x, axis, keepdims)
     given = as_float(reduction.x)
-    return in_format_of(given, _norm(reduction, in_wide_range(given), ord))
+    return in_format_of(given, _norm(reduction, given, ord))
 
 
 def _norm(reduction: AxisReduction, cells: Tensor, ord: float) -> Tensor:
+    wide, _ = formats_of(cells)
     if ord == 2:
-        return _root(reduction(_sum, cells * cells), 0.5)
+        return _root(reduction(_sum, pointwise.mul(cells, cells, dtype=wide)), 0.5)
     sizes = pointwise.abs(cells)
     if math.isinf(ord):
         return reduction(_greatest if ord > 0 else _least, sizes)
     if ord == 1:
-        return reduction(_sum, sizes)
+        return reduction(_sum, sizes, dtype=wide)
     # below order 1 the slope at 0 is infinite; it counts as 0
     is_zero = pointwise.equal(sizes, 0.0)
-    powers = pointwise.power_primitive(pointwise.where(is_zero, 1.0, sizes), ord)
+    powers = pointwise.power_primitive(pointwise.where(is_zero, 1.0, sizes), ord, dtype=wide)
     powers = pointwise.where(is_zero, 0.0 if ord > 0 else math.inf, powers)
     return _root(reduction(_sum, powers), 1 / ord)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from numbers import Real
 from textwrap import fill, indent
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin, caller_location
-from ocannl_core.base.renamed import public_title
+from ocannl_core.base.renamed import public_title, value_of
 from ocannl_core.ir.host_arrays import check_number
 from ocannl_core.ir.numbers.dtypes import DType, promote
 from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, Result, TernaryOp, arity
@@ -459,22 +460,20 @@ class Operation:
         return self
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
-        found: object = functions.get(self.name)
+        title = repr(self)
+        found = None
+        with suppress(AttributeError):
+            found = value_of(title)
         if found is not self:
             raise UsageError.at_caller(
                 "An operation is pickled by its name in `oc`; others have no place to be found.",
                 found=f"pickle of {self!r}",
                 fix="pickle the name of the operation, and look it up where it is defined",
             )
-        return _operation_of, (self.name,)
+        return value_of, (title,)
 
     def __repr__(self) -> str:
         return public_title(f"oc.{self.name}")
-
-
-def _operation_of(name: str) -> Any:
-    """Return the operation of a pickle."""
-    return functions[name]
 
 
 class _Docstring(str):

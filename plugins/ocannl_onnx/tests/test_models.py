@@ -443,6 +443,21 @@ def test_an_extent_at_run_time_is_a_number_of_each_call() -> None:
         ("last = Sub(n, one) y = Gather(x, last)", lambda x: x[-1]),
         ("f = Cast<to = 1>(n) s = Sqrt(f) y = Div(x, s)", lambda x: x / len(x) ** 0.5),
         ("s = Shape(x) f = Cast<to = 1>(s) p = ReduceProd(f) y = Div(x, p)", lambda x: x / x.size),
+        ("s = Size(x) f = Cast<to = 1>(s) y = Div(x, f)", lambda x: x / x.size),
+        (
+            """few = Constant<value = int64 {3}>() is_short = Less(n, few) y = If(is_short) <
+                then_branch = short () => (float[n, 3] s) { s = Neg(x) },
+                else_branch = long () => (float[n, 3] l) { f = Cast<to = 1>(n) l = Mul(x, f) }>""",
+            lambda x: -x if len(x) < 3 else x * len(x),
+        ),
+        (
+            """z = Constant<value = float {0}>() s = ReduceMax<keepdims = 0>(x) b = Less(s, z)
+               m = If(b) <
+                then_branch = some () => (int64 s) { s = Identity(n) },
+                else_branch = none () => (int64 l) { l = Constant<value = int64 {5}>() }>
+               f = Cast<to = 1>(m) y = Mul(x, f)""",
+            lambda x: x * 5,
+        ),
         ("y = Slice(x, first, rows, first)", lambda x: x),
         (
             "r = Range(zero, n, one) f = Cast<to = 1>(r) u = Unsqueeze(f, second) y = Add(x, u)",
@@ -512,6 +527,21 @@ def test_a_shape_of_an_extent_spreads_cells_along_it(nodes: str) -> None:
         run(n=2)
         assert ctx[spread].tolist() == [[1.5] * 3] * 2
         assert ctx[y].tolist() == [[2.5] * 3] * 2
+
+
+def test_branches_of_unequal_shapes_that_an_extent_chooses_are_refused() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 3] x) => (float[a, b] y) {
+            n = Size(x) few = Constant<value = int64 {3}>() is_short = Less(n, few)
+            y = If(is_short) <
+                then_branch = short () => (float[n, 3] s) { s = Neg(x) },
+                else_branch = long () => (float[m, 6] l) { l = Concat<axis = 1>(x, x) }> }"""
+    with oc.Session():
+        extents = {"n": oc.static_extent("n", max=5)}
+        model = ocannl_onnx.load(onnx.parser.parse_model(text), extents=extents)
+        with pytest.raises(ocannl_onnx.UnsupportedOperatorError, match="equal formats") as caught:
+            model(**model.placeholders())
+        assert "state a constant size for its axis" in str(caught.value)
 
 
 def test_a_part_of_known_numbers_up_to_an_extent_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,18 @@ def test_sums_of_short_weights_may_leave_the_range_of_their_format(target: str) 
         ctx = oc.Context(target)
         ctx.compile(oc.train.forward(weights))()
         assert (ctx[weights].astype(float) == 2.0**-9).all()  # the least positive number
+
+
+def test_sums_of_many_weights_may_leave_the_range_of_their_format(target: str) -> None:
+    count = 70_000
+    with oc.Session():
+        scores = oc.tensor(np.zeros(count, np.float16))
+        weights, logs, total = oc.softmax(scores), oc.log_softmax(scores), oc.logsumexp(scores)
+        ctx = oc.Context(target)
+        ctx.compile(sum(map(oc.train.forward, (logs, total)), oc.train.forward(weights)))()
+        assert np.unique(ctx[weights]).tolist() == [np.float16(1 / count)]
+        assert np.unique(ctx[logs]).tolist() == [np.float16(-math.log(count))]
+        assert ctx.item(total) == np.float16(math.log(count))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5, 2.0])

@@ -350,6 +350,10 @@ def test_an_answer_that_is_no_report_leaves_the_backend_without_devices(
             "Target.cache_bytes must be at least 0, and is (9, -1)",
         ),
         (
+            TargetReport((Target("faulty", vector_bytes=32),)),
+            "Target.vector_registers must be at least 1 beside vector_bytes=32, and is 0",
+        ),
+        (
             TargetReport((Target("faulty", thread_blocks=1024),)),  # type: ignore[arg-type]
             "Target.thread_blocks must be ThreadBlocks or None, and is 1024",
         ),

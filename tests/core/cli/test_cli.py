@@ -57,7 +57,9 @@ class Present:
     @hookimpl
     def ocannl_targets(self) -> TargetReport:
         devices = (
-            Target("present", 0, "first", priority=5, vector_bytes=32, cores=4),
+            Target(
+                "present", 0, "first", priority=5, vector_bytes=32, cores=4, vector_registers=16
+            ),
             Target("present", 1, "second", priority=4),
         )
         return TargetReport(devices, details=("compiler 1.0",))

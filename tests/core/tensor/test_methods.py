@@ -559,7 +559,7 @@ def halved(x: oc.Tensor, *, times: int = 1) -> oc.Tensor:
 def test_functions_are_pickled_and_copied_by_their_names() -> None:
     """So a configuration that holds some is copied and sent to other processes."""
     held: list[object] = [halved]
-    for module in (oc, oc.primitives, oc.nn, oc.train, oc.data, oc.custom):
+    for module in (oc, oc.primitives, oc.random, oc.nn, oc.train, oc.data, oc.custom):
         values = [getattr(module, name) for name in module.__all__]
         held += [x for x in values if isinstance(x, oc.Operation | type(halved) | FunctionType)]
     assert len(held) > 250

@@ -137,14 +137,18 @@ def factors_of(expr: Expr) -> tuple[list[Expr], list[Expr]]:
                 pending += [(right, is_factor), (left, is_factor)]
             case Binary(BinaryOp.DIV, left, right):
                 pending += [(right, not is_factor), (left, is_factor)]
-            case Unary(UnaryOp.IDENTITY, Binary(BinaryOp.MUL | BinaryOp.DIV) as inner, dtype) if (
-                is_widening(inner.dtype, dtype)
+            case Unary(UnaryOp.IDENTITY, arg, dtype) if (
+                arg.dtype.is_float and dtype.is_float and _is_product(unconverted(arg))
             ):
-                pending.append((inner, is_factor))
+                pending.append((arg, is_factor))
             case _:
                 own = as_format(each, expr.dtype)
                 (numerators if is_factor else denominators).append(own)
     return numerators, denominators
+
+
+def _is_product(expr: Expr) -> bool:
+    return isinstance(expr, Binary) and expr.op in (BinaryOp.MUL, BinaryOp.DIV)
 
 
 def is_widening(narrow: DType, wide: DType) -> bool:

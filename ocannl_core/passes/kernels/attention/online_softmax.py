@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.conversions import as_format
+from ocannl_core.ir.loops.conversions import as_format, unconverted
 from ocannl_core.ir.loops.traverse import substitute_in_expr, walk
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType
@@ -166,18 +166,24 @@ class OnlineSoftmax:
             found: list[ir.Stmt] = []
             known: dict[ir.Expr, ir.Local] = {}
             for each in self.sums:
-                if each.term not in known:
-                    local = known[each.term] = self._local(each.result.dtype)
-                    term = self._term(each, columns, x, y, lane)
+                own = unconverted(each.term)
+                if own not in known:
+                    local = known[own] = self._local(own.dtype)
+                    term = self._term(replace(each, term=own), columns, x, y, lane)
                     found += [ir.DeclareLocal(local), ir.SetLocal(local, term)]
             for each in attention.row_sums:
-                node, dtype = self.row_sums[each.result], each.result.dtype
-                value = as_format(ir.LocalRead(known[each.term]), dtype)
+                node, dtype, own = (
+                    self.row_sums[each.result],
+                    each.result.dtype,
+                    unconverted(each.term),
+                )
+                value = as_format(replaced(each.term, own, ir.LocalRead(known[own])), dtype)
                 total = ir.Binary(BinaryOp.ADD, arrays.read(node, x), value, dtype)
                 found.append(ir.Store(node, (x,), total))
             position = self.thread.own_row(x), self.thread.own_column(y, lane)
-            own = as_format(ir.LocalRead(known[attention.output.term]), arrays.nodes[weights].dtype)
-            return (*found, ir.Store(weights, position, own))
+            weight = ir.LocalRead(known[unconverted(attention.output.term)])
+            value = as_format(weight, arrays.nodes[weights].dtype)
+            return (*found, ir.Store(weights, position, value))
 
         return (*stmts, *self.thread.for_columns(weigh))
 

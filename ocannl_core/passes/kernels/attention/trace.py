@@ -21,7 +21,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex, IndexVar, LoopVar, VarIndex, fresh_var
 from ocannl_core.ir.kernels.nest import LoopAxis, Nest, substitute_in_store
 from ocannl_core.ir.loops import traverse
-from ocannl_core.ir.loops.conversions import unwidened
+from ocannl_core.ir.loops.conversions import as_format, unconverted, unwidened
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Local, LocalRead, Store, Unary
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import Kind
@@ -31,7 +31,6 @@ from ocannl_core.passes.kernels.attention.fused_attention import (
     RowMaximum,
     Sum,
     factors_of,
-    is_widening,
     joined,
     replaced_score,
 )
@@ -233,16 +232,15 @@ class Trace:
             if shift is None:
                 return None
             exponential = replaced_score(dependent[0], maximum.term, LocalRead(maximum.result))
+        rounded = unwidened(term).dtype
         term = joined(running, divisors, dtype)
+        if dependent and dependent == running and not divisors:  # at most 1
+            term = as_format(as_format(term, rounded), dtype)
         return Sum(result, term, shift, exponential, tuple(waiting), tuple(waiting_divisors))
 
     def _shift(self, factor: Expr, maximum: RowMaximum) -> Expr | None:
         """Return `b` of a factor `exp(a - b)`: `a` the maximum's term, `b` a function of that."""
-        while isinstance(factor, Unary) and factor.op is UnaryOp.IDENTITY:
-            if not is_widening(factor.arg.dtype, factor.dtype):
-                return None
-            factor = factor.arg
-        match factor:
+        match unconverted(factor):
             case Unary(UnaryOp.EXP | UnaryOp.EXP2, Binary(BinaryOp.SUB, first, shift)):
                 pass
             case _:

@@ -280,6 +280,20 @@ def test_weights_that_are_kept_are_stored(is_kept: bool) -> None:
     assert len(walks(planned(program))) == (not is_kept)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_that_are_rounded_after_they_are_computed_are_not_stored(dtype: str) -> None:
+    with oc.Session(dtype=dtype):
+        x = oc.placeholder("x", batch=[16], output=[8])
+        y = oc.placeholder("y", batch=[12], output=[8])
+        scores = oc.cast(oc.einsum("s|d; t|d => s|t", x, y), "float32")
+        weights = oc.cast(oc.softmax(scores, logic="...|... => ...|0"), dtype)
+        z = oc.einsum("s|t; t|d => s|d", weights, y)
+        program = oc.Context("interp").compile(oc.train.forward(z))._build.optimized
+    plan = planned(program)
+    assert walks(plan) == list(plan.steps)
+    assert not plan.scratch
+
+
 ROWS = {
     "softmax": lambda x: oc.softmax(x),
     "log-softmax": lambda x: oc.log_softmax(x),
@@ -290,9 +304,10 @@ ROWS = {
 
 
 @pytest.mark.parametrize("extents", [(16, 64), (3, 4096)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ROWS)
-def test_functions_of_rows_are_one_kernel(name: str, extents: tuple[int, int]) -> None:
-    with oc.Session():
+def test_functions_of_rows_are_one_kernel(name: str, dtype: str, extents: tuple[int, int]) -> None:
+    with oc.Session(dtype=dtype):
         x = oc.placeholder("x", batch=[extents[0]], output=[extents[1]])
         y = ROWS[name](x)
         program = oc.Context("interp").compile(oc.train.forward(y))._build.program.loops

@@ -36,7 +36,7 @@ MOST_STEPS = 1 << 24
 
 @operator("If")
 def if_else(node: Node, condition: Value) -> list[Item]:
-    if condition.follows_from_data:
+    if condition.follows_from_data or condition.extents is not None:
         return _selected(node, condition)
     chosen = bool(node.known(condition, "condition").reshape(-1)[0])
     name = "then_branch" if chosen else "else_branch"
@@ -46,6 +46,7 @@ def if_else(node: Node, condition: Value) -> list[Item]:
 def _selected(node: Node, condition: Value) -> list[Item]:
     """Return the results of the branch that a condition chooses at run time; both are computed."""
     holds = _as_condition(condition)
+    fix = "" if condition.extents is None else "state a constant size for its axis: extents={...}"
     branches = []
     for name, own in (("then_branch", holds), ("else_branch", oc.logical_not(holds, dtype="bool"))):
         try:
@@ -53,7 +54,7 @@ def _selected(node: Node, condition: Value) -> list[Item]:
         except OnnxError as error:
             inputs = error.inputs if isinstance(error, UnknownValueError) else frozenset()
             reason = f"both branches are computed, and its {name} cannot be: {error}"
-            raise _unknown(node, condition, reason, inputs) from error
+            raise _unknown(node, condition, reason, inputs, fix) from error
     results: list[Item] = []
     for name, *pair in zip(node.proto.output, *branches, strict=True):
         one, other = pair
@@ -62,9 +63,15 @@ def _selected(node: Node, condition: Value) -> list[Item]:
                 f"its branches compute {one!r} and {other!r} for {name}, and one of two values is "
                 "chosen at run time only where they have equal formats and shapes"
             )
-            raise _unknown(node, condition, reason)
+            raise _unknown(node, condition, reason, fix=fix)
         cells, others = one.array, other.array
-        if cells is not None and others is not None and np.array_equal(cells, others):
+        are_constants = one.extents is None and other.extents is None
+        if (
+            are_constants
+            and cells is not None
+            and others is not None
+            and np.array_equal(cells, others)
+        ):
             results.append(one)
             continue
         found = oc.where(holds, one.tensor, other.tensor)

@@ -32,10 +32,12 @@ def shape(node: Node, x: Value) -> Value:
 
 
 @operator("Size")
-def size(node: Node, x: Value) -> Array:
-    if not x.is_known and x.tensor.shape.extents:
-        node.refuse("the number of cells follows from an extent at run time")
-    return np.array(int(np.prod(np.array(x.shape, dtype=object))), np.int64)
+def size(node: Node, x: Value) -> Value:
+    result = Value.of_array(np.array(math.prod(x.shape), np.int64))
+    if x.is_known or not x.tensor.shape.extents:
+        return result
+    result.computed = lambda: oc.sum(oc.ones_like(x.tensor, dtype="int64"))
+    return with_extents(result, np.array(True, object))
 
 
 @operator("Constant")
