@@ -178,16 +178,11 @@ def solve_exact(state: SolverState, constraint: constraints.Exact) -> None:
 
 
 def _wrong_axes(constraint: constraints.Exact, found: list[Row]) -> ShapeError:
-    given = Row(trailing=constraint.dims)
-    has_axes = any(row.known for row in found)
     return ShapeError(
         "The axes must be exactly those that are given.",
-        found=f"{' | '.join(map(str, found)) if has_axes else 'no axes'} in place of {given}",
+        found=f"{' | '.join(map(str, found))} in place of {Row(trailing=constraint.dims)}",
         where=str(constraint.origin),
-        fix="change the shape, or the axes that are given"
-        if has_axes
-        else "sizes alone leave the kinds of axes to other uses of the tensor; a text states them, "
-        f'oc.require_shape(x, "{given}") output axes',
+        fix="change the shape, or the axes that are given",
     )
 
 
