@@ -40,6 +40,7 @@ from ocannl_core.tensor.graph.slots import (
 )
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import (
+    Axes,
     apply,
     axes_of,
     known_axes,
@@ -307,7 +308,7 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
             fix="oc.flatten(ids), and values with one axis in their place; oc.put_along takes "
             "positions for each place on the other axes",
         )
-    kind = [(1, 0, 0), (0, 1, 0), (0, 0, 1)][own.kind(position)]
+    kind = _one_axis_like(own, position)
     source = sized_axes_of(places, "put")
     if source.ranks != kind:
         places = move("put", places, f"{source.spec} => {write_shape(source.names, kind)}")
@@ -359,6 +360,12 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
     return _place("put_along", PlaceAlong(position), given, new, places)
 
 
+def _one_axis_like(own: Axes, axis: int) -> tuple[int, int, int]:
+    """Return the numbers of batch, output and input axes of positions along one axis."""
+    kind = own.kind(axis)
+    return int(kind == 0), int(kind == 1), int(kind == 2)
+
+
 def _place(name: str, logic: PlaceRows | PlaceAlong, x: Tensor, new: Any, ids: Tensor) -> Tensor:
     """Return a tensor with cells replaced at positions; for the arguments see `put`."""
     operation = _placement(name, logic)
@@ -402,8 +409,7 @@ def _of_last_writes(name: str, logic: PlaceRows | PlaceAlong, ids: Tensor, g: Te
     else:
         last = scatter(ids, numbers, size=own.known_size(axis), combine=pointwise.maximum)
         last = take(last, ids)
-        kind = [(1, 0, 0), (0, 1, 0), (0, 0, 1)][own.kind(axis)]
-        along = write_shape([own.names[axis]], kind)
+        along = write_shape([own.names[axis]], _one_axis_like(own, axis))
         taken, spec = take(g, ids, axis), f"{along}; {own.spec}; |-> => {own.spec}"
     zero = constant(0.0, g.session, dtype=g.dtype)
     is_last = pointwise.equal(last, numbers)

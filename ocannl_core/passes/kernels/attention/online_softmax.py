@@ -172,11 +172,8 @@ class OnlineSoftmax:
                     term = self._term(replace(each, term=own), columns, x, y, lane)
                     found += [ir.DeclareLocal(local), ir.SetLocal(local, term)]
             for each in attention.row_sums:
-                node, dtype, own = (
-                    self.row_sums[each.result],
-                    each.result.dtype,
-                    unconverted(each.term),
-                )
+                node, dtype = self.row_sums[each.result], each.result.dtype
+                own = unconverted(each.term)
                 value = as_format(replaced(each.term, own, ir.LocalRead(known[own])), dtype)
                 total = ir.Binary(BinaryOp.ADD, arrays.read(node, x), value, dtype)
                 found.append(ir.Store(node, (x,), total))
