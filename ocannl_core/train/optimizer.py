@@ -362,7 +362,7 @@ class Optimizer(ABC):
             every = list(loss.params.keys())
             taken = [each for each in unused if any(fnmatchcase(name, each) for name in every)]
             raise UsageError.at_caller(
-                "A group of parameters has members, those that no earlier pattern matches.",
+                "A group has parameters: names that match its pattern, and no earlier one.",
                 found=f"no parameter for {', '.join(sorted(unused))}",
                 fix=f"state {min(taken)} before the patterns that match the same names"
                 if taken

@@ -101,7 +101,7 @@ def test_a_new_output_axis_beside_a_new_batch_axis_gives_a_warning(case: str) ->
 
 def test_an_error_about_axes_that_meet_by_position_names_the_pairs() -> None:
     x, y = data(8, 3, batch=1), data(5, 3, batch=1)
-    with pytest.raises(oc.ShapeError, match="not those of their position") as caught:
+    with pytest.raises(oc.ShapeError, match="not of the same position") as caught:
         x[:, None] - y[None]
     assert 'oc.subtract(x, y, logic="i|...; j|... => i,j|...")' in caught.value.fix
     assert str(oc.subtract(x, y, logic="i|...; j|... => i,j|...").shape) == "8,5|3"

@@ -144,9 +144,9 @@ def _meets_all_pairs(one: Shape, other: Shape) -> bool:
 
 def _meets_the_batch_again(one: Tensor, other: Shape) -> bool:
     """Return True for a tensor with a number for each position of the batch, `n,1|`, beside a shape
-    with output axes, `n|m`: by position the shapes are those of a number for each row, but n meets
-    the axis 1, and the result has both. So it is for a condition `n,1|m` that compares such numbers
-    with positions, `oc.arange(m) < lengths[:, None]`.
+    with output axes, `n|m`: by position each row would meet its number, but n meets the axis 1, and
+    the result has both axes. A condition `n,1|m` that compares such numbers with positions,
+    `oc.arange(m) < lengths[:, None]`, is broadcast likewise.
     """
     batch = one.shape.batch.sizes
     if batch[-1:] != (1,) or prod(batch) == 1:

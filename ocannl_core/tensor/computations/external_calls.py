@@ -1,4 +1,4 @@
-"""Code of user-written operations inside a computation."""
+"""Code of user-written operations inside a computation, and of gradients that are expressions."""
 
 from __future__ import annotations
 

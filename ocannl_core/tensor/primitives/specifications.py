@@ -208,7 +208,7 @@ class describe_operands:
 
 
 ALL_PAIRS = (
-    "axes meet those of their kind, not those of their position: a new axis is of the kind of the "
+    "axes meet axes of the same kind, not of the same position: a new axis is of the kind of the "
     'axis behind it. For all pairs of positions of the batch, name the axes: {}(x, y, logic="'
     'i|...; j|... => i,j|...")'
 )
