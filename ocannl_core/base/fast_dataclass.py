@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import MISSING, Field, FrozenInstanceError
 from functools import cache, partial
 from operator import attrgetter
@@ -81,7 +82,7 @@ def _plain_class(
     """Return `cls`, or a class like it with slots, with the methods of a dataclass."""
     fields = _fields_of(cls, kw_only)
     model = _model(frozen, eq, repr)
-    content: dict[str, Any] = {"__dataclass_params__": vars(model)["__dataclass_params__"]}
+    content: dict[str, Any] = {"__dataclass_params__": _params(frozen, eq, repr, slots, kw_only)}
     content["__dataclass_fields__"] = fields
     positional = [n for n, each in fields.items() if each.init and not each.kw_only]
     content["__match_args__"] = tuple(positional)
@@ -175,6 +176,16 @@ def _model(frozen: bool, eq: bool, shown: bool) -> type[Any]:
     return dataclasses.make_dataclass(
         "Model", [("field", "None", None)], frozen=frozen, eq=eq, repr=shown, slots=True
     )
+
+
+@cache
+def _params(frozen: bool, eq: bool, shown: bool, slots: bool, kw_only: bool) -> object:
+    """Return the options of a dataclass, which state slots as of Python 3.12."""
+    found = copy(_model(frozen, eq, shown).__dataclass_params__)
+    for name, value in (("slots", slots), ("kw_only", kw_only)):
+        if hasattr(found, name):
+            setattr(found, name, value)
+    return found
 
 
 def _signature(cls: type, fields: Mapping[str, Field[Any]]) -> str:
