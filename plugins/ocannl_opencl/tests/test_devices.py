@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,6 +64,21 @@ def test_a_device_whose_driver_compiles_nothing_is_not_usable(
     assert not devices._compiles(device)  # a refusal is not kept: the driver may be repaired
     monkeypatch.undo()
     assert devices._compiles_now(device)
+
+
+def test_a_library_that_cannot_be_imported_is_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "pyopencl.py").write_text("raise ImportError('NumPy 1 is needed')")
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    program = "import ocannl_opencl as o; r = o.ocannl_targets(); print(r.reason, r.fix, sep='; ')"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == (
+        "PyOpenCL cannot be imported: NumPy 1 is needed; pip install --upgrade pyopencl\n"
+    ), done.stderr
 
 
 def test_kernels_without_doubles_run_on_a_device_that_has_none(

@@ -39,8 +39,12 @@ def ocannl_targets() -> TargetReport:
         return TargetReport(
             reason="PyOpenCL is not installed", fix="pip install 'ocannl-opencl[pocl]'"
         )
-    from ocannl_opencl import devices
-
+    try:
+        from ocannl_opencl import devices
+    except ImportError as error:  # such as wheels for another major version of NumPy
+        return TargetReport(
+            reason=f"PyOpenCL cannot be imported: {error}", fix="pip install --upgrade pyopencl"
+        )
     return devices.report()
 
 
