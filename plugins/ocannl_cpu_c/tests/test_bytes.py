@@ -13,6 +13,8 @@ from ocannl_core.ir.matrix_units import DotProduct
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.testing.subject import subject_named
 
+from .processors import processors, settings_for
+
 Array = np.ndarray[Any, Any]
 HAS_DOT_PRODUCTS = any(
     unit.sum_dtype is int32 for unit in subject_named("cpu_c").target.units(DotProduct)
@@ -82,14 +84,14 @@ def test_short_rows_of_an_image_have_vectors_along_them() -> None:
 
 
 @pytest.mark.parametrize("formats", FORMATS, ids=",".join)
-@pytest.mark.parametrize("arch", ["x86-64", "x86-64-v3", "skylake-avx512", "native"])
-def test_processors_without_the_instruction_have_the_same_sums(
+@pytest.mark.parametrize(
+    "arch", processors("x86-64", "x86-64-v3", "x86-64-v4", "cooperlake", "native")
+)
+def test_processors_with_and_without_the_instruction_have_the_same_sums(
     arch: str, formats: tuple[str, str]
 ) -> None:
-    if not _can_run(arch):
-        pytest.skip("the processor is another one")
     a, b = drawn(formats[0], 40, 90), drawn(formats[1], 90, 50)
-    with core_settings.overrides(cpu_c__arch=arch):
+    with core_settings.overrides(**settings_for(arch)):
         _, found = routine_of("ik; kj => ij", a, b)
     np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))
 
@@ -105,13 +107,3 @@ def test_short_integers_are_transposed_in_registers(format: str, dtype: str) -> 
     exact = a.astype(np.int64) @ b.astype(np.int64).T
     wrapped = exact.astype(np.int32) if dtype == "int32" else exact
     np.testing.assert_array_equal(found, wrapped)
-
-
-def _can_run(arch: str) -> bool:
-    needed = {"x86-64": "sse2", "x86-64-v3": "avx2", "skylake-avx512": "avx512bw"}
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            flags = file.read().split()
-    except OSError:
-        return arch == "native"
-    return arch == "native" or needed[arch] in flags

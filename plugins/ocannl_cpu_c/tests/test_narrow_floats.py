@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,8 @@ from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c.matrix_units import DOT_PRODUCTS
 from tests.support.example_count import example_count
 from tests.support.reductions import in_format, random_reductions
+
+from .processors import processors, settings_for
 
 Array = np.ndarray[Any, Any]
 LONG = (1, 2, 3, 5, 8, 16, 19, 33, 40)
@@ -141,7 +144,14 @@ def routine_of(accumulation: str, a: Array, b: Array) -> tuple[oc.Routine, Array
         return routine, context[product].astype(np.float32)
 
 
-def test_pairs_are_multiplied_only_where_that_is_allowed() -> None:
+@pytest.fixture(params=processors("cooperlake", "native"))
+def arch(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Choose a processor that has the instruction, and the one of this machine."""
+    with core_settings.overrides(**settings_for(request.param)):
+        yield request.param
+
+
+def test_pairs_are_multiplied_only_where_that_is_allowed(arch: str) -> None:
     """Numbers below 2**-126 count, unless instructions that take them for zero are allowed."""
     a = np.full((48, 48), 2.0**-130, bfloat16.numpy)
     b = np.full((48, 48), 2.0**100, bfloat16.numpy)
@@ -152,10 +162,12 @@ def test_pairs_are_multiplied_only_where_that_is_allowed() -> None:
     routine, found = routine_of("fast", a, b)
     units = subject_named("cpu_c").target.units(DotProduct)
     has_pairs = any(bfloat16 in unit.formats for unit in units)
+    assert has_pairs or arch == "native"
     assert ("_dot_bfloat16" in routine.source) == has_pairs
     assert set(found.flat) <= {np.float32(0.0), np.float32(48 * 2.0**-30)}
 
 
+@pytest.mark.usefixtures("arch")
 def test_pairs_round_as_two_fused_products() -> None:
     random = np.random.default_rng(4)
     a, b = (random.normal(size=(40, 40)).astype(bfloat16.numpy) for _ in range(2))
@@ -182,19 +194,17 @@ def test_gradients_of_convolutions_are_those_of_float32(accumulation: str) -> No
         np.testing.assert_array_equal(wide, narrow)  # integers up to 2048
 
 
-@pytest.mark.parametrize("arch", ["x86-64", "x86-64-v3", "native"])
+@pytest.mark.parametrize("arch", processors("x86-64", "x86-64-v3", "x86-64-v4", "native"))
 @pytest.mark.parametrize("dtype", dtypes.NARROW, ids=str)
 def test_conversions_in_vectors_are_those_of_single_numbers(arch: str, dtype: DType) -> None:
     """Every number of the format, and numbers of float32 beside those half way between two."""
-    if not _can_run(arch):
-        pytest.skip("the processor is another one")
     every = np.arange(2 ** (8 * dtype.nbytes), dtype=f"u{dtype.nbytes}").view(dtype.numpy)
     bits = every.astype(np.float32).view(np.uint32)
     half = np.uint32(1) << np.uint32(23 - dtype.significand)
     beside = [bits + half + np.uint32(each) for each in (0, 1, 2**32 - 1)]
     special = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7F7FFFFF, 1, 0x80000001], np.uint32)
     numbers = np.concatenate([*beside, special]).view(np.float32)
-    with core_settings.overrides(cpu_c__arch=arch, allow_nan=True), oc.Session():
+    with core_settings.overrides(**settings_for(arch), allow_nan=True), oc.Session():
         x, y = oc.tensor(every, dtype=dtype), oc.tensor(numbers)
         wide, rounded = oc.cast(x, "float32"), oc.cast(y, dtype)
         context = oc.Context("cpu_c")
@@ -205,14 +215,3 @@ def test_conversions_in_vectors_are_those_of_single_numbers(arch: str, dtype: DT
         np.testing.assert_array_equal(
             context[rounded].astype(np.float32), expected.astype(np.float32)
         )
-
-
-def _can_run(arch: str) -> bool:
-    if arch == "native":
-        return True
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            flags = file.read()
-    except OSError:
-        return False
-    return "avx2" in flags and "f16c" in flags

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,12 @@ from ocannl_core.testing.drafts import Draft, loop
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c.compiler import find
 
+from .processors import processors, settings_for
+
 Array = np.ndarray[Any, Any]
 OPERATIONS = (BinaryOp.MOD, BinaryOp.FLOOR_DIV)
 LANES = (2, 4, 8, 16)
-ARCHES = ("x86-64-v2", "x86-64-v3", "native") if platform.machine() == "x86_64" else ("native",)
+ARCHES = processors("x86-64-v2", "x86-64-v3", "x86-64-v4", "native")
 COUNT = 4096
 _POSITIVE = [1.0, 3.0, 0.1, 2.0**29, 2.0**52, 1e-45, 1e-39, 2.0**-126, 3e38, 0.99999994, np.inf]
 SPECIAL = np.array([0.0, -0.0, np.nan, *_POSITIVE, *(-x for x in _POSITIVE)], np.float32)
@@ -103,7 +104,7 @@ def function(name: str, lanes: int, body: str) -> str:
 @pytest.mark.parametrize("has_fma", [True, False])
 def test_lanes_have_the_bits_of_the_meaning(has_fma: bool, arch: str, tmp_path: Path) -> None:
     first, second = pairs()
-    with oc.settings.overrides(cpu_c__arch=arch):
+    with oc.settings.overrides(**settings_for(arch)):
         library = compiled(tmp_path, has_fma=has_fma)
     pointer = ctypes.POINTER(ctypes.c_float)
     for op in OPERATIONS:

@@ -1,7 +1,7 @@
 """The same programs for several processors and compilers: those that this machine can run.
 
-A processor with wide vectors runs the code for narrow ones, so that what most machines have is
-tested on all of them.
+A processor with wide vectors runs the code for narrow ones, and one with narrow vectors emulates
+the instructions on wide ones.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,36 +26,18 @@ from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import compiler, devices
 
 from .float32_functions import FUNCTIONS, LARGEST_ERROR_OF_ALL, errors
+from .processors import processors, settings_for
 
 Array = np.ndarray[Any, Any]
 
-_NEEDED = {
-    "x86-64": (),
-    "x86-64-v2": ("sse4_2", "ssse3", "popcnt"),
-    "x86-64-v3": ("avx2", "fma", "bmi2"),
-    "x86-64-v4": ("avx512f", "avx512vl", "avx512bw", "avx512dq"),
-}
-"""The features that a processor needs for code of each target."""
 _CLANG = ("clang", *(f"clang-{version}" for version in range(30, 13, -1)))
 _WIDTHS = (1, 3, 6, 8, 13, 17)
 _POWERS = (lambda x: x**0.3, lambda x: np.power(x, np.float64(np.float32(0.3))))
-
-
-def _flags() -> frozenset[str]:
-    """Return the features of the processor as Linux reports them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(next((each for each in lines if each.startswith("flags")), "").split())
-
-
-_TARGETS = [f"{command} {arch}" for command in ("gcc", "clang") for arch in _NEEDED]
+_ARCHES = processors("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4") or ("native",)
 
 
 @pytest.fixture(
-    scope="module",
-    params=_TARGETS if platform.machine() == "x86_64" else ["gcc native", "clang native"],
+    scope="module", params=[f"{command} {arch}" for command in ("gcc", "clang") for arch in _ARCHES]
 )
 def target(request: pytest.FixtureRequest) -> Iterator[str]:
     """Choose a compiler and a processor, and returns the processor."""
@@ -64,9 +45,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[str]:
     found = next(filter(shutil.which, _CLANG if command == "clang" else (command,)), None)
     if found is None:
         pytest.skip(f"{command} is not installed")
-    if not set(_NEEDED.get(arch, ())) <= _flags():
-        pytest.skip(f"this processor does not run code for {arch}")
-    with oc.settings.overrides(cpu_c__cc=found, cpu_c__arch=arch):
+    with oc.settings.overrides(**settings_for(arch, found)):
         yield arch
 
 
@@ -88,7 +67,8 @@ def test_the_target_has_the_features_of_the_configured_processor(target: str) ->
     assert found.vector_bytes == expected.get(target, found.vector_bytes)
     assert target == "native" or found.has_fma is (expected[target] > 16)
     details = devices.report().details
-    assert any(each.startswith(f"processor {target}: ") for each in details)
+    (arch,) = (flag for flag in found.flags if flag.startswith("-march="))
+    assert any(each.startswith(f"processor {arch.removeprefix('-march=')}: ") for each in details)
 
 
 def test_elementary_functions_are_within_two_units(target: str) -> None:
@@ -193,8 +173,8 @@ def test_a_text_has_the_same_bits_on_every_processor(has_fma: bool) -> None:
     value = Unary(UnaryOp.EXP, draft.load(given, i), float32)
     value = Unary(UnaryOp.TANH, Unary(UnaryOp.LOG, value, float32), float32)
     program = draft.program(loop(i, 133, draft.store(result, i, value=value)))
-    for arch in ("x86-64-v2", "native") if platform.machine() == "x86_64" else ("native",):
-        with oc.settings.overrides(cpu_c__arch=arch):
+    for arch in processors("x86-64-v2", "x86-64-v4", "native"):
+        with oc.settings.overrides(**settings_for(arch)):
             subject = replace(subject_named("cpu_c"), target=target)
             found.append(subject.run(program, {given: x})[result].tobytes())
     assert found.count(found[0]) == len(found)

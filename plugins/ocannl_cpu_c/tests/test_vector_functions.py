@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ocannl_core.base import settings
 from ocannl_core.codegen.prelude.prelude import prelude
 from ocannl_cpu_c.compiler import find
+
+from .processors import processors, settings_for
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Array, float], Array]
 LANES = (4, 8, 16)
 _POSITIVE = [1.0, 3.0, 1e-45, 1e-39, 2.0**-60, 2.0**60, 2.0**-61, 2.0**61, 3e38, 0.99999994, np.inf]
 SPECIAL = np.array([0.0, -0.0, np.nan, *_POSITIVE, *(-x for x in _POSITIVE)], np.float32)
+
+
+@pytest.fixture(params=processors("x86-64-v4", "native"), autouse=True)
+def arch(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have code for wide vectors, and for the processor of this machine."""
+    with settings.overrides(**settings_for(request.param)):
+        yield
 
 
 def function(folder: Path, name: str, body: str) -> Run:
@@ -96,7 +106,7 @@ def test_lanes_are_combined_with_their_neighbors_first(
     run = function(tmp_path, whole, f"to[i] = {whole}(x) + 0 * s;")
     rng = np.random.default_rng(4)
     x = rng.standard_normal((64, lanes)).astype(np.float32)
-    x[5, lanes - 1] = np.nan
+    x[5, lanes - 1] = x[6, 0] = np.nan
     expected = x
     while expected.shape[-1] > 1:
         expected = COMBINED[name](expected)
