@@ -81,12 +81,11 @@ class AlongAxis(Op):
         return re.sub(r"\w+", shape, self.sizes)
 
     def counts(self, **more: str) -> str:
-        """Return C declarations of the numbers of cells: `n` along the axis, of `outer * inner`
-        lines of the cells `first + k * inner`.
+        """Return C declarations of the numbers of cells: `n` along the axis, of lines of the cells
+        `first + k * inner`.
         """
         dims = [f"in0_shape[{k}]" for k in range(sum(self.ranks))]
-        outer, inner = ["1", *dims[: self.axis]], ["1", *dims[self.axis + 1 :]]
-        values = {"outer": " * ".join(outer), "n": dims[self.axis], "inner": " * ".join(inner)}
+        values = {"n": dims[self.axis], "inner": " * ".join(["1", *dims[self.axis + 1 :]])}
         texts = [f"const int64_t {name} = {text};\n" for name, text in (values | more).items()]
         return "".join(texts)
 
@@ -94,8 +93,14 @@ class AlongAxis(Op):
         self, node: Apply, extents: Sequence[tuple[int, ...]]
     ) -> tuple[int, float] | None:
         """Return the number of lines, and the cycles of each."""
-        cells = extents[0][self.axis]
-        return prod(extents[0]) // max(cells, 1), self.cycles * max(cells, 1)
+        outer, n, inner = self.split(extents[0])
+        return outer * inner, self.cycles * max(n, 1)
+
+    def split(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return the cells of the axes before the axis together, those along it, and those of the
+        axes after it.
+        """
+        return prod(shape[: self.axis]), shape[self.axis], prod(shape[self.axis + 1 :])
 
     def lines(self, body: str, **more: str) -> str:
         """Return C code for the lines along the axis from `begin` to `end`."""

@@ -11,7 +11,6 @@ with `s` a linear recurrence, whose gradient is another one in the opposite dire
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,26 +88,21 @@ class _Directed(AlongAxis):
             f"const int64_t width = inner - left < {_TILE} ? inner - left : {_TILE};\n"
             f"{self._start}{over(_TILE, 'width', '1')}}}\n"
             f"else if (n > 0) {{\nconst int64_t first = 0;\n{self._start}"
-            f"const int64_t stop = {_LINES} * end < outer ? {_LINES} * end : outer;\n"
-            f"int64_t left = {_LINES} * begin;\n"
-            f"for (; left + {_LINES} <= stop; left += {_LINES}) {{\n"
+            "int64_t left = begin;\n"
+            f"for (; left + {_LINES} <= end; left += {_LINES}) {{\n"
             f"{over(_LINES, str(_LINES), 'n')}}}\n"
-            f"for (; left < stop; ++left) {{\n{over(1, '1', 'n')}}}\n}}"
+            f"for (; left < end; ++left) {{\n{over(1, '1', 'n')}}}\n}}"
         )
 
     def c_iterations(
         self, node: Apply, extents: Sequence[tuple[int, ...]]
     ) -> tuple[int, float] | None:
-        """Return the number of tiles of neighboring lines, or of contiguous ones, and the cycles of
-        each.
+        """Return the number of tiles of neighboring lines, or of contiguous lines, and the cycles
+        of each.
         """
-        outer, inner = (
-            prod(extents[0][side]) for side in (slice(self.axis), slice(self.axis + 1, None))
-        )
-        cells = extents[0][self.axis]
-        if inner > 1:
-            return outer * ceil_div(inner, _TILE), self.cycles * max(1, cells * min(inner, _TILE))
-        return ceil_div(outer, _LINES), self.cycles * max(1, cells * _LINES)
+        outer, n, inner = self.split(extents[0])
+        width = min(max(inner, 1), _TILE)
+        return outer * ceil_div(inner, _TILE), self.cycles * max(1, n * width)
 
 
 class _OfKind(_Directed):
