@@ -22,10 +22,23 @@ if sys.version_info >= (3, 14):
         """Return the annotations in the body of a class, in the format of `signature_of`."""
         return get_annotations(cls, format=Format.FORWARDREF)
 
+    def annotations_of_call(function: Callable[..., Any]) -> Mapping[str, Any]:
+        """Return the annotations of a function, in the format of `signature_of`."""
+        try:
+            found: Mapping[str, Any] = getattr(function, "__annotations__", {})
+        except NameError:
+            return get_annotations(function, format=Format.FORWARDREF)
+        return found
+
 else:
     signature_of = inspect.signature
 
     def annotations_of(cls: type) -> Mapping[str, Any]:
         """Return the annotations in the body of a class."""
         found: Mapping[str, Any] = vars(cls).get("__annotations__", {})
+        return found
+
+    def annotations_of_call(function: Callable[..., Any]) -> Mapping[str, Any]:
+        """Return the annotations of a function; none for another callable."""
+        found: Mapping[str, Any] = getattr(function, "__annotations__", {})
         return found

@@ -22,7 +22,7 @@ from inspect import Parameter, Signature, isclass, isfunction
 from types import NoneType, TracebackType
 from typing import Any
 
-from ocannl_core.base.deferred_annotations import signature_of
+from ocannl_core.base.deferred_annotations import annotations_of_call, signature_of
 from ocannl_core.base.errors import MissingAttributeError, OcannlError, UsageError, add_line
 from ocannl_core.base.fast_dataclass import OnFirstUse
 from ocannl_core.base.origin import is_inside
@@ -115,7 +115,7 @@ _CALLS = {
 
 _BOUNDARY = "_ocannl_boundary"
 _UNSTATED = frozenset({"capture", "label", "self"})
-_FLAGS: Mapping[object, tuple[type, ...]] = {"bool": (bool,), "bool | None": (bool, NoneType)}
+_FLAGS: Mapping[str, tuple[type, ...]] = {"bool": (bool,), "bool | None": (bool, NoneType)}
 """Annotations of flags, and the types of their values."""
 _METHODS = frozenset({"__init__", "__call__", "__getitem__", "__setitem__", "__contains__"})
 
@@ -192,9 +192,10 @@ def check_flags(
     """Refuse arguments that are neither True nor False before a call: every object has a truth
     value, so that `padded="valid"` would pad.
     """
-    notes: Mapping[str, Any] = getattr(function, "__annotations__", {})
+    notes = annotations_of_call(function)
     for name, value in given.items():
-        types = _FLAGS.get(notes.get(name))
+        note = notes.get(name)  # any object, also one without a hash
+        types = _FLAGS.get(note) if isinstance(note, str) else None
         if types is not None and not isinstance(value, types):
             _check(_title(title, function, args), function, {name: value}, None)
 

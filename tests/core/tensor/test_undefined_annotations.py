@@ -90,6 +90,14 @@ def test_a_block_is_applied_and_printed(user: Any) -> None:
         user.layer()(1.0, 2.0)
 
 
+def test_annotations_are_any_objects() -> None:
+    def doubled(x: Any, *, how: Any = "") -> Any:
+        return x * 2.0
+
+    doubled.__annotations__["how"] = ["one", "other"]
+    assert computed(oc.op(doubled)(oc.tensor([1.0]), how="one")).tolist() == [2]
+
+
 def test_functions_make_cells_initial_values_and_operations(user: Any) -> None:
     assert computed(oc.from_function(user.cell, output=[2, 2])).tolist() == [[0, 1], [10, 11]]
     assert str(oc.param("w", init=user.ones, output=[2], input=[3]).shape) == "3->2"
