@@ -41,6 +41,8 @@ from ocannl_cpu_c.dialect import DIALECT, ThreadedC
 from ocannl_cpu_c.linking import Libraries
 from ocannl_cpu_c.loader import load
 
+from .processors import processors
+
 GOLDENS = sorted((Path(__file__).parents[3] / "tests" / "golden").glob("*.c"))
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 OF_WORDS = {UnaryOp.WORD, UnaryOp.UNIFORM}
@@ -76,7 +78,8 @@ def kernels_of_all_operations() -> Iterator[KernelText]:
         values += [Binary(op, a, a, dtype) for op in BinaryOp if op not in HASHES]
         values += [Ternary(op, a, a, a, dtype) for op in TernaryOp]
         for value, kind in product(values, (AxisKind.SERIAL, AxisKind.VECTOR)):
-            loop = For(i, 0, 8, Block((Store(y, (VarIndex(i),), value),)), kind)
+            lanes = 8 if dtype is float64 else 16
+            loop = For(i, 0, lanes, Block((Store(y, (VarIndex(i),), value),)), kind)
             for dialect in (Dialect(), ThreadedC()):
                 with suppress(CodegenError):
                     body = Block((loop,))
@@ -84,7 +87,8 @@ def kernels_of_all_operations() -> Iterator[KernelText]:
         yield render_kernel(Kernel(Block((Fill(y, 0.0),)), (y,), ()), nodes, Dialect())
 
 
-def test_functions_called_by_kernels_are_declared(tmp_path):
+@pytest.mark.parametrize("arch", processors("x86-64", "cooperlake") or ("native",))
+def test_functions_called_by_kernels_are_declared(arch, tmp_path):
     kernels = {each.symbol: each for each in kernels_of_all_operations()}
     assert len(kernels) > 200
     by_needs: dict[frozenset[str], list[KernelText]] = {}
@@ -95,7 +99,8 @@ def test_functions_called_by_kernels_are_declared(tmp_path):
         source = tmp_path / f"{number}.c"
         source.write_text(DIALECT.unit(alike))
         # GCC has extensions that -Wpedantic does not know
-        assert complaints(source, "-std=gnu11", "-Wno-unused-function", "-Wno-psabi") == ""
+        flags = ("-std=gnu11", "-Wno-unused-function", "-Wno-psabi", f"-march={arch}")
+        assert complaints(source, *flags) == ""
 
 
 def test_kernels_without_functions_are_linked_with_nothing(tmp_path, monkeypatch):
