@@ -200,28 +200,35 @@ def renewed(path: Path, content: bytes) -> None:
     path.chmod(0o600)
 
 
+def exchanged(path: Path, at: int, byte: int) -> None:
+    content = path.read_bytes()
+    renewed(path, content[:at] + bytes([byte]) + content[at + 1 :])
+
+
+def shortened(path: Path, size: int) -> None:
+    renewed(path, path.read_bytes()[:size])
+
+
 def bytes_of(folder: Path) -> Iterator[Case]:
     for file in files(folder):
         content = file.read_bytes()
         for at, byte in enumerate(content):
             flipped = byte ^ (1 << at % 8 if at % 3 else 0xFF)
-            changed = content[:at] + bytes([flipped]) + content[at + 1 :]
             yield Case(
                 f"byte {at} of {len(content)}: {byte:02x} became {flipped:02x}",
                 str(file.relative_to(folder)),
-                partial(renewed, content=changed),
+                partial(exchanged, at=at, byte=flipped),
             )
 
 
 def cuts_of(folder: Path) -> Iterator[Case]:
     for file in files(folder):
-        content = file.read_bytes()
-        step = 1 if len(content) < 4096 else 61
-        for size in range(0, len(content), step):
+        whole = file.stat().st_size
+        for size in range(0, whole, 1 if whole < 4096 else 61):
             yield Case(
-                f"{size} of {len(content)} bytes",
+                f"{size} of {whole} bytes",
                 str(file.relative_to(folder)),
-                partial(renewed, content=content[:size]),
+                partial(shortened, size=size),
             )
 
 
