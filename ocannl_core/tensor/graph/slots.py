@@ -60,7 +60,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A primitive applied to formulas."""
+    """A primitive applied to formulas. Numbers in it compare by bit pattern, as in `exact_key`."""
 
     op: Op
     args: tuple[Formula, ...]
@@ -68,6 +68,16 @@ class Application:
     """The variable in whose number format the value is stored; None where the format follows from
     the operands.
     """
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Application) and self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        numbers = (arg.hex() if isinstance(arg, float) else arg for arg in self.args)
+        return self.op, self.like, *numbers
 
 
 Formula = Variable | Application | float

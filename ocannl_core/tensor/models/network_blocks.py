@@ -20,6 +20,7 @@ import numpy as np
 from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.identity import exact_key
 from ocannl_core.base.origin import BlockUse, caller_depth, caller_location, returns_of, running_use
 from ocannl_core.base.renamed import with_new_keywords
 from ocannl_core.tensor.graph import session as sessions
@@ -461,7 +462,7 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
         case dict():
             items = [(str(key), _key_of(each, name, around)) for key, each in value.items()]
             return ("dict", *sorted(items, key=lambda item: item[0]))
-        case np.ndarray():
+        case np.ndarray() | np.generic():
             return ("array", value.shape, value.dtype.str, value.tobytes())
         case FunctionType():
             # a lambda in a body is a new object in every application
@@ -482,7 +483,7 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
             fix="pass numbers, texts, tuples, lists, dicts, arrays, functions or frozen "
             "dataclasses; or configure the block once, outside of the body",
         ) from None
-    return (type(value).__name__, value)
+    return exact_key(value)
 
 
 def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:

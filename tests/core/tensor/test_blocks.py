@@ -194,6 +194,43 @@ def test_functions_arrays_and_dicts_in_a_configuration_are_compared_by_their_con
     assert block(x).params == block(2.0 * x).params
 
 
+@pytest.mark.parametrize("numbers", [(0.0, -0.0), (np.float32(0.0), np.float32(-0.0)), (1, True)])
+def test_numbers_in_a_configuration_are_compared_by_class_and_bits(
+    x: oc.Tensor, numbers: tuple[Any, Any]
+) -> None:
+    configured: list[object] = []
+
+    @oc.op
+    def scaled(x: oc.Tensor, *, by: Any) -> oc.Tensor:
+        configured.append(by)
+        return by * x
+
+    @oc.op
+    def network(x: oc.Tensor) -> oc.Tensor:
+        return scaled(x, by=next(left))
+
+    left = iter(numbers)
+    net = network()
+    net(x)
+    net(x)
+    assert [*map(repr, configured)] == [*map(repr, numbers)]
+
+
+def test_a_number_that_is_none_is_one_configuration(x: oc.Tensor) -> None:
+    @oc.op
+    def filled(x: oc.Tensor, *, fill: float) -> oc.Tensor:
+        return oc.param("w", output=[3]) * oc.where(x > 0.0, x, fill)
+
+    @oc.op
+    def network(x: oc.Tensor) -> oc.Tensor:
+        return filled(x, fill=float("nan"))
+
+    net = network()
+    net(x)
+    net(x)
+    assert len(net.params) == 1
+
+
 def test_partial_and_recursive_functions_are_compared_by_their_contents(x: oc.Tensor) -> None:
     @oc.op
     def activated(x: oc.Tensor, *, function: object) -> oc.Tensor:
