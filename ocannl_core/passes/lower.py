@@ -68,6 +68,7 @@ from ocannl_core.ir.numbers.primitives import (
     LOGICAL,
     BinaryOp,
     Op,
+    Result,
     TernaryOp,
     UnaryOp,
     accumulates,
@@ -529,12 +530,20 @@ class _Lowering:
                     f"windows over {arg.node.name} that leave them",
                     "assign the merge buffer to a declared tensor, and read that",
                 )
-            dtype = self.info(arg.node).dtype
+            dtype, target = self.info(arg.node).dtype, assignment.target
+            written = self.info(target).dtype
             if isinf(needed) and not dtype.has_infinities and op is not UnaryOp.IDENTITY:
                 raise self.error(
                     "Arithmetic on margins needs a format with infinities.",
                     f"{arg.node.name}: {dtype}, where {needed} is needed",
                     'convert the tensor to a format with infinities first: oc.cast(x, "float32")',
+                )
+            is_number = op.value.result not in (Result.TRUTH, Result.BITS)
+            if isinf(needed) and is_number and dtype.has_infinities and not written.has_infinities:
+                raise self.error(
+                    "An infinity in margins is converted to formats with infinities.",
+                    f"{target.name}: {written}, where {needed} is needed",
+                    f'convert the result in place of the cells: oc.cast(y, "{written}")',
                 )
             value = saturate(needed, dtype)
             if self.margins.get(arg.node) != value:
