@@ -532,18 +532,19 @@ class _Lowering:
                 )
             dtype, target = self.info(arg.node).dtype, assignment.target
             written = self.info(target).dtype
-            if isinf(needed) and not dtype.has_infinities and op is not UnaryOp.IDENTITY:
+            is_number = op.value.result not in (Result.TRUTH, Result.BITS)
+            short, fix = None, ""
+            if op is not UnaryOp.IDENTITY and not dtype.has_infinities:
+                short = arg.node
+                fix = 'convert the tensor to a format with infinities first: oc.cast(x, "float32")'
+            elif is_number and dtype.has_infinities and not written.has_infinities:
+                short = target
+                fix = f'convert the result in place of the cells: oc.cast(y, "{written}")'
+            if isinf(needed) and short is not None:
                 raise self.error(
                     "Arithmetic on margins needs a format with infinities.",
-                    f"{arg.node.name}: {dtype}, where {needed} is needed",
-                    'convert the tensor to a format with infinities first: oc.cast(x, "float32")',
-                )
-            is_number = op.value.result not in (Result.TRUTH, Result.BITS)
-            if isinf(needed) and is_number and dtype.has_infinities and not written.has_infinities:
-                raise self.error(
-                    "An infinity in margins is converted to formats with infinities.",
-                    f"{target.name}: {written}, where {needed} is needed",
-                    f'convert the result in place of the cells: oc.cast(y, "{written}")',
+                    f"{short.name}: {self.info(short).dtype}, where {needed} is needed",
+                    fix,
                 )
             value = saturate(needed, dtype)
             if self.margins.get(arg.node) != value:

@@ -34,6 +34,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     less,
     less_equal,
     log1p,
+    logical_and,
     logical_not,
     maximum,
     minimum,
@@ -55,9 +56,12 @@ _SELU_SCALE = 1.0507009873554805
 
 
 def _logistic(v1: Any) -> Any:
-    """Return `1 / (1 + exp(-v1))`. No exponential is above 1, so that none leaves a short range."""
-    small = exp(neg(abs(v1)))
-    return where(less(v1, 0.0), small, 1.0) / (1.0 + small)
+    """Return `1 / (1 + exp(-v1))`. No exponential is above 1, so that none leaves a short range.
+    At 0, where an absolute value has no derivative, the formula has one.
+    """
+    is_negative = less(v1, 0.0)
+    small = exp(where(is_negative, v1, neg(v1)))
+    return where(is_negative, small, 1.0) / (1.0 + small)
 
 
 def _sigmoid(v: Any, v1: Any) -> None:
@@ -119,8 +123,11 @@ def _logaddexp(v: Any, v1: Any, v2: Any) -> None:
 
 
 def _logaddexp_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
-    g1 += g * _logistic(where(equal(v1, v2), 0.0, v1 - v2))
-    g2 += g * _logistic(where(equal(v1, v2), 0.0, v2 - v1))
+    difference = v1 - v2
+    is_infinite = logical_and(equal(v1, v2), not_equal(difference, difference))
+    distance = where(is_infinite, 0.0, difference)
+    g1 += g * _logistic(distance)
+    g2 += g * _logistic(neg(distance))
 
 
 sigmoid = define_operation("sigmoid", forward=_sigmoid, gradient=_sigmoid_gradient)
