@@ -24,7 +24,7 @@ from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.operands import require_operand
 from ocannl_core.tensor.primitives.operation import define_operation
-from ocannl_core.tensor.primitives.pointwise_operations import exp, less, log1p, neg
+from ocannl_core.tensor.primitives.pointwise_operations import exp, less, log1p, minimum, neg
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -127,10 +127,9 @@ def _entropy(v: Any, v1: Any, v2: Any) -> None:
 
 
 def _entropy_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
-    is_negative = less(v1, 0.0)
-    odds = exp(where(is_negative, v1, neg(v1)))
+    odds = exp(minimum(neg(v1), v1))  # has a derivative at 0, where `abs` has none
     share = odds / (1.0 + odds)
-    g1 += g * where(is_negative, share - v2, (1.0 - v2) - share)
+    g1 += g * where(less(v1, 0.0), share - v2, (1.0 - v2) - share)
     g2 -= g * v1
 
 
