@@ -74,6 +74,7 @@ class NetworkBlock(Generic[R]):
         self._uses: dict[NetworkBlock[Any] | Tensor, None] = {}
         self.function = function
         self.has_been_applied = False
+        self.__doc__, self.__name__ = function.__doc__, self.title
 
     @property
     def params(self) -> Parameters:
@@ -212,12 +213,23 @@ class NetworkBlock(Generic[R]):
         'oc.save("model.safetensors", ctx, loss) writes the cells of parameters',
     )
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        if name == "__signature__":  # not a property: the class has a signature, too
+            return _signature_of_application(self._signature)
         raise _missing_attribute(self, name)
 
     def __repr__(self) -> str:
         config = ", ".join(f"{key}={value!r}" for key, value in self.config.items())
         return f"<block {self.name}({config}){' ' + self.label if self.label else ''}>"
+
+
+def _signature_of_application(body: inspect.Signature) -> inspect.Signature:
+    """Return the signature of a configured body: its tensors, and the label of another block."""
+    kinds = inspect.Parameter
+    tensors = [each for each in body.parameters.values() if each.kind <= kinds.VAR_POSITIONAL]
+    if all(each.name != "label" for each in tensors):
+        tensors.append(kinds("label", kinds.KEYWORD_ONLY, default=None, annotation="str | None"))
+    return body.replace(parameters=tensors)
 
 
 _PARAMETERS = """net.params are those of a block that was applied, loss.params those of a loss

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import pydoc
 import re
 from collections.abc import Callable
 from typing import Any
@@ -364,6 +366,22 @@ def test_the_label_of_a_block_is_a_text() -> None:
 
 def test_a_block_function_is_shown_with_its_parameters() -> None:
     assert repr(layer).startswith("<block function layer(x: ")
+
+
+def test_a_block_has_the_signature_and_the_text_of_its_body() -> None:
+    @oc.op
+    def masked(x: oc.Tensor, mask: Any = None, *, hidden: int) -> oc.Tensor:
+        """Return a masked layer."""
+        return oc.param("w", output=[hidden]) @ x
+
+    block = masked(hidden=4, label="L1")
+    assert str(inspect.signature(block)) == (
+        "(x: 'oc.Tensor', mask: 'Any' = None, *, label: 'str | None' = None) -> 'oc.Tensor'"
+    )
+    assert inspect.getdoc(block) == "Return a masked layer."
+    assert block.__name__ == "L1"
+    assert "Return a masked layer." in pydoc.plain(pydoc.render_doc(block))
+    assert "config: " in str(inspect.signature(oc.NetworkBlock))
 
 
 def test_a_block_belongs_to_the_session_of_its_parameters(x: oc.Tensor) -> None:

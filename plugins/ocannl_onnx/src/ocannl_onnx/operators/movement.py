@@ -332,7 +332,7 @@ def _parts_of_extents(
                 "state a constant size for this axis: extents={...}",
             )
         places = oc.tensor(np.array(part, np.int64), dtype="int64")
-        if part and part[0] < 0:
+        if own is not None and part and part[0] < 0:
             places = places + oc.number(own, dtype="int64")
         found[axis] = node.valid_positions(places)
     return found

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def wrapped_positions(node: Node, ids: Value, x: Value, axis: int) -> Tensor:
     """Return positions along an axis, with negative ones counted from the end."""
     size = x.shape[axis]
-    if x.has_extent(axis):
+    if x.has_extent(axis) and (extent := x.tensor.shape.extents[axis]) is not None:
         places = node.valid_positions(ids.tensor)
         if ids.array is not None and np.all(ids.array >= 0):
             return places
-        count = oc.number(x.tensor.shape.extents[axis], dtype=places.dtype)
+        count = oc.number(extent, dtype=places.dtype)
         return oc.where(oc.less(places, 0, dtype="bool"), places + count, places)
     if ids.array is not None:
         cells = np.asarray(ids.array)
