@@ -52,6 +52,10 @@ class NativeCode:
         workspace: The bytes of memory that the body finds under the name `workspace`, aligned for
             all types and of any content; a function of the extents of the inputs.
         origin: The operation and the user's line that applied it, for messages.
+        iterations: The number of iterations that threads may share, and the cycles of each; a
+            function of the extents of the inputs. The body runs those from `begin` to `end`, which
+            are integers in its scope. No iteration accesses a cell that another one writes, and
+            each thread has a workspace of its own. None for one thread.
     """
 
     body: str
@@ -63,6 +67,7 @@ class NativeCode:
     block: tuple[int, ...] = ()
     workspace: Callable[[Sequence[tuple[int, ...]]], int] | None = None
     origin: str = ""
+    iterations: Callable[[Sequence[tuple[int, ...]]], tuple[int, float] | None] | None = None
 
 
 @runtime_checkable

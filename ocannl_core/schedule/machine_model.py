@@ -136,6 +136,8 @@ CACHE_WAY_BYTES = 4096
 """Bytes of one way of the nearest cache: addresses that differ by a multiple of it share a set. 64
 sets of lines, as in all x86-64 processors whose nearest cache is indexed by offsets in a page.
 """
+SECOND_CACHE_WAYS = 8
+"""Lines of each set of the second cache, at least: AMD since Zen; Intel has up to 16."""
 PADDED_STRIDE_BYTES = CACHE_WAY_BYTES // 4
 """Rows of a packed operand that are a multiple of this apart are padded by a line: without, they
 share at most four sets.
@@ -428,10 +430,11 @@ class MachineModel:
     def max_accumulators(self, vectors: int) -> int:
         """Return the most registers that accumulate beside the vectors of a step.
 
-        The vectors and one broadcast number need registers, or an accumulator would be spilled in
-        every step; a quarter is left for the epilogue, or accumulators would be spilled for it.
+        The vectors, one broadcast number and one number in passing need registers, or compilers
+        load vectors again for each row; a quarter is left for the epilogue, or accumulators would
+        be spilled for it.
         """
-        return min(self.registers * 3 // 4, self.registers - vectors - 1)
+        return min(self.registers * 3 // 4, self.registers - vectors - 2)
 
     @property
     def max_tile_rows(self) -> int:

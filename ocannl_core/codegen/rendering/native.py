@@ -14,7 +14,7 @@ clash. The operation's name is not part of the text: equal code is one kernel.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import dedent, indent
 
 from ocannl_core.base.errors import OpError
@@ -26,6 +26,7 @@ from ocannl_core.ir.external import NativeCode, NativeOp
 from ocannl_core.ir.loops.nodes import CallExternal
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import uint4x32, uint8
+from ocannl_core.passes.kernels.parallel_loops import ParallelIterations, UniformIterations
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
@@ -72,6 +73,12 @@ def render_native(
         )
     if workspace:
         parameters.append(KernelParameter("workspace", uint8, is_written=True))
+    iterations = _iterations(code, call, extents)
+    is_shared = iterations is not None and dialect.partitions_loops
+    if is_shared:
+        parameters += [KernelParameter(name, None) for name in ("begin", "end")]
+    elif iterations is not None:
+        lines.append(f"const {dialect.index_type} begin = 0, end = {iterations.count};")
     words = [node for node in first_names if nodes[node].dtype is uint4x32]
     helpers = (*dialect.headers, *(("uint4x32",) if words else ()))
     body = indent("\n".join([*lines, dedent(code.body).strip("\n")]), "  ")
@@ -94,9 +101,28 @@ def render_native(
         code.grid,
         code.block,
         (workspace,) if workspace else (),
+        bounds=int(is_shared),
         definitions=text_digest(definitions),
         author=author,
+        shared=ParallelIterations((iterations,)) if iterations and is_shared else None,
     )
+
+
+def _iterations(
+    code: NativeCode, call: CallExternal, extents: Sequence[tuple[int, ...]]
+) -> UniformIterations | None:
+    """Return the iterations that threads may share; None if the code states none."""
+    match code.iterations(extents) if code.iterations is not None else None:
+        case None:
+            return None
+        case (int() as count, int() | float() as work) if count >= 0 and work > 0:
+            return UniformIterations(count, work)
+        case found:
+            raise OpError(
+                "The iterations of native code are a number and the cycles of each.",
+                found=repr(found),
+                where=code.origin or call.op.name,
+            )
 
 
 def _check_names(call: CallExternal, code: NativeCode) -> None:

@@ -10,6 +10,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import text_digest
 from ocannl_core.base.rounding import round_up
 from ocannl_core.ir.numbers.dtypes import DType
+from ocannl_core.passes.kernels.parallel_loops import ParallelIterations
 
 
 class CompilerVectorization(Enum):
@@ -96,6 +97,7 @@ class KernelText:
             of such a kernel are persistent: any number of them runs the grid.
         definitions: A digest of the definitions of the helpers.
         author: The author, for messages, if not the compiler; equality ignores it.
+        shared: The iterations that threads share of native code, which states them itself.
         has_plain_tiles: True if loops that the schedule has in vectors, or on a matrix unit, are
             plain loops, since the renderer has no form for their code.
     """
@@ -114,3 +116,4 @@ class KernelText:
     definitions: str = ""
     author: str = field(default="", compare=False)
     has_plain_tiles: bool = False
+    shared: ParallelIterations | None = None

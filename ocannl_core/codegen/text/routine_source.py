@@ -77,7 +77,8 @@ class Launch:
                 merges = merge_reads(body)
                 return cls(text, arguments, written, merges, indices, title, shares, checks)
             case HostCall(call, title):
-                return cls(text, native_arguments(call), nodes_written(step), title=title)
+                written, shares = nodes_written(step), text.shared
+                return cls(text, native_arguments(call), written, title=title, shares=shares)
             case _:
                 assert_never(step)
 

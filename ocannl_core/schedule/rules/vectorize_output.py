@@ -29,6 +29,8 @@ from ocannl_core.schedule.machine_model import (
     MIN_CONVERSION_REUSE,
     MIN_GATHER_REUSE,
     MIN_PACK_REUSE,
+    OPERATIONS_PER_CYCLE,
+    SECOND_CACHE_WAYS,
 )
 from ocannl_core.schedule.rules.reduction_model import (
     ReductionModel,
@@ -480,7 +482,19 @@ class _OutputVectorizer:
         farthest = max(steps, default=0)
         spread = farthest * operand.nbytes * model.iterations(model.reduced_axes)
         is_spread = spread > model.machine.l1_bytes and min(steps, default=0) > self._block_size
-        return is_spread and model.reuse(operand) >= MIN_COMPACTION_REUSE
+        conflicts = len(steps) == 1 and self._evict_each_other(
+            model.iterations(model.reduced_axes), farthest * operand.nbytes
+        )
+        needed = MIN_PACK_REUSE if conflicts else MIN_COMPACTION_REUSE
+        return is_spread and model.reuse(operand) >= needed
+
+    def _evict_each_other(self, lines: int, distance: int) -> bool:
+        """Return True if the second cache does not keep some cache lines at equal distances, in
+        bytes: most of its sets stay empty if these are multiples of a power of two.
+        """
+        size = self._model.machine.l2_bytes
+        between = max(gcd(size // SECOND_CACHE_WAYS, distance), CACHE_LINE_BYTES)
+        return lines * between > size
 
     def _pack_rows(self, operand: ReductionOperand, row: BlockedAxis) -> Iterator[Transform]:
         """Yield the packing of a broadcast operand, if its rows conflict in the cache."""
@@ -526,10 +540,23 @@ class _OutputVectorizer:
         ):
             # one line for each step of the reduction; its other elements are those of the next rows
             lines = model.iterations(map(root_of, self._reduced)) * CACHE_LINE_BYTES
-            return PackingLayout.PANELS if lines > model.machine.l2_copy else PackingLayout.NONE
+            is_far = lines > model.machine.l2_copy or self._waits_for_lines()
+            return PackingLayout.PANELS if is_far else PackingLayout.NONE
         if not operand.is_load or self._rows_conflict(operand, row):
             return PackingLayout.ROWS
         return PackingLayout.NONE
+
+    def _waits_for_lines(self) -> bool:
+        """Return True if a register tile that loads a cache line of broadcast numbers in each step
+        waits for it: the lines leave the nearest cache before the next tile uses them, and the
+        second cache needs more than half of a step for what it delivers.
+        """
+        machine, vectors = self._model.machine, ceil_div(self._block_size, self._model.lanes)
+        vector_bytes = vectors * machine.vector_bytes
+        if self._steps * (CACHE_LINE_BYTES + vector_bytes) < machine.l1_working_set:
+            return False
+        arrival = CACHE_LINE_BYTES / machine.vector_bytes + vectors
+        return arrival > self._tile_rows * vectors / OPERATIONS_PER_CYCLE / 2
 
     def _rows_conflict(self, operand: ReductionOperand, row: BlockedAxis) -> bool:
         """Return True if a tile's rows evict each other from the sets of the nearest cache."""

@@ -7,14 +7,16 @@ backends they are computed by NumPy, the others by C.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.dtypes import DType
-from ocannl_core.tensor.custom.op import NoNativeCode, Op
+from ocannl_core.tensor.custom.op import Apply, NoNativeCode, Op
 from ocannl_core.tensor.custom.variables import Array
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import Axes, axes_of, operand, write_shape
@@ -55,10 +57,12 @@ class AlongAxis(Op):
         axis: The axis, in buffer order.
         ranks: The numbers of batch, output and input axes.
         sizes: The labels of the axis in inputs and outputs.
+        cycles: The cycles of C code for each cell of a line.
     """
 
     __props__: tuple[str, ...] | None = ("axis", "ranks")
     sizes: str = "n => n"
+    cycles: float = 4.0
 
     def __init__(self, axis: int, ranks: tuple[int, int, int]) -> None:
         self.axis = axis
@@ -77,20 +81,32 @@ class AlongAxis(Op):
         return re.sub(r"\w+", shape, self.sizes)
 
     def counts(self, **more: str) -> str:
-        """Return C declarations of the numbers of cells: `n` along the axis, of `outer * inner`
-        lines of the cells `first + k * inner`.
+        """Return C declarations of the numbers of cells: `n` along the axis, of lines of the cells
+        `first + k * inner`.
         """
         dims = [f"in0_shape[{k}]" for k in range(sum(self.ranks))]
-        outer, inner = ["1", *dims[: self.axis]], ["1", *dims[self.axis + 1 :]]
-        values = {"outer": " * ".join(outer), "n": dims[self.axis], "inner": " * ".join(inner)}
+        values = {"n": dims[self.axis], "inner": " * ".join(["1", *dims[self.axis + 1 :]])}
         texts = [f"const int64_t {name} = {text};\n" for name, text in (values | more).items()]
         return "".join(texts)
 
+    def c_iterations(
+        self, node: Apply, extents: Sequence[tuple[int, ...]]
+    ) -> tuple[int, float] | None:
+        """Return the number of lines, and the cycles of each."""
+        outer, n, inner = self.split(extents[0])
+        return outer * inner, self.cycles * max(n, 1)
+
+    def split(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return the cells of the axes before the axis together, those along it, and those of the
+        axes after it.
+        """
+        return prod(shape[: self.axis]), shape[self.axis], prod(shape[self.axis + 1 :])
+
     def lines(self, body: str, **more: str) -> str:
-        """Return C code for every line along the axis."""
+        """Return C code for the lines along the axis from `begin` to `end`."""
         return (
             f"{self.counts(**more)}"
-            "for (int64_t line = 0; line < outer * inner; ++line) {\n"
+            "for (int64_t line = begin; line < end; ++line) {\n"
             "const int64_t first = line / inner * n * inner + line % inner;\n"
             f"{body}\n}}"
         )

@@ -167,6 +167,20 @@ class Op:
         """
         return 0
 
+    def c_iterations(
+        self, node: Apply, extents: Sequence[tuple[int, ...]]
+    ) -> tuple[int, float] | None:
+        """Return the number of iterations of `c_code` that threads may share, and the cycles of
+        each; None to run on one thread.
+
+        Code with iterations runs those from `begin` to `end` at a time. None of them accesses a
+        cell that another one writes, and each thread has a workspace of its own.
+
+        Args:
+            extents: The extents of each input.
+        """
+        return None
+
     def cuda_code(self, node: Apply) -> str:
         """Return the statements of a CUDA kernel with the effect of `perform`.
 
@@ -220,10 +234,14 @@ class Op:
             match language:
                 case "c":
                     body = self.c_code(node)
-                    workspace = partial(self.c_workspace, node)
-                    support = self.c_support
                     return NativeCode(
-                        body, inputs, outputs, support, self.c_headers, workspace=workspace
+                        body,
+                        inputs,
+                        outputs,
+                        self.c_support,
+                        self.c_headers,
+                        workspace=partial(self.c_workspace, node),
+                        iterations=partial(self.c_iterations, node),
                     )
                 case "cuda":
                     body, (grid, block) = self.cuda_code(node), self.cuda_launch(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ from ocannl_core.tensor.primitives.operands import as_tensor
 _BLOCK = 64
 """The cells that `topk` compares with the last of the first cells before it looks at each."""
 
+_STEP_CYCLES = 12.0
+"""The cycles of one step of a binary search, about half of whose branches are predicted wrongly."""
+
 _FEW_CELLS = 64
 """The greatest number of cells that `topk` keeps in order in place of sorting all of them."""
 
@@ -32,6 +36,7 @@ class ArgSort(AlongAxis):
     """The positions of the cells in ascending or descending order, stable; NaN is the greatest."""
 
     __props__ = ("axis", "ranks", "descending")
+    cycles = 40.0
 
     def __init__(self, axis: int, ranks: tuple[int, int, int], descending: bool) -> None:
         super().__init__(axis, ranks)
@@ -251,6 +256,12 @@ class SearchSorted(Op):
         side: Any = self.side
         output_storage[0][0] = np.searchsorted(ordered, cells, side).astype(np.int32)
 
+    def c_iterations(
+        self, node: Apply, extents: Sequence[tuple[int, ...]]
+    ) -> tuple[int, float] | None:
+        """Return the number of cells, and the cycles of a search."""
+        return prod(extents[1]), _STEP_CYCLES * (1 + extents[0][0].bit_length())
+
     def c_code(self, node: Apply) -> str:
         dtype, other = (each.dtype for each in node.inputs)
         if dtype is not other:
@@ -260,10 +271,8 @@ class SearchSorted(Op):
             is_before = "cell != cell ? at == at : at < cell"
         else:
             is_before = "at != at ? cell != cell : !(cell < at)"
-        count = " * ".join(["1", *(f"in1_shape[{k}]" for k in range(sum(self.ranks)))])
         return (
-            f"const int64_t count = {count};\n"
-            "for (int64_t k = 0; k < count; ++k) {\n"
+            "for (int64_t k = begin; k < end; ++k) {\n"
             f"const {kind} cell = in1[k];\n"
             "int64_t low = 0, high = in0_shape[0];\n"
             "while (low < high) {\n"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocannl_core.base.rounding import ceil_div
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float32
 from ocannl_core.tensor.custom.along_axis import AlongAxis, c_type, line_of, widened
 from ocannl_core.tensor.custom.op import Apply
@@ -81,16 +82,27 @@ class _Directed(AlongAxis):
             return f"{''.join(code)}{each}{end}\n}}\n" if end else "".join(code)
 
         return (
-            f"{self.counts()}if (n > 0 && inner > 1)\n"
-            "for (int64_t first = 0; first < outer * n * inner; first += n * inner) {\n"
-            f"{self._start}for (int64_t left = 0; left < inner; left += {_TILE}) {{\n"
+            f"{self.counts()}const int64_t tiles = (inner + {_TILE - 1}) / {_TILE};\n"
+            "if (n > 0 && inner > 1)\nfor (int64_t tile = begin; tile < end; ++tile) {\n"
+            f"const int64_t first = tile / tiles * n * inner, left = tile % tiles * {_TILE};\n"
             f"const int64_t width = inner - left < {_TILE} ? inner - left : {_TILE};\n"
-            f"{over(_TILE, 'width', '1')}}}\n}}\n"
-            f"else if (n > 0) {{\nconst int64_t first = 0;\n{self._start}int64_t left = 0;\n"
-            f"for (; left + {_LINES} <= outer; left += {_LINES}) {{\n"
+            f"{self._start}{over(_TILE, 'width', '1')}}}\n"
+            f"else if (n > 0) {{\nconst int64_t first = 0;\n{self._start}"
+            "int64_t left = begin;\n"
+            f"for (; left + {_LINES} <= end; left += {_LINES}) {{\n"
             f"{over(_LINES, str(_LINES), 'n')}}}\n"
-            f"for (; left < outer; ++left) {{\n{over(1, '1', 'n')}}}\n}}"
+            f"for (; left < end; ++left) {{\n{over(1, '1', 'n')}}}\n}}"
         )
+
+    def c_iterations(
+        self, node: Apply, extents: Sequence[tuple[int, ...]]
+    ) -> tuple[int, float] | None:
+        """Return the number of tiles of neighboring lines, or of contiguous lines, and the cycles
+        of each.
+        """
+        outer, n, inner = self.split(extents[0])
+        width = min(max(inner, 1), _TILE)
+        return outer * ceil_div(inner, _TILE), self.cycles * max(1, n * width)
 
 
 class _OfKind(_Directed):

@@ -129,6 +129,25 @@ def test_any_number_of_threads_has_the_bits_of_the_routine(tmp_path: Path) -> No
     assert program(model, "-march=native") == "0\n"
 
 
+def test_threads_share_native_code_with_the_bits_of_the_routine(tmp_path: Path) -> None:
+    x = oc.placeholder("x", output=[301, 90])
+    ctx = oc.Context("cpu_c")
+    found = [oc.sort(x), oc.cumsum(x, axis=0), oc.topk(x, 3)[0]]
+    ctx[x] = np.random.default_rng(0).standard_normal((301, 90)).astype(np.float32)
+    order = ctx.compile(
+        sum(map(oc.train.forward, found[1:]), oc.train.forward(found[0])), keep=found
+    )
+    model = exported([order], tmp_path, threads=True)
+    assert "share((struct shared)" in model.files.source.read_text()
+    library = compiled(model, ["cc", "-O1", "-march=native"])
+    assert model.differences(model.states(library)) == []
+    given = model.calls[0].inputs
+    serial, parallel = load_exported(library), load_exported(library, threads=3)
+    assert [bytes(each) for each in serial.f0(*given)] == [
+        bytes(each) for each in parallel.f0(*given)
+    ]
+
+
 @pytest.mark.slow
 def test_threads_have_no_races(tmp_path: Path) -> None:
     model = exported(training(), tmp_path, threads=True, target="x86-64-v3")

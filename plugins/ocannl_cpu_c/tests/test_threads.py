@@ -265,6 +265,44 @@ def test_threads_share_random_numbers_and_any_number_of_them_gives_the_same_bits
     assert all(each == results[0] for each in results)
 
 
+def orders_and_scans(shape: tuple[int, int, int]) -> list[bytes]:
+    """Return operations with native code along each axis, and some of their gradients."""
+    with oc.Session():
+        cells = np.random.default_rng(7).integers(-99, 99, shape).astype(np.float32)
+        x = oc.tensor(cells, requires_grad=True)
+        found = [
+            result
+            for axis in range(3)
+            for result in (
+                oc.argsort(x, axis),
+                oc.sort(x, axis, descending=True),
+                *oc.topk(x, 2, axis),
+                oc.cumsum(x, axis),
+                oc.cummax(x, axis),
+            )
+        ]
+        places = oc.searchsorted(oc.tensor(np.arange(-50.0, 50.0, 0.5, dtype=np.float32)), x)
+        loss = oc.sum(oc.cumprod(x / 64.0, 1) * oc.sort(x, 2)) + oc.sum(oc.cummin(x, 0) ** 2)
+        context = oc.Context("cpu_c")
+        routine = context.compile(
+            oc.train.grad_update(loss)
+            + sum(map(oc.train.forward, found), oc.train.forward(places)),
+            keep=[*found, places, x.grad],
+        )
+        assert "iterations on several threads" in routine.source
+        routine()
+        return [context[each].tobytes() for each in (*found, places, x.grad)]
+
+
+@pytest.mark.parametrize("shape", [(40, 33, 65), (7, 300, 30), (301, 5, 8), (3, 2, 4000)])
+def test_threads_share_the_lines_of_orders_and_scans(shape):
+    results = []
+    for threads in (1, 2, 3, 7):
+        with settings.overrides(threads=threads):
+            results.append(orders_and_scans(shape))
+    assert all(each == results[0] for each in results)
+
+
 def test_python_threads_run_routines_at_the_same_time():
     launch, expected = launched(1)
     launch(())

@@ -431,3 +431,38 @@ def test_masked_cells_of_outputs_are_refused(ctx: oc.Context) -> None:
     values(ctx, Calling(perform)(oc.tensor([2.0, 3.0])))
     with pytest.raises(oc.TransferError, match="none is masked"):
         Calling(perform)(np.ma.masked_less([1.0, 2.0], 2))
+
+
+class Doubled(Op):
+    """Twice each cell, by iterations that threads share."""
+
+    __props__ = ("iterations",)
+    spec = "... => ..."
+
+    def __init__(self, iterations: object = None) -> None:
+        self.iterations = iterations
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0] * 2
+
+    def c_code(self, node: Apply) -> str:
+        return "for (int64_t k = begin; k < end; ++k) out0[k] = in0[k] * 2;"
+
+    def c_iterations(self, node: Apply, extents: Any) -> Any:
+        return (int(np.prod(extents[0])), 2.0) if self.iterations is None else self.iterations
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (70000,), (3, 5)])
+def test_native_code_runs_all_iterations(target: str, shape: tuple[int, ...]) -> None:
+    cells = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    ctx = oc.Context(target)
+    y = Doubled()(oc.tensor(cells))
+    ctx.compile(oc.train.forward(y))()
+    np.testing.assert_array_equal(np.array(ctx[y]), 2 * cells)
+
+
+@pytest.mark.parametrize("wrong", [7, (-1, 2.0), (4, 0.0), ("4", 1.0)])
+def test_iterations_are_a_number_and_cycles(wrong: object) -> None:
+    y = Doubled(wrong)(oc.tensor(np.ones(4, np.float32)))
+    with pytest.raises(oc.OpError, match="a number and the cycles of each"):
+        oc.Context("cpu_c").compile(oc.train.forward(y))

@@ -111,6 +111,34 @@ def test_a_long_sum_is_cut_so_that_panels_stay_in_the_cache() -> None:
     )
 
 
+def transposed(rows: int, columns: int, terms: int, target: Target) -> str | None:
+    """Return the schedule of a product whose first operand has its terms along rows of memory."""
+    axes = [(I, rows), (J, columns), (K, terms)]
+    operands = ((K, I), (terms, rows)), ((K, J), (terms, columns))
+    return chosen(axes, ((I, J), (rows, columns)), *operands, target=target)
+
+
+def test_numbers_whose_lines_take_half_of_a_step_to_arrive_are_packed() -> None:
+    assert transposed(384, 384, 256, NARROW) == snapshot(
+        "split j 192; split j1 16; split j11 8; split i 6; order j0 i0 j10 k i1 j110 j111; unroll i1; unroll j110; vectorize j111; pack 0 as i0 k i1; pack 1 inside j0 as j10 k j11; accumulate over k fused prefetch"
+    )
+    assert "pack 0" not in (transposed(384, 384, 64, NARROW) or "pack 0")  # they stay near
+    assert "pack 0" not in (transposed(384, 384, 256, WIDE) or "pack 0")  # steps are longer
+
+
+def test_vectors_that_evict_each_other_are_packed_for_fewer_rows() -> None:
+    assert "pack 1" in (transposed(128, 512, 512, NARROW) or "")
+    assert "pack 1" not in (transposed(128, 520, 512, NARROW) or "pack 1")
+    assert "pack 1" not in (transposed(24, 512, 512, NARROW) or "pack 1")
+
+
+def test_a_register_tile_leaves_a_register_to_the_compiler() -> None:
+    # 12 accumulators, 3 vectors and a broadcast number would take all
+    assert product(96, NARROW) == snapshot(
+        "split j 16; split j1 8; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; accumulate over k fused"
+    )
+
+
 def test_fewer_and_shorter_registers_make_smaller_blocks() -> None:
     assert product(64, NARROW) == snapshot(
         "split j 16; split j1 8; split i 6; order j0 i0 k i1 j10 j11; unroll i1; unroll j10; vectorize j11; accumulate over k fused"
