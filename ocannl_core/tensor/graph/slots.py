@@ -457,6 +457,12 @@ def _formula(value: SlotValue) -> Formula:
                     found[part] = Application(op, tuple([visit(arg) for arg in args]))
                 return found[part]
             case _:
+                if float(part) != part and isinstance(part, int):
+                    raise UsageError(
+                        "The numbers in the code of an operation are numbers of float64.",
+                        found=str(part),
+                        fix="make the number an operand of the operation",
+                    )
                 return float(part)
 
     return visit(value)

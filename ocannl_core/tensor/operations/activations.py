@@ -13,15 +13,14 @@ from numbers import Real
 from typing import Any, TypeGuard
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.base.renamed import takes_old_keywords
-from ocannl_core.ir.host_arrays import plain_number
 from ocannl_core.ir.numbers.dtypes import DType, float32
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.dimension import Capture
+from ocannl_core.tensor.primitives.operands import exact_number
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
     abs,
@@ -371,6 +370,7 @@ def power(
         return identity(power_primitive(base, exponent), **keywords)  # one tensor has the logic
     is_whole = isinstance(base, Tensor) and base.dtype.is_integer  # a fraction makes floats of it
     if is_by_number and not is_recorded and not (is_whole and not float(exponent).is_integer()):
-        number = plain_number(exponent, caller_location() or "")
-        return _power_by(float(number))(base, **keywords)
+        number = exact_number(exponent)
+        if isinstance(number, float):
+            return _power_by(number)(base, **keywords)
     return power_primitive(base, exponent, projections=projections, **keywords)
