@@ -199,12 +199,16 @@ class _KernelRenderer:
     @property
     def vectorization(self) -> CompilerVectorization:
         """Return the work that is left for the C compiler."""
+        is_pointwise = self._dialect.has_vectors and _carries_nothing(self._kernel.body)
         left = CompilerVectorization.PLAIN
         if self._has_vectors:
-            loops = self._plain_loops, self._vector_loops
-            left = remaining_vectorization(self.writer.helpers, *loops)
-        is_plain = left is CompilerVectorization.PLAIN
-        if is_plain and self._dialect.has_vectors and _carries_nothing(self._kernel.body):
+            left = remaining_vectorization(
+                self.writer.helpers,
+                self._plain_loops,
+                self._vector_loops,
+                is_pointwise=is_pointwise,
+            )
+        if left is CompilerVectorization.PLAIN and is_pointwise:
             return CompilerVectorization.INDEPENDENT
         return left
 

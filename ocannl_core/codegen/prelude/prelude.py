@@ -202,14 +202,14 @@ _VECTORS_PER_PLAIN = 16
 
 
 def remaining_vectorization(
-    helpers: Collection[str], plain_loops: int, vector_loops: int
+    helpers: Collection[str], plain_loops: int, vector_loops: int, *, is_pointwise: bool
 ) -> CompilerVectorization:
     """Classify the work that is left in a kernel that is rendered with vectors.
 
     That is to vectorize loops, also loops over lanes; to keep the constants of elementary functions
-    in registers; to select instructions for vectors that are smaller than a register; and to keep
-    the parts of words in registers.
-    Loops are counted where they are innermost.
+    in registers, and those of all helpers in pointwise code, whose loads take as long as all else;
+    to select instructions for vectors that are smaller than a register; and to keep the parts of
+    words in registers. Loops are counted where they are innermost.
     """
     functions = [each.partition("_")[2] for each in helpers]
     is_rare = plain_loops * _VECTORS_PER_PLAIN <= vector_loops
@@ -218,6 +218,6 @@ def remaining_vectorization(
     has_words = any(each.startswith("uint4x32x") for each in helpers)
     if is_mapped or has_parts or has_words or not is_rare:
         return CompilerVectorization.PLAIN
-    if not REPLACED_FUNCTIONS.isdisjoint(functions):
+    if (is_pointwise and any(functions)) or not REPLACED_FUNCTIONS.isdisjoint(functions):
         return CompilerVectorization.FUNCTIONS
     return CompilerVectorization.MIXED if plain_loops else CompilerVectorization.VECTORS

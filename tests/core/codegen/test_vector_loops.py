@@ -264,19 +264,25 @@ def test_short_functions_of_vectors_are_inlined_at_every_level():
 
 
 def test_how_much_is_left_to_a_compiler(build):
-    def loops_of(lanes: int, extent: int, *, adds: bool = False) -> CompilerVectorization:
+    def loops_of(
+        lanes: int, extent: int, *, adds: bool = False, doubles: bool = False
+    ) -> CompilerVectorization:
         out, x = build.node("out", 64, 16), build.node("x", 64, 16)
         i, lane = build.vars(2)
         place = (VarIndex(i), VarIndex(lane))
         value = build.load(x, *place)
         if adds:
             value = Binary(BinaryOp.ADD, build.load(out, *place), value, float32)
+        if doubles:
+            value = Binary(BinaryOp.MUL, value, Const(2.0, float32), float32)
         kind = AxisKind.VECTOR if lanes > 1 else AxisKind.SERIAL
         body = Block((Store(out, place, value),))
         inner = For(lane, 0, lanes if lanes > 1 else 8, body, kind)
         return build.kernel(For(i, 0, extent, Block((inner,)))).vectorization
 
     assert loops_of(16, 64) is CompilerVectorization.VECTORS
+    assert loops_of(16, 64, doubles=True) is CompilerVectorization.FUNCTIONS  # a constant
+    assert loops_of(16, 64, adds=True, doubles=True) is CompilerVectorization.VECTORS
     assert loops_of(1, 64) is CompilerVectorization.INDEPENDENT
     assert loops_of(1, 64, adds=True) is CompilerVectorization.PLAIN
     assert loops_of(2, 64, adds=True) is CompilerVectorization.PLAIN  # no register is so small
