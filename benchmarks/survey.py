@@ -36,10 +36,16 @@ _TOLERANCE = 2e-4
 
 _COPIED = "PyTorch's gradients are views of one array, ours cells of their own"
 _FOLLOWED = "finds the last of equal positions, so that gradients reach the cells that stayed"
+_DOUBLE = "in double precision, half of the lanes at a time"
 REASONS: dict[str, str] = {
     "put and gradients": _FOLLOWED,
     "put_along and gradients": _FOLLOWED,
-    "power": "in double precision, half of the lanes at a time",
+    "power": _DOUBLE,
+    "pow": _DOUBLE,
+    "sin": _DOUBLE,
+    "cos": _DOUBLE,
+    "tan": _DOUBLE,
+    "bitcast": "PyTorch's is a view, ours cells of their own",
     "stack along the first axis and gradients": _COPIED,
     "concat along the first axis and gradients": _COPIED,
     "group_norm and gradients": "several passes over rows of 8 channels, half of a register",
