@@ -142,12 +142,12 @@ def _scan(*groups: str) -> list[_Plugins]:
     from importlib_metadata import EntryPoints, distributions
 
     # `entry_points` would read two files of each of the hundreds of distributions, and parse one
-    declared: dict[str, EntryPoints] = {}
+    declared: dict[str | int, EntryPoints] = {}
     for each in distributions():
         text = each.read_text("entry_points.txt") or ""
         if any(group in text for group in groups):
             (name,) = _headers(each, "Name")
-            declared.setdefault(_normal(name), each.entry_points)
+            declared.setdefault(_normal(name) or len(declared), each.entry_points)
     every = EntryPoints(point for points in declared.values() for point in points)
     return [_plugins_among(every.select(group=group)) for group in groups]
 

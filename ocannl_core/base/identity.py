@@ -1,4 +1,4 @@
-"""Maps keyed by object identity.
+"""Maps keyed by object identity, and keys that tell apart all that computes differently.
 
 The number that `id` returns is reused once its object is freed, so a map from such numbers is right
 only while every key is alive. The maps of this module hold their keys. No other module of the core
@@ -7,12 +7,26 @@ calls `id`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Collection, Hashable, Iterator, MutableMapping
 from itertools import count
-from typing import Generic, TypeVar
+from numbers import Complex, Rational
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+def exact_key(value: Any) -> Hashable:
+    """Return a key that is equal for values of one class with equal bits: 0.0 is not -0.0, 1 is
+    neither 1.0 nor True, and a NaN equals itself. Tuples are compared part by part.
+    """
+    match value:
+        case Complex() if not isinstance(value, Rational):
+            return type(value), repr(value)
+        case tuple():
+            return type(value), *map(exact_key, value)
+        case _:
+            return type(value), value
 
 
 class IdentityMap(MutableMapping[K, V], Generic[K, V]):

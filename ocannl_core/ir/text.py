@@ -140,7 +140,8 @@ def subscript(name: str, indices: Iterable[str]) -> str:
 
 def number_text(value: float, dtype: DType | None = None) -> str:
     """Return the shortest text that denotes the number in its format."""
-    if dtype is not None and dtype.holds_integers:
+    is_no_float = isinstance(value, int) and float(value) != value
+    if is_no_float or (dtype is not None and dtype.holds_integers):
         return str(int(value))
     if dtype is float32:
         with np.errstate(over="ignore"):

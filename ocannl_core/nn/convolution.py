@@ -12,6 +12,7 @@ import numpy as np
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.renamed import takes_old_keywords
+from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.nn.sizes import channel_count, count_of_axes, positive_integers
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
@@ -22,7 +23,7 @@ from ocannl_core.tensor.operations.contractions import einmax, einsum
 from ocannl_core.tensor.operations.literals import tensor
 from ocannl_core.tensor.operations.rearrangement import reshape
 from ocannl_core.tensor.operations.repetition import pad, select
-from ocannl_core.tensor.primitives.pointwise_operations import add, div, identity, mul
+from ocannl_core.tensor.primitives.pointwise_operations import add, cast, div, identity, mul
 
 MAX_RESIZED = 2**28
 """The first size that `resize` refuses: its weights and positions are computed on the host."""
@@ -269,11 +270,15 @@ def max_pool2d(
 
 def _greatest(x: Tensor, windows: _Windows) -> Tensor:
     cells, steps, gaps = windows.sizes
+    dtype = x.dtype
+    if windows.padded and dtype.is_float and not dtype.has_infinities:
+        x = cast(x, float32)  # cells beyond an axis are less than every number
     if windows.floor:
         x = fit_windows(x, cells, steps, gaps, padded=windows.padded, is_maximum=True)
     slid, plain, _ = _axes(windows.names, cells, steps, gaps, padded=windows.padded)
     values = {f"k{name}": size for name, size in zip(windows.names, cells, strict=True)}
-    return einmax(f"...|{slid}..c.. => ...|{plain}..c..", x, values=values)
+    found: Tensor = einmax(f"...|{slid}..c.. => ...|{plain}..c..", x, values=values)
+    return found if found.dtype is dtype else cast(found, dtype)
 
 
 @takes_old_keywords("oc.nn.resize")

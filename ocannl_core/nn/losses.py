@@ -8,13 +8,13 @@ information on sizes flows both ways.
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.activations import formats_of, softplus
+from ocannl_core.tensor.operations.activations import formats_of
 from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
 from ocannl_core.tensor.operations.contractions import einmax, einsum, where
 from ocannl_core.tensor.operations.literals import offsets
@@ -23,6 +23,8 @@ from ocannl_core.tensor.operations.reductions import argmax, in_format_of
 from ocannl_core.tensor.operations.reductions import mean_along as mean
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.operands import require_operand
+from ocannl_core.tensor.primitives.operation import define_operation
+from ocannl_core.tensor.primitives.pointwise_operations import exp, less, log1p, minimum, neg
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -102,7 +104,8 @@ def _smoothed(chosen: Tensor, logs: Tensor, smoothing: float) -> Tensor:
 def binary_cross_entropy(
     scores: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return the cross entropy of independent events, from scores: `log(1 + exp(s)) - t * s`.
+    """Return the cross entropy of independent events, from scores: `log(1 + exp(s)) - t * s`,
+    computed as a sum of positive terms.
 
     Shapes: both equal, of any kind of axes. A mean is over all cells.
 
@@ -115,7 +118,24 @@ def binary_cross_entropy(
         ShapeError: if the shapes differ.
     """
     _check(scores, targets, "binary_cross_entropy", reduction)
-    return _reduced(softplus(scores) - targets * scores, reduction)
+    return _reduced(_event_entropy(scores, targets), reduction)
+
+
+def _entropy(v: Any, v1: Any, v2: Any) -> None:
+    size, missed = abs(v1), where(less(v1, 0.0), v2, 1.0 - v2)
+    v[:] = size * missed + log1p(exp(neg(size)))
+
+
+def _entropy_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
+    odds = exp(minimum(neg(v1), v1))  # has a derivative at 0, where `abs` has none
+    share = odds / (1.0 + odds)
+    g1 += g * where(less(v1, 0.0), share - v2, (1.0 - v2) - share)
+    g2 -= g * v1
+
+
+_event_entropy = define_operation(
+    "binary_cross_entropy", forward=_entropy, gradient=_entropy_gradient
+)
 
 
 def mean_squared_error(

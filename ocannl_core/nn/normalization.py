@@ -13,7 +13,7 @@ from ocannl_core.tensor.graph.definitions import Effect
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import is_evaluating, op
 from ocannl_core.tensor.models.parameters import param, statistic
-from ocannl_core.tensor.operations.activations import formats_of
+from ocannl_core.tensor.operations.activations import formats_of, widened
 from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
 from ocannl_core.tensor.operations.contractions import where
 from ocannl_core.tensor.operations.reductions import in_format_of, wide_mean
@@ -48,10 +48,9 @@ def rms_norm(x: Tensor, *, epsilon: float = 1e-6) -> Tensor:
     Args:
         epsilon: Added to the mean square.
     """
-    gamma, (wide, narrow) = param("gamma", init=1.0), formats_of(x)
-    squares = pointwise.mul(x, x, dtype=wide)
-    scale = pointwise.recip_sqrt(mean(OVER_OUTPUTS, squares) + epsilon)
-    result: Tensor = gamma * pointwise.mul(x, scale, dtype=narrow)
+    gamma, cells = param("gamma", init=1.0), widened(x)
+    scale = pointwise.recip_sqrt(mean(OVER_OUTPUTS, cells * cells) + epsilon)
+    result: Tensor = gamma * pointwise.mul(cells, scale, dtype=formats_of(x)[1])
     require_shapes("...|..n..; ...|..n..; ..n..", x, result, gamma)
     return result
 
@@ -104,8 +103,8 @@ def instance_norm(x: Tensor, *, axes: int = 2, epsilon: float = 1e-5) -> Tensor:
 
 def _normalized(x: Tensor, over: str, epsilon: float) -> Tensor:
     """Return cells minus their mean along a specification, divided by their standard deviation."""
-    wide, narrow = formats_of(x)
-    difference = pointwise.sub(x, wide_mean(over, x), dtype=wide)
+    narrow, x = formats_of(x)[1], widened(x)
+    difference = x - wide_mean(over, x)
     scale = pointwise.recip_sqrt(mean(over, difference * difference) + epsilon)
     normal: Tensor = pointwise.mul(difference, scale, dtype=narrow)
     return normal
@@ -169,8 +168,9 @@ def batch_norm(
         scale = scale if stored is None else pointwise.cast(scale, x.dtype)
     else:
         statistics = f"{shape} => {features}"
-        center = wide_mean(statistics, x)
-        difference = pointwise.sub(x, center, logic=feature_wise, dtype=formats_of(x)[0])
+        cells = widened(x)
+        center = wide_mean(statistics, cells)
+        difference = pointwise.sub(cells, center, logic=feature_wise)
         squares = difference * difference
         batch_variance, correction = mean_and_correction(statistics, squares)
         scale = in_format_of(x, pointwise.recip_sqrt(batch_variance + epsilon))

@@ -68,6 +68,7 @@ from ocannl_core.ir.numbers.primitives import (
     LOGICAL,
     BinaryOp,
     Op,
+    Result,
     TernaryOp,
     UnaryOp,
     accumulates,
@@ -529,12 +530,21 @@ class _Lowering:
                     f"windows over {arg.node.name} that leave them",
                     "assign the merge buffer to a declared tensor, and read that",
                 )
-            dtype = self.info(arg.node).dtype
-            if isinf(needed) and not dtype.has_infinities and op is not UnaryOp.IDENTITY:
+            dtype, target = self.info(arg.node).dtype, assignment.target
+            written = self.info(target).dtype
+            is_number = op.value.result not in (Result.TRUTH, Result.BITS)
+            short, fix = None, ""
+            if op is not UnaryOp.IDENTITY and not dtype.has_infinities:
+                short = arg.node
+                fix = 'convert the tensor to a format with infinities first: oc.cast(x, "float32")'
+            elif is_number and dtype.has_infinities and not written.has_infinities:
+                short = target
+                fix = f'convert the result in place of the cells: oc.cast(y, "{written}")'
+            if isinf(needed) and short is not None:
                 raise self.error(
                     "Arithmetic on margins needs a format with infinities.",
-                    f"{arg.node.name}: {dtype}, where {needed} is needed",
-                    'convert the tensor to a format with infinities first: oc.cast(x, "float32")',
+                    f"{short.name}: {self.info(short).dtype}, where {needed} is needed",
+                    fix,
                 )
             value = saturate(needed, dtype)
             if self.margins.get(arg.node) != value:

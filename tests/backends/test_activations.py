@@ -216,6 +216,45 @@ def test_gates_of_all_numbers_of_a_short_range_are_numbers(
     np.testing.assert_allclose(found, exact, rtol=3 * eps, atol=slack)
 
 
+ROUNDED_ONCE: dict[str, Callable[[oc.Tensor], Any]] = {
+    "silu": oc.silu,
+    "mish": oc.mish,
+    "hardsigmoid": oc.hardsigmoid,
+    "hardswish": oc.hardswish,
+    "elu": lambda x: oc.elu(x, 0.3),
+    "selu": oc.selu,
+    "gelu by tanh": lambda x: oc.gelu(x, approximate="tanh"),
+    "rms_norm": lambda x: oc.nn.rms_norm(x),
+    "layer_norm": lambda x: oc.nn.layer_norm(x),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ROUNDED_ONCE)
+def test_functions_of_several_steps_are_rounded_once_in_short_formats(
+    target: str, name: str, dtype: str
+) -> None:
+    """Neither the steps nor the terms of a gradient have roundings of their own."""
+    kind = oc.tensor([0.0], dtype=dtype).dtype.numpy
+    random = np.random.default_rng(1)
+    cells, weights = (random.standard_normal(48).astype(kind).astype(float) for _ in range(2))
+
+    def results(form: str) -> list[Array]:
+        with oc.Session(dtype=form):
+            x = oc.param("x", init=cells, dtype=form)
+            y = ROUNDED_ONCE[name](x)
+            loss = oc.einsum("i; i => 0", y, oc.tensor(weights, dtype=form))
+            ctx = oc.Context(target)
+            step = ctx.compile(oc.train.grad_update(loss), keep=[y, x.grad])
+            ctx.init_params(loss)
+            step()
+            return [np.asarray(ctx[each], np.float64) for each in (y, x.grad)]
+
+    for found, exact in zip(results(dtype), results("float64"), strict=True):
+        eps = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
+        np.testing.assert_allclose(found, exact, rtol=1.01 * eps, atol=2.0**-24)
+
+
 def test_a_format_without_infinities_has_their_tests_and_sums_of_exponentials(target: str) -> None:
     with oc.Session():
         x = oc.placeholder("x", output=[4], dtype="float8_e4m3fn")

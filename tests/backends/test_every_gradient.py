@@ -245,6 +245,10 @@ CASES: dict[str, tuple[Callable[..., oc.Tensor], list[Point]]] = {
     "clip": (lambda a: oc.clip(a, 0.3, 0.7), [cells(4)]),
     "softsign": (lambda a: oc.softsign(a), [cells(4) - 0.5]),
     "logaddexp": (lambda a, b: oc.logaddexp(a, b), [cells(3), cells(3) + 0.07]),
+    "binary_cross_entropy": (
+        lambda a, b: oc.nn.binary_cross_entropy(a, b, reduction="none"),
+        [3.0 * cells(4) - 1.5, cells(4)],
+    ),
     "sum along an axis": (lambda a: a.sum(axis=0), [cells(2, 3)]),
     "mean": (lambda a: a.mean(axis=-1, keepdims=True), [cells(2, 3)]),
     "variance": (lambda a: a.var(axis=1, ddof=1), [cells(2, 3)]),

@@ -243,3 +243,22 @@ def test_a_read_before_a_write_is_refused() -> None:
         early = oc.define_operation("early", forward=forward, gradient=gradient)
         with pytest.raises(UsageError, match="a read of mask_rhs1 in the gradient of early"):
             oc.gradients(early(x), [x])
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_terms_of_gradients_that_differ_in_the_sign_of_zero_are_different(zero: float) -> None:
+    def copy(v: Any, v1: Any) -> None:
+        v[:] = v1
+
+    def divided(g: Any, g1: Any) -> None:
+        g1 += g / zero
+
+    def constant(g: Any, g1: Any) -> None:
+        g1 += zero
+
+    for gradient in (divided, constant):
+        x = oc.tensor([1.0, 2.0], requires_grad=True)
+        y = oc.define_operation("copy", forward=copy, gradient=gradient)(x)
+        (found,) = oc.gradients(oc.sum(y), [x])
+        (cells,) = evaluate("interp", found if gradient is divided else 1.0 / found)
+        assert cells.tolist() == [np.copysign(np.inf, zero)] * 2

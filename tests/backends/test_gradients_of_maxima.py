@@ -243,6 +243,40 @@ def test_positions_are_counted_in_integers_in_every_format(
         np.testing.assert_array_equal(np.asarray(ctx[p.grad], np.float64), cells)
 
 
+@pytest.mark.parametrize("floor", [False, True])
+@pytest.mark.parametrize("cells", [[-1.0, -2.0, -0.5, -3.0, -4.0], [-448.0] * 5])
+def test_padded_windows_have_maxima_in_a_format_without_infinities(
+    target: str, cells: list[float], floor: bool
+) -> None:
+    def found(dtype: str) -> tuple[list[float], list[float], list[float]]:
+        with oc.Session(dtype=dtype):
+            x = oc.param("x", init=np.array(cells)[:, None])
+            stride = 2 if floor else 1
+            y = oc.nn.max_pool(x, axes=1, window=3, stride=stride, padded=True, floor=floor)
+            loss = oc.einsum("...|... => 0", y)
+            (expression,) = oc.gradients(loss, [x])
+            ctx = oc.Context(target)
+            step = ctx.compile(
+                oc.train.grad_update(loss) + oc.train.forward(expression),
+                keep=[y, x.grad, expression],
+            )
+            ctx.init_params(loss)
+            step()
+            kept = [np.asarray(ctx[each], float) for each in (y, x.grad, expression)]
+            return tuple(each.ravel().tolist() for each in kept)
+
+    assert found("float8_e4m3fn") == found("float32")
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int32"])
+def test_padded_windows_are_not_converted_to_a_format_without_infinities(dtype: str) -> None:
+    x = oc.param("x", init=[-1.0, -2.0, -0.5, -3.0])
+    maxima = oc.einmax("i=+k => i", x, values={"k": 3}, dtype=dtype)
+    with pytest.raises(oc.LoweringError, match="a format with infinities") as error:
+        oc.Context("interp").compile(oc.train.forward(maxima))
+    assert error.value.fix == f'convert the result in place of the cells: oc.cast(y, "{dtype}")'
+
+
 @pytest.mark.parametrize("accumulation", ["exact", "float32"])
 @pytest.mark.parametrize("form", ["bfloat16", "float16", "float32", "float64"])
 def test_gradients_of_computed_cells_are_handed_out_once(

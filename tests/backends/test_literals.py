@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -227,6 +228,44 @@ def test_a_number_keeps_all_its_digits(ctx: oc.Context) -> None:
     assert computed(ctx, large + 1) == 2**53 + 2
     beside = oc.tensor([1], dtype="int64") * np.int64(2**53 + 1)
     assert computed(ctx, beside).tolist() == [2**53 + 1]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_integers_that_are_no_floats_keep_all_their_digits(ctx: oc.Context, dtype: str) -> None:
+    number, cells = 2**53 + 1, np.array([3, 2**53 + 1], dtype)
+    x = oc.placeholder("x", output=[2], dtype=dtype)
+    c, d = oc.declare("c", output=[2], dtype=dtype), oc.declare("d", output=[2], dtype=dtype)
+
+    @oc.cd
+    def code() -> None:
+        c[:] = number
+        c[1:] = x * 0 + number
+        d[oc.neutral, oc.maximum] = number
+        d[:] = d - (x + number)
+
+    padded, power = oc.pad(x, 1, value=number), x**number
+    routine = ctx.compile(code() + oc.train.forward(padded) + oc.train.forward(power))
+    ctx[x] = cells
+    routine()
+    one = np.array([number], dtype)
+    np.testing.assert_array_equal(ctx[c], [number, number])
+    np.testing.assert_array_equal(ctx[d], one - (cells + one))
+    np.testing.assert_array_equal(ctx[padded], [number, *cells, number])
+    wrapped = [pow(int(each), number, 2**64) for each in cells]
+    np.testing.assert_array_equal(ctx[power].view(np.uint64), np.array(wrapped, np.uint64))
+    assert "9007199254740992" not in str(routine.assignments)
+
+
+def test_integers_in_the_code_of_an_operation_are_floats() -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = v1 + (2**53 + 1)
+
+    x = oc.placeholder("x", output=[2], dtype="int64")
+    with pytest.raises(oc.UsageError, match="numbers of float64") as error:
+        oc.Context("interp").compile(
+            oc.train.forward(oc.define_operation("wrong", forward=forward)(x))
+        )
+    assert error.value.found == "9007199254740993"
 
 
 def test_tensors_without_cells_are_empty_arrays(ctx: oc.Context) -> None:

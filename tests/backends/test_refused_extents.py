@@ -129,6 +129,25 @@ def test_an_extent_equals_itself_only_and_is_traversed_as_a_whole(
         compiled(build(x, y))
 
 
+@pytest.mark.parametrize(("key", "part"), [(-1, "position -1"), (slice(1, 3), "a part")])
+def test_positions_that_need_the_extent_are_taken(target: str, key: Any, part: str) -> None:
+    oc.reset()
+    n = oc.static_extent("n", max=6)
+    x = oc.placeholder("x", output=[n, 2])
+    with pytest.raises(oc.ShapeError) as error:
+        compiled(x[key])
+    assert error.value.found == f"{part} of an axis of size n<=6, which calls give"
+    advice = 'oc.take(x, oc.number(n, dtype="int32") - 1, axis=0)'
+    assert error.value.fix.endswith(advice)
+    last = eval(advice, {"oc": oc, "x": x, "n": n})
+    ctx = oc.Context(target)
+    step = ctx.compile(oc.train.forward(last))
+    for rows in (1, 4):
+        ctx[x] = np.arange(2.0 * rows).reshape(rows, 2)
+        step(n=rows)
+        assert ctx[last].tolist() == [2.0 * rows - 2.0, 2.0 * rows - 1.0]
+
+
 def test_one_is_repeated_along_an_extent(target: str) -> None:
     oc.reset()
     ctx, n = oc.Context(target), oc.static_extent("n", max=6)

@@ -69,6 +69,34 @@ def test_slopes_of_slopes_at_edges_are_no_nan(target: str, name: str) -> None:
         assert ctx[g].tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("function", "second", "third"),
+    [
+        (oc.softplus, 0.25, 0.0),
+        (oc.log_sigmoid, -0.25, 0.0),
+        (oc.silu, 0.5, 0.0),
+        (oc.sigmoid, 0.0, -0.125),
+        (oc.mish, 0.64, -0.096),
+        (lambda x: oc.logaddexp(x, 0.0), 0.25, 0.0),
+        (lambda x: oc.nn.binary_cross_entropy(x, 0.3 * oc.ones_like(x)), 0.25, 0.0),
+    ],
+)
+def test_smooth_functions_have_higher_derivatives_at_zero(
+    target: str, function: Callable[..., Any], second: float, third: float
+) -> None:
+    with oc.Session(dtype="float64"):
+        x = oc.param("x", init=[0.0])
+        found = [oc.sum(function(x))]
+        for _ in range(3):
+            found.append(oc.sum(oc.gradients(found[-1], [x])[0]))
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.forward(oc.stack(found)), keep=found)
+        ctx.init_params(found[-1])
+        step()
+        assert ctx.item(found[2]) == pytest.approx(second, abs=1e-12)
+        assert ctx.item(found[3]) == pytest.approx(third, abs=1e-12)
+
+
 def test_slopes_of_slopes_of_powers_of_zero_are_no_nan(target: str) -> None:
     with oc.Session(dtype="float64"):
         base = oc.tensor([0.0, 0.0, 1.0], requires_grad=True)

@@ -326,3 +326,36 @@ def test_an_axis_of_one_position_beside_the_batch_of_true_classes_is_no_second_c
     both = oc.nn.cross_entropy(scores, ids), oc.nn.cross_entropy(scores, _ids())
     ctx.compile(oc.train.forward(both[0]) + oc.train.forward(both[1]))()
     assert ctx.item(both[0]) == ctx.item(both[1])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rounding", "least"),
+    [
+        ("float32", 2.0**-19, 0.0),
+        ("float16", 2.0**-10, 2.0**-24),
+        ("bfloat16", 2.0**-7, 0.0),
+        ("float8_e4m3fn", 2.0**-3, 2.0**-9),
+    ],
+)
+def test_events_that_are_almost_certain_keep_their_digits(
+    target: str, dtype: str, rounding: float, least: float
+) -> None:
+    """Neither the loss nor its gradient is a difference of close numbers."""
+    with oc.Session(dtype=dtype):
+        s = oc.param("s", init=[-7.5, -5.0, -1.0, -0.0, 0.0, 0.125, 2.0, 7.5] * 3)
+        t = oc.param("t", init=np.repeat([0.0, 0.25, 1.0], 8))
+        each = oc.nn.binary_cross_entropy(s, t, reduction="none")
+        loss = oc.einsum("...|... => 0", each)
+        ctx = oc.Context(target)
+        step = ctx.compile(oc.train.grad_update(loss), keep=[each, s.grad, t.grad])
+        ctx.init_params(loss)
+        step()
+        scores, truths = (np.asarray(ctx[given], np.float64) for given in (s, t))
+        odds = np.exp(-np.abs(scores))
+        missed = np.where(scores < 0, truths, 1 - truths)
+        gradient = np.sign(scores + 1e-300) * (missed - odds / (1 + odds))
+        wanted = np.abs(scores) * missed + np.log1p(odds)
+        for found, exact in ((each, wanted), (s.grad, gradient), (t.grad, -scores)):
+            np.testing.assert_allclose(
+                np.asarray(ctx[found], np.float64), exact, rtol=rounding, atol=least
+            )

@@ -18,7 +18,13 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir import indexing
 from ocannl_core.shape.language.shape_terms import Dim, Row, Shape, Size, rows_in_buffer_order
-from ocannl_core.shape.language.subscripts import Keys, depends_on_size, operand_index, sliced_shape
+from ocannl_core.shape.language.subscripts import (
+    Keys,
+    Position,
+    depends_on_size,
+    operand_index,
+    sliced_shape,
+)
 from ocannl_core.shape.projections.axis_classes import HINTS, derive
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.state import SolverState
@@ -326,11 +332,14 @@ def _project_slice(
 def _refuse_run_time_sizes(keys: Keys, whole: Shape, origin: Origin) -> None:
     """Refuse keys whose positions depend on a size that is given at run time."""
     for key, size in depends_on_size(keys, whole):
+        part = f"position {key.index}" if isinstance(key, Position) else "a part"
+        name = "n" if size.extent is None else size.extent.name
         raise ShapeError(
             "Positions counted from the end, and parts of an axis, need its size.",
-            found=f"{type(key).__name__} along an axis of size {size}, which calls give",
+            found=f"{part} of an axis of size {size}, which calls give",
             where=str(origin),
-            fix="keep the axis whole, or read a position counted from 0",
+            fix="keep the axis whole, or take positions: "
+            f'oc.take(x, oc.number({name}, dtype="int32") - 1, axis=0)',
         )
 
 

@@ -137,7 +137,7 @@ class ExternalCalls:
                 self._emitter.forward(tensor)
         for tensor, value, _ in terms:
             if tensor.grad is not None:
-                shape = closed_shape() if isinstance(value, float) else value.shape
+                shape = closed_shape() if isinstance(value, int | float) else value.shape
                 self._emitter.add_gradient(tensor.grad, self._emitter.operand(value), shape)
 
     def settle_calls(self, program: AssignProgram) -> AssignProgram:

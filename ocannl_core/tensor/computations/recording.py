@@ -42,7 +42,12 @@ from ocannl_core.tensor.graph.precision import (
 )
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
-from ocannl_core.tensor.primitives.operands import as_tensor, check_recorded_here, note_accesses
+from ocannl_core.tensor.primitives.operands import (
+    as_tensor,
+    check_recorded_here,
+    exact_number,
+    note_accesses,
+)
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import identity
 from ocannl_core.tensor.primitives.specifications import describe_operands
@@ -237,7 +242,7 @@ class CodeRecorder:
         if isinstance(value, MergeBuffer):
             return value
         if isinstance(value, Real):
-            return float(value)
+            return exact_number(value)
         raise UsageError.at_caller(
             "Assignments take tensors, merge buffers and numbers.",
             found=repr(value),

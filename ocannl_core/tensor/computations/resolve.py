@@ -274,7 +274,7 @@ class AssignmentEmitter:
         indices = (index for each in (found.lhs, *found.rhs) for index in each)
         holders = {each.operand for each in indices if isinstance(each, ComputedIndex)}
         for number, arg in enumerate(step.args):
-            index, dims, is_padded = ((), (), False) if isinstance(arg, float) else next(maps)
+            index, dims, is_padded = ((), (), False) if isinstance(arg, int | float) else next(maps)
             keeps_format = step.op in OF_OTHER_FORMATS or number in holders
             operand = self.operand(arg, is_stored=is_padded or keeps_format)
             operands.append(
@@ -374,7 +374,7 @@ class AssignmentEmitter:
         A constant has to be stored where it is read beyond its axis, as it differs there, and where
         its format matters besides its value.
         """
-        if isinstance(argument, float):
+        if isinstance(argument, int | float):
             return Scalar(argument)
         if isinstance(argument, MergeBuffer):
             return Merge(self.node_of(argument.tensor))

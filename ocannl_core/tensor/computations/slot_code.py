@@ -209,8 +209,10 @@ class SlotCode:
             else (p.rhs[position - 1], p.rhs_dims[position - 1])
         )
         operand: assign.Operand | None
+        dtype = tensor.dtype
         if variable.role == "intermediate":
-            operand = self._intermediate(variable.name, tensor, dims)
+            dtype = float32 if dtype.is_narrow else dtype
+            operand = self._intermediate(variable.name, dtype, dims)
         elif variable.role == "value":
             is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
             keeps_format = self._definition.operation.primitive in OF_OTHER_FORMATS
@@ -220,7 +222,7 @@ class SlotCode:
             grad = tensor.grad
             operand = None if grad is None else assign.NodeOperand(self._emitter.node_of(grad))
         beyond = self._beyond(variable)
-        return SlotAccess(operand, tensor.dtype, index, dims, position, beyond)
+        return SlotAccess(operand, dtype, index, dims, position, beyond)
 
     def _beyond(self, variable: slots.Variable) -> float | None:
         """Return the number in the margins of a slot whose windows leave an axis, or None."""
@@ -234,15 +236,17 @@ class SlotCode:
     def _tensor_at(self, position: int) -> Tensor:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
 
-    def _intermediate(self, name: str, tensor: Tensor, dims: tuple[int, ...]) -> assign.NodeOperand:
-        """Return a new node for an intermediate tensor with the axes of a slot."""
+    def _intermediate(self, name: str, dtype: DType, dims: tuple[int, ...]) -> assign.NodeOperand:
+        """Return a new node for an intermediate tensor with the axes of a slot, in `float32` in
+        place of narrower floats, as other parts of the code.
+        """
         if any(margins_of(self._projections, i) for i in (None, *range(len(self._is_padded)))):
             raise UsageError(
                 "Intermediate slots have no margins for windows that leave an axis.",
                 found=f"{name} in the code of {self._tensor.origin.operation}",
                 where=str(self._tensor.origin),
             )
-        return assign.NodeOperand(self._new_node(name, tensor.dtype, dims))
+        return assign.NodeOperand(self._new_node(name, dtype, dims))
 
     def _assign(self, assignment: SlotAssignment, target: SlotAccess) -> None:
         value, combine, origin = assignment.value, assignment.combine, self._tensor.origin

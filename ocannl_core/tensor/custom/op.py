@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from numbers import Real
@@ -10,6 +10,7 @@ from typing import Any
 
 from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.errors import MissingGradientError, OpError, SpecError
+from ocannl_core.base.identity import exact_key
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.ir.assignments.nodes import ExternalCall
 from ocannl_core.ir.external import NativeCode
@@ -260,7 +261,7 @@ class Op:
                 fix=f"__props__ = ({cls.__props__!r},)",
             )
 
-    def _parameters(self) -> tuple[Any, ...]:
+    def _parameters(self) -> tuple[Hashable, ...]:
         missing = [name for name in self.__props__ or () if not hasattr(self, name)]
         if missing:
             raise OpError(
@@ -269,7 +270,7 @@ class Op:
                 where=type(self).__qualname__,
                 fix="set them in __init__",
             )
-        return tuple(getattr(self, name) for name in self.__props__ or ())
+        return tuple(exact_key(getattr(self, name)) for name in self.__props__ or ())
 
     def __eq__(self, other: object) -> bool:
         if self.__props__ is None or not isinstance(other, Op):

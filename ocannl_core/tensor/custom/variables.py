@@ -10,6 +10,7 @@ import numpy as np
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.identity import exact_key
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, promote
 from ocannl_core.shape.language.shape_terms import Shape, closed_shape
 from ocannl_core.tensor.graph import session as sessions
@@ -125,7 +126,7 @@ def _constant(value: Real, dtype: DType) -> Tensor:
     """Return the session's constant of this value and format."""
     session: Session = sessions.current()
     number = value if isinstance(value, int) else float(value)
-    key = ("constant", dtype, type(number), float(number).hex())
+    key = ("constant", dtype, exact_key(number))
     if key not in session.applications:
         with session.outside_of_code(session.loop):
             made = constant(number, session, dtype=dtype)

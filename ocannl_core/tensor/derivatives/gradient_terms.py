@@ -15,7 +15,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.assignments.nodes import Constant, RangeOverOffsets
 from ocannl_core.ir.numbers.dtypes import DType, int32, int64
-from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise, Several
@@ -32,6 +32,7 @@ from ocannl_core.tensor.graph.definitions import Applied, Filled, ResultOf
 from ocannl_core.tensor.graph.precision import Precision
 from ocannl_core.tensor.graph.slots import (
     POSITION,
+    Application,
     Code,
     Formula,
     SlotAssignment,
@@ -206,9 +207,12 @@ class OperationTerms:
         values: dict[Variable, Formula] = dict(
             zip(variables, operand_variables(len(variables)), strict=True)
         )
+        formula = substitute(value, values)
+        if isinstance(formula, float):
+            formula = Application(UnaryOp.IDENTITY, (formula,))  # compares by bits
         operation = term_operation(
             f"{self._definition.operation.name}_grad",
-            substitute(value, values),
+            formula,
             tuple(slot_behind(self._definition.operation, each) for each in variables),
             self._padding,
             positions,

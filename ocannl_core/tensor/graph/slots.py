@@ -60,7 +60,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A primitive applied to formulas."""
+    """A primitive applied to formulas. Numbers in it compare by bit pattern, as in `exact_key`."""
 
     op: Op
     args: tuple[Formula, ...]
@@ -68,6 +68,16 @@ class Application:
     """The variable in whose number format the value is stored; None where the format follows from
     the operands.
     """
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Application) and self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        numbers = (arg.hex() if isinstance(arg, float) else arg for arg in self.args)
+        return self.op, self.like, *numbers
 
 
 Formula = Variable | Application | float
@@ -447,6 +457,12 @@ def _formula(value: SlotValue) -> Formula:
                     found[part] = Application(op, tuple([visit(arg) for arg in args]))
                 return found[part]
             case _:
+                if float(part) != part and isinstance(part, int):
+                    raise UsageError(
+                        "The numbers in the code of an operation are numbers of float64.",
+                        found=str(part),
+                        fix="make the number an operand of the operation",
+                    )
                 return float(part)
 
     return visit(value)

@@ -20,6 +20,7 @@ import numpy as np
 from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.identity import exact_key
 from ocannl_core.base.origin import BlockUse, caller_depth, caller_location, returns_of, running_use
 from ocannl_core.base.renamed import with_new_keywords
 from ocannl_core.tensor.graph import session as sessions
@@ -73,6 +74,7 @@ class NetworkBlock(Generic[R]):
         self._uses: dict[NetworkBlock[Any] | Tensor, None] = {}
         self.function = function
         self.has_been_applied = False
+        self.__doc__, self.__name__ = function.__doc__, self.title
 
     @property
     def params(self) -> Parameters:
@@ -211,12 +213,23 @@ class NetworkBlock(Generic[R]):
         'oc.save("model.safetensors", ctx, loss) writes the cells of parameters',
     )
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        if name == "__signature__":  # not a property: the class has a signature, too
+            return _signature_of_application(self._signature)
         raise _missing_attribute(self, name)
 
     def __repr__(self) -> str:
         config = ", ".join(f"{key}={value!r}" for key, value in self.config.items())
         return f"<block {self.name}({config}){' ' + self.label if self.label else ''}>"
+
+
+def _signature_of_application(body: inspect.Signature) -> inspect.Signature:
+    """Return the signature of a configured body: its tensors, and the label of another block."""
+    kinds = inspect.Parameter
+    tensors = [each for each in body.parameters.values() if each.kind <= kinds.VAR_POSITIONAL]
+    if all(each.name != "label" for each in tensors):
+        tensors.append(kinds("label", kinds.KEYWORD_ONLY, default=None, annotation="str | None"))
+    return body.replace(parameters=tensors)
 
 
 _PARAMETERS = """net.params are those of a block that was applied, loss.params those of a loss
@@ -461,7 +474,7 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
         case dict():
             items = [(str(key), _key_of(each, name, around)) for key, each in value.items()]
             return ("dict", *sorted(items, key=lambda item: item[0]))
-        case np.ndarray():
+        case np.ndarray() | np.generic():
             return ("array", value.shape, value.dtype.str, value.tobytes())
         case FunctionType():
             # a lambda in a body is a new object in every application
@@ -482,7 +495,7 @@ def _key_of(value: Any, name: str, around: tuple[Any, ...] = ()) -> Hashable:
             fix="pass numbers, texts, tuples, lists, dicts, arrays, functions or frozen "
             "dataclasses; or configure the block once, outside of the body",
         ) from None
-    return (type(value).__name__, value)
+    return exact_key(value)
 
 
 def _source_of(tensors: tuple[Any, ...]) -> tuple[str, ...]:

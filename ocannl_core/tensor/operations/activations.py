@@ -13,15 +13,14 @@ from numbers import Real
 from typing import Any, TypeGuard
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.origin import caller_location
 from ocannl_core.base.renamed import takes_old_keywords
-from ocannl_core.ir.host_arrays import plain_number
 from ocannl_core.ir.numbers.dtypes import DType, float32
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.dimension import Capture
+from ocannl_core.tensor.primitives.operands import exact_number
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
 from ocannl_core.tensor.primitives.pointwise_operations import (
     abs,
@@ -34,6 +33,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
     less,
     less_equal,
     log1p,
+    logical_and,
     logical_not,
     maximum,
     minimum,
@@ -56,7 +56,17 @@ _SELU_SCALE = 1.0507009873554805
 
 def _logistic(v1: Any) -> Any:
     """Return `1 / (1 + exp(-v1))`. No exponential is above 1, so that none leaves a short range."""
-    small = exp(neg(abs(v1)))
+    return _share(v1, exp(neg(abs(v1))))
+
+
+def _slope(v1: Any) -> Any:
+    """Return `_logistic(v1)` by a formula with derivatives at 0, where `abs` has none: at a tie the
+    gradient of a minimum flows to its first operand, that of positive numbers.
+    """
+    return _share(v1, exp(minimum(neg(v1), v1)))
+
+
+def _share(v1: Any, small: Any) -> Any:
     return where(less(v1, 0.0), small, 1.0) / (1.0 + small)
 
 
@@ -73,7 +83,7 @@ def _softplus(v: Any, v1: Any) -> None:
 
 
 def _softplus_gradient(g: Any, g1: Any, v1: Any) -> None:
-    g1 += g * _logistic(v1)
+    g1 += g * _slope(v1)
 
 
 def _log_sigmoid(v: Any, v1: Any) -> None:
@@ -81,7 +91,7 @@ def _log_sigmoid(v: Any, v1: Any) -> None:
 
 
 def _log_sigmoid_gradient(g: Any, g1: Any, v1: Any) -> None:
-    g1 += g * _logistic(neg(v1))
+    g1 += g * _slope(neg(v1))
 
 
 def _silu(v: Any, v1: Any) -> None:
@@ -89,7 +99,7 @@ def _silu(v: Any, v1: Any) -> None:
 
 
 def _silu_gradient(g: Any, g1: Any, v1: Any, gate_rhs1: Any) -> None:
-    gate_rhs1[:] = _logistic(v1)
+    gate_rhs1[:] = _slope(v1)
     g1 += g * (gate_rhs1 * (1.0 + v1 * (1.0 - gate_rhs1)))
 
 
@@ -119,8 +129,11 @@ def _logaddexp(v: Any, v1: Any, v2: Any) -> None:
 
 
 def _logaddexp_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
-    g1 += g * _logistic(where(equal(v1, v2), 0.0, v1 - v2))
-    g2 += g * _logistic(where(equal(v1, v2), 0.0, v2 - v1))
+    difference = v1 - v2
+    is_infinite = logical_and(equal(v1, v2), not_equal(difference, difference))
+    distance = where(is_infinite, 0.0, difference)
+    g1 += g * _slope(distance)
+    g2 += g * _slope(neg(distance))
 
 
 sigmoid = define_operation("sigmoid", forward=_sigmoid, gradient=_sigmoid_gradient)
@@ -141,8 +154,8 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
     """
     if approximate == "tanh":
         x = as_float(x)
-        wide, narrow = formats_of(x)
-        square = minimum(mul(x, x, dtype=wide), 400.0)  # the tangent is 1 beyond; no cube overflows
+        narrow, x = formats_of(x)[1], widened(x)
+        square = minimum(mul(x, x), 400.0)  # the tangent is 1 beyond; no cube overflows
         inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (square * x))
         return mul(0.5 * x, 1.0 + tanh(inner), dtype=narrow)
     if approximate != "none":
@@ -156,8 +169,8 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
 
 def mish(x: Operand) -> Any:
     """Return `x * tanh(softplus(x))`."""
-    wide, narrow = formats_of(x)
-    return mul(x, tanh(softplus(x, dtype=wide)), dtype=narrow)
+    narrow, x = formats_of(x)[1], widened(x)
+    return mul(x, tanh(softplus(x)), dtype=narrow)
 
 
 def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
@@ -167,12 +180,13 @@ def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
 
 def elu(x: Operand, alpha: float = 1.0) -> Any:
     """Return `x` above 0, and `alpha * (exp(x) - 1)` below."""
-    return where(x > 0.0, x, alpha * expm1(minimum(x, 0.0)))
+    narrow, x = formats_of(x)[1], widened(x)
+    return where(x > 0.0, x, alpha * expm1(minimum(x, 0.0)), dtype=narrow)
 
 
 def selu(x: Operand) -> Any:
     """Return `elu`, scaled so that mean 0 and variance 1 are kept (Klambauer et al. 2017)."""
-    return _SELU_SCALE * elu(x, _SELU_ALPHA)
+    return mul(_SELU_SCALE, elu(widened(x), _SELU_ALPHA), dtype=formats_of(x)[1])
 
 
 @takes_old_keywords("oc.hardtanh")
@@ -183,12 +197,13 @@ def hardtanh(x: Operand, min: float = -1.0, max: float = 1.0) -> Any:
 
 def hardsigmoid(x: Operand) -> Any:
     """Return `(x + 3) / 6`, bounded by 0 and 1."""
-    return sat01((as_float(x) + 3.0) * (1.0 / 6.0))
+    return sat01((widened(as_float(x)) + 3.0) * (1.0 / 6.0), dtype=formats_of(x)[1])
 
 
 def hardswish(x: Operand) -> Any:
     """Return `x * hardsigmoid(x)`."""
-    return x * hardsigmoid(x)
+    narrow, x = formats_of(x)[1], widened(x)
+    return mul(x, hardsigmoid(x), dtype=narrow)
 
 
 def relu6(x: Operand) -> Any:
@@ -277,6 +292,14 @@ def formats_of(x: Operand) -> tuple[DType, DType] | tuple[None, None]:
     return None, None
 
 
+def widened(x: Operand) -> Any:
+    """Return a narrow float in `float32`, and other operands as they are. The terms of its gradient
+    are added there and rounded once.
+    """
+    wide, _ = formats_of(x)
+    return x if wide is None else cast(x, wide)
+
+
 def logaddexp(a: Operand, b: Operand) -> Any:
     """Return `log(exp(a) + exp(b))` without overflow. The gradient of equal numbers, infinite ones
     too, flows to both by halves.
@@ -347,6 +370,7 @@ def power(
         return identity(power_primitive(base, exponent), **keywords)  # one tensor has the logic
     is_whole = isinstance(base, Tensor) and base.dtype.is_integer  # a fraction makes floats of it
     if is_by_number and not is_recorded and not (is_whole and not float(exponent).is_integer()):
-        number = plain_number(exponent, caller_location() or "")
-        return _power_by(float(number))(base, **keywords)
+        number = exact_number(exponent)
+        if isinstance(number, float):
+            return _power_by(number)(base, **keywords)
     return power_primitive(base, exponent, projections=projections, **keywords)

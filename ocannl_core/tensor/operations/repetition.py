@@ -32,7 +32,7 @@ from ocannl_core.tensor.operations.contractions import where_along
 from ocannl_core.tensor.operations.literals import arange, offsets, tensor
 from ocannl_core.tensor.operations.rearrangement import concat, move
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
-from ocannl_core.tensor.primitives.operands import constant
+from ocannl_core.tensor.primitives.operands import constant, exact_number
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
 
 
@@ -149,8 +149,11 @@ def pad(
         }
         if not parts:
             return given
+        number = exact_number(value)
+        if isinstance(number, int) and given.dtype.is_integer:  # they wrap around
+            return pad(given - number, widths, axis=axis) + number
         spec = f"{own.spec} => {own.replaced(parts)}"
-        return apply(_padding_with(float(value).hex()), (given,), spec, name="pad")
+        return apply(_padding_with(float(number).hex()), (given,), spec, name="pad")
     axes = [(at, tuple(_slices(_padded(mode, own.known_size(at), *pair)))) for at, pair in added]
     while axes:
         count = _joint_axes(axes)

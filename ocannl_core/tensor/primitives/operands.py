@@ -133,12 +133,18 @@ def offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
     return fill_tensor(tensor.session, RangeOverOffsets, shape, precision, name)
 
 
+def exact_number(value: Real) -> int | float:
+    """Return a number of an assignment: a float, or the integer that is none."""
+    number = plain_number(value, caller_location() or "")
+    return number if isinstance(number, int) and float(number) != number else float(number)
+
+
 def assignment_operands(
     args: Sequence[Any], session: Session
 ) -> tuple[Tensor | MergeBuffer | float, ...]:
     """Return the operands of a primitive for an assignment; numbers stay numbers."""
     return tuple(
-        float(arg)
+        exact_number(arg)
         if isinstance(arg, Real)
         else arg
         if isinstance(arg, MergeBuffer)

@@ -182,7 +182,7 @@ class Operation:
                     'oc.multiply(a, b, projections="...")',
                 )
             given = assignment_operands(args, session)
-            count = sum(not isinstance(each, float) for each in given)
+            count = sum(not isinstance(each, int | float) for each in given)
             return recorder.record_primitive(self, given, index_maps(projections, count, where))
         stated = self._stated_logic(logic, padded, values, capture)
         captured = captured_names(capture, session, self.describe(stated)) if capture else {}
@@ -242,7 +242,7 @@ class Operation:
         left, right = (isinstance(arg, Real) and float(arg) == 0.0 for arg in args)
         match self.primitive:
             case BinaryOp.MUL if left or right:
-                return 0.0
+                return abs(args[0] if left else args[1])
             case BinaryOp.ADD if left:
                 return args[1]
             case BinaryOp.ADD | BinaryOp.SUB if right:

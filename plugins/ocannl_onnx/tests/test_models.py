@@ -441,6 +441,8 @@ def test_an_extent_at_run_time_is_a_number_of_each_call() -> None:
     ("nodes", "expected"),
     [
         ("last = Sub(n, one) y = Gather(x, last)", lambda x: x[-1]),
+        ("at = Constant<value = int64[2] {-1, 0}>() y = Gather(x, at)", lambda x: x[[-1, 0]]),
+        ("at = Sub(first, second) y = Gather(x, at)", lambda x: x[[-1]]),
         ("f = Cast<to = 1>(n) s = Sqrt(f) y = Div(x, s)", lambda x: x / len(x) ** 0.5),
         ("s = Shape(x) f = Cast<to = 1>(s) p = ReduceProd(f) y = Div(x, p)", lambda x: x / x.size),
         ("s = Size(x) f = Cast<to = 1>(s) y = Div(x, f)", lambda x: x / x.size),
@@ -544,10 +546,89 @@ def test_branches_of_unequal_shapes_that_an_extent_chooses_are_refused() -> None
         assert "state a constant size for its axis" in str(caught.value)
 
 
-def test_a_part_of_known_numbers_up_to_an_extent_is_refused() -> None:
+_END = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "steps"),
+    [
+        *((0, 1, 1), (1, 2, 1), (0, 2, 1), (-1, _END, 1), (-2, -1, 1), (-2, _END, 1)),
+        *((0, _END, 1), (-9, 5, 1), (0, 5, 1), (7, 9, 1), (1, -7, 1)),
+        *((1, 0, -1), (1, -_END, -1), (-1, -3, -1), (_END, -2, -1)),
+    ],
+)
+def test_parts_of_an_axis_with_an_extent_are_of_constant_size(
+    starts: int, ends: int, steps: int
+) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 3] x) => (float[m, 2] y)
+        <int64[2] starts = {{{starts}, 1}}, int64[2] ends = {{{ends}, 3}}, int64[2] axes = {{0, 1}},
+         int64[2] steps = {{{steps}, 1}}> {{ y = Slice(x, starts, ends, axes, steps) }}"""
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        model = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n})
+        x = model.placeholders()["x"]
+        y = model(x=x)
+        for rows in (2, 3, 5):
+            cells = np.arange(3.0 * rows, dtype=np.float32).reshape(rows, 3)
+            stop = None if ends < -5 and steps < 0 else ends
+            expected = cells[starts:stop:steps, 1:3]
+            np.testing.assert_array_equal(computed(y, {x: cells}, n=rows), expected)
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "steps"),
+    [(1, _END, 1), (0, -1, 1), (-1, 2, 1), (-1, -_END, -1), (2, -5, -1)],
+)
+def test_parts_of_an_axis_whose_size_the_call_decides_are_refused(
+    starts: int, ends: int, steps: int
+) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 3] x) => (float[m, 3] y) <int64[1] starts = {{{starts}}},
+         int64[1] ends = {{{ends}}}, int64[1] axes = {{0}}, int64[1] steps = {{{steps}}}> {{
+            y = Slice(x, starts, ends, axes, steps) }}"""
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        model = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n})
+        with pytest.raises(ocannl_onnx.UnsupportedOperatorError, match="the size of a part"):
+            model(**model.placeholders())
+
+
+def test_a_part_beyond_the_extent_of_a_call_is_an_error() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 3] x) => (float[3, 3] y) <int64[1] zero = {0}, int64[1] three = {3}> {
+            y = Slice(x, zero, three, zero) }"""
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        model = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n})
+        x = model.placeholders()["x"]
+        with pytest.raises(oc.UsageError, match="A position lies on its axis"):
+            computed(model(x=x), {x: np.ones((2, 3), np.float32)}, n=2)
+
+
+def test_a_table_is_read_up_to_an_extent() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 2] x) => (float[n, 2] y)
+        <int64[1] zero = {0}, float[6, 2] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+         int64[5] ids = {4, 3, 2, 1, 0}> {
+            rows = Shape<end=1>(x) first = Slice(table, zero, rows) some = Slice(ids, zero, rows)
+            others = Gather(table, some) s = Add(first, others) y = Add(x, s) }"""
+    table = np.arange(1.0, 13.0).reshape(6, 2)
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        model = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n})
+        x = model.placeholders()["x"]
+        y = model(x=x)
+        for rows in (1, 2, 5):
+            cells = np.ones((rows, 2), np.float32)
+            expected = 1 + table[:rows] + table[[4, 3, 2, 1, 0][:rows]]
+            np.testing.assert_array_equal(computed(y, {x: cells}, n=rows), expected)
+
+
+def test_a_part_up_to_an_extent_that_may_be_longer_is_refused() -> None:
     text = """<ir_version: 8, opset_import: ["" : 18]>
         g (float[n, 3] x) => (float[m] y) <int64[1] zero = {0}> {
-            rows = Shape<end=1>(x) c = Constant<value = float[5] {1, 2, 3, 4, 5}>()
+            rows = Shape<end=1>(x) c = Constant<value = float[4] {1, 2, 3, 4}>()
             y = Slice(c, zero, rows) }"""
     with oc.Session():
         n = oc.static_extent("n", max=5)

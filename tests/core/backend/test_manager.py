@@ -73,6 +73,15 @@ def test_refresh_forgets_registrations_and_finds_new_plugins(install: Install) -
     assert "mine" not in names
 
 
+def test_distributions_whose_metadata_lack_a_name_are_found_each(install: Install) -> None:
+    for name in ("one", "two"):
+        folder = install(name)
+        (folder / f"dist_{name}-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\n")
+    manager.refresh()
+    found = {each.name: each.distribution for each in manager.backend_entries()}
+    assert found["one"] == found["two"] == "unknown distribution"
+
+
 def test_a_broken_plugin_does_not_stop_the_others(install: Install, only: Only) -> None:
     install("works")
     install("broken", "raise ValueError('no luck')")

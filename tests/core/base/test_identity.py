@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import math
 from pathlib import Path
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.base.identity import ById, IdentityMap, IdentityNumbers
+from ocannl_core.base.identity import ById, IdentityMap, IdentityNumbers, exact_key
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = [*(ROOT / "ocannl_core").rglob("*.py"), *(ROOT / "plugins").glob("*/src/**/*.py")]
@@ -65,3 +67,10 @@ def test_numbers_are_those_of_the_first_use() -> None:
     assert numbers.number([other, equal]) == ([2, 1], [other])
     for k in range(100):  # freed by the caller, and kept alive by the numbers
         assert numbers.number([(k, k)])[0] == [3 + k]
+
+
+def test_exact_keys_are_equal_for_equal_bits_of_one_class() -> None:
+    values = [0.0, -0.0, 0, False, 1.0, 1, True, math.nan, np.float32(0.0), np.float32(-0.0), 0j]
+    values += [(0.0,), (-0.0,), "0.0", 2**53, 2**53 + 1]
+    assert len({exact_key(each) for each in values}) == len(values)
+    assert exact_key((1, (float("nan"), "a"))) == exact_key((1, (float("nan"), "a")))

@@ -100,6 +100,13 @@ def test_every_refusal_has_rule_finding_and_place() -> None:
             combine=BinaryOp.MAX,
             projections=over(AT, (affine([(1, i)], -1),)),
         ),
+        "no infinity in the result": assign(
+            WHOLE,
+            UnaryOp.IDENTITY,
+            PADDED,
+            combine=BinaryOp.MAX,
+            projections=over(AT, (affine([(1, i)], -1),)),
+        ),
         "no component": assign(
             TABLE, UnaryOp.EXP, X, projections=over((VarIndex(i), VarIndex(j)), first)
         ),
@@ -124,6 +131,7 @@ def test_every_refusal_has_rule_finding_and_place() -> None:
             "vector into margins": "Vectors are written to nodes without margins. | padded | ",
             "merge buffer": "A merge buffer is read inside the axes of its node: margins are not transferred. | windows over padded that leave them | assign the merge buffer to a declared tensor, and read that",
             "no infinity": 'Arithmetic on margins needs a format with infinities. | whole: int32, where -inf is needed | convert the tensor to a format with infinities first: oc.cast(x, "float32")',
+            "no infinity in the result": 'Arithmetic on margins needs a format with infinities. | whole: int32, where -inf is needed | convert the result in place of the cells: oc.cast(y, "int32")',
             "no component": "Some component of a concatenated axis determines every operand. | none does | ",
         }
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import pydoc
 import re
 from collections.abc import Callable
 from typing import Any
@@ -194,6 +196,43 @@ def test_functions_arrays_and_dicts_in_a_configuration_are_compared_by_their_con
     assert block(x).params == block(2.0 * x).params
 
 
+@pytest.mark.parametrize("numbers", [(0.0, -0.0), (np.float32(0.0), np.float32(-0.0)), (1, True)])
+def test_numbers_in_a_configuration_are_compared_by_class_and_bits(
+    x: oc.Tensor, numbers: tuple[Any, Any]
+) -> None:
+    configured: list[object] = []
+
+    @oc.op
+    def scaled(x: oc.Tensor, *, by: Any) -> oc.Tensor:
+        configured.append(by)
+        return by * x
+
+    @oc.op
+    def network(x: oc.Tensor) -> oc.Tensor:
+        return scaled(x, by=next(left))
+
+    left = iter(numbers)
+    net = network()
+    net(x)
+    net(x)
+    assert [*map(repr, configured)] == [*map(repr, numbers)]
+
+
+def test_a_number_that_is_none_is_one_configuration(x: oc.Tensor) -> None:
+    @oc.op
+    def filled(x: oc.Tensor, *, fill: float) -> oc.Tensor:
+        return oc.param("w", output=[3]) * oc.where(x > 0.0, x, fill)
+
+    @oc.op
+    def network(x: oc.Tensor) -> oc.Tensor:
+        return filled(x, fill=float("nan"))
+
+    net = network()
+    net(x)
+    net(x)
+    assert len(net.params) == 1
+
+
 def test_partial_and_recursive_functions_are_compared_by_their_contents(x: oc.Tensor) -> None:
     @oc.op
     def activated(x: oc.Tensor, *, function: object) -> oc.Tensor:
@@ -327,6 +366,22 @@ def test_the_label_of_a_block_is_a_text() -> None:
 
 def test_a_block_function_is_shown_with_its_parameters() -> None:
     assert repr(layer).startswith("<block function layer(x: ")
+
+
+def test_a_block_has_the_signature_and_the_text_of_its_body() -> None:
+    @oc.op
+    def masked(x: oc.Tensor, mask: Any = None, *, hidden: int) -> oc.Tensor:
+        """Return a masked layer."""
+        return oc.param("w", output=[hidden]) @ x
+
+    block = masked(hidden=4, label="L1")
+    assert str(inspect.signature(block)) == (
+        "(x: 'oc.Tensor', mask: 'Any' = None, *, label: 'str | None' = None) -> 'oc.Tensor'"
+    )
+    assert inspect.getdoc(block) == "Return a masked layer."
+    assert block.__name__ == "L1"
+    assert "Return a masked layer." in pydoc.plain(pydoc.render_doc(block))
+    assert "config: " in str(inspect.signature(oc.NetworkBlock))
 
 
 def test_a_block_belongs_to_the_session_of_its_parameters(x: oc.Tensor) -> None:

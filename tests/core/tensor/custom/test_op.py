@@ -505,3 +505,17 @@ def test_a_tree_shows_ops_by_name() -> None:
     assert str(oc.tree(Scale(2.0)(x) + 1.0)).splitlines() == snapshot(
         ["add (3)", "├─ Scale (3)", "│  └─ x: placeholder (3)", "└─ 1"]
     )
+
+
+def test_props_are_compared_by_class_and_bits() -> None:
+    assert Scale(0.0) != Scale(-0.0)
+    assert Scale(1) != Scale(True)
+    assert Scale(float("nan")) == Scale(float("nan"))
+    x = oc.placeholder("x", output=[4])
+    assert Scale(0.0)(x) is not Scale(-0.0)(x)
+
+
+def test_constants_of_equal_values_are_one_tensor() -> None:
+    assert as_variable(2.5) is as_variable(2.5)
+    assert as_variable(0.0) is not as_variable(-0.0)
+    assert as_variable(2**53, "int64") is not as_variable(2**53 + 1, "int64")

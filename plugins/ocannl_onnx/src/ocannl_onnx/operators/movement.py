@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ocannl_core as oc
-from ocannl_core import Tensor
+from ocannl_core import StaticExtent, Tensor
 from ocannl_onnx.registry import folded, operator
 from ocannl_onnx.values import Array, Sequence, Sizes, Value
 
@@ -276,11 +276,72 @@ def _slices(node: Node, shape: Sizes, starts: Any, ends: Any, axes: Any, steps: 
     return keys
 
 
-def _ends_at_extents(ends: Value | None, axes: Sizes | None) -> list[tuple[int, Any]]:
-    """Return the axes of a slice whose ends follow from an extent at run time, with the extent."""
-    marks: Any = [] if ends is None or ends.extents is None else ends.extents.reshape(-1)
-    at = range(len(marks)) if axes is None else axes
-    return [(axis, mark) for axis, mark in zip(at, marks, strict=False) if mark]
+def _part_of_extent(most: int, start: int, end: int, step: int) -> range | None:
+    """Return the positions of a slice along an axis whose size a call gives, negative ones from its
+    end; None where their number depends on the call.
+
+    Args:
+        most: The greatest size.
+    """
+    if step > 0:
+        if start >= most or end <= -most:
+            return range(0)
+        start = 0 if start <= -most else start
+        if end >= most:  # the end of the axis
+            return range(start, 0, step) if start < 0 else None
+    else:
+        start = -1 if start >= most - 1 else start
+        if end < -most:  # in front of the axis
+            return range(start, -1, step) if start >= 0 else None
+        if end == -most:
+            return None
+    return range(start, end, step) if (start < 0) == (end < 0) else None
+
+
+def _parts_of_extents(
+    node: Node, x: Value, starts: Sizes, stops: Sizes, steps: Sizes, axes: Sizes, ends: Value | None
+) -> dict[int, Tensor | None]:
+    """Return positions that a slice takes along axes with an extent at run time, or up to one;
+    None for an axis that it takes as a whole.
+
+    Args:
+        ends: The value of the ends, whose cells may be extents, for which `stops` has the maximum.
+    """
+    marks: Any = [None] * len(stops)
+    if ends is not None and ends.extents is not None:
+        marks = ends.extents.reshape(-1)
+    found: dict[int, Tensor | None] = {}
+    for axis, start, stop, step, mark in zip(axes, starts, stops, steps, marks, strict=True):
+        size, is_from_first = x.shape[axis], step == 1 and (start == 0 or start <= -x.shape[axis])
+        own = x.tensor.shape.extents[axis] if x.has_extent(axis) else None
+        if own is None and not mark:
+            continue
+        if own is not None and is_from_first and (mark is own or (not mark and stop >= size)):
+            found[axis] = None
+            continue
+        is_extent = own is None and isinstance(mark, StaticExtent)
+        if is_extent and is_from_first and mark.maximum <= size:
+            found[axis] = node.valid_positions(positions_up_to(mark, "int64"))
+            continue
+        if mark:
+            node.known(ends, "ends")  # refuses parts up to an extent
+        part = _part_of_extent(size, start, stop, step)
+        if part is None:
+            node.refuse(
+                "the size of a part of an axis follows from an extent at run time",
+                "state a constant size for this axis: extents={...}",
+            )
+        places = oc.tensor(np.array(part, np.int64), dtype="int64")
+        if own is not None and part and part[0] < 0:
+            places = places + oc.number(own, dtype="int64")
+        found[axis] = node.valid_positions(places)
+    return found
+
+
+def positions_up_to(extent: StaticExtent, dtype: str) -> Tensor:
+    """Return the positions of an axis whose size a call gives."""
+    result: Tensor = oc.primitives.offsets(dtype=dtype) + oc.zeros(extent, dtype=dtype)
+    return result
 
 
 @operator("Slice")
@@ -293,26 +354,21 @@ def slice_of(
     steps: Value | None = None,
 ) -> Value:
     if node.version < 10:
-        keys = _slices(
-            node, x.shape, node.attr("starts"), node.attr("ends"), node.attr("axes"), None
-        )
+        first, stops, where, by = node.attr("starts"), node.attr("ends"), node.attr("axes"), None
     else:
+        first = node.known_sizes(starts, "starts")
+        stops = node.known_sizes(ends, "ends", or_extents=True)
         where = None if axes is None else node.known_sizes(axes, "axes")
-        keys = _slices(
-            node,
-            x.shape,
-            node.known_sizes(starts, "starts"),
-            node.known_sizes(ends, "ends", or_extents=True),
-            where,
-            None if steps is None else node.known_sizes(steps, "steps"),
-        )
-        for axis, extent in _ends_at_extents(ends, where):
-            axis = axis_of(node, axis, x.rank)
-            is_own = x.has_extent(axis) and x.tensor.shape.extents[axis] is extent
-            if not is_own or keys[axis] != slice(0, x.shape[axis], 1):
-                node.known(ends, "ends")  # refuses parts up to an extent
-            keys[axis] = slice(None)
-    return moved(x, x.tensor[tuple(keys)] if keys else x.tensor)
+        by = None if steps is None else node.known_sizes(steps, "steps")
+    keys = _slices(node, x.shape, first, stops, where, by)
+    where = tuple(axis_of(node, axis, x.rank) for axis in where or range(len(first)))
+    parts = _parts_of_extents(node, x, first, stops, by or (1,) * len(first), where, ends)
+    for axis in parts:
+        keys[axis] = slice(None)
+    result = x.tensor[tuple(keys)] if keys else x.tensor
+    for axis, places in parts.items():
+        result = result if places is None else oc.take(result, places, axis=axis)
+    return moved(x, result)
 
 
 @folded("Slice")

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 def wrapped_positions(node: Node, ids: Value, x: Value, axis: int) -> Tensor:
     """Return positions along an axis, with negative ones counted from the end."""
     size = x.shape[axis]
-    if x.has_extent(axis):
-        if ids.array is not None and np.any(np.asarray(ids.array) < 0):
-            node.refuse("a position counts from the end of an axis with an extent at run time")
-        return node.valid_positions(ids.tensor)  # negative ones are errors at run time
+    if x.has_extent(axis) and (extent := x.tensor.shape.extents[axis]) is not None:
+        places = node.valid_positions(ids.tensor)
+        if ids.array is not None and np.all(ids.array >= 0):
+            return places
+        count = oc.number(extent, dtype=places.dtype)
+        return oc.where(oc.less(places, 0, dtype="bool"), places + count, places)
     if ids.array is not None:
         cells = np.asarray(ids.array)
         if cells.size and (cells.min() < -size or cells.max() >= size):

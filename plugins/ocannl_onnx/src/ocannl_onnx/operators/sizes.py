@@ -11,7 +11,7 @@ import ocannl_core as oc
 from ocannl_core import Tensor
 from ocannl_onnx.bounded import along, chosen
 from ocannl_onnx.formats import format_numbered
-from ocannl_onnx.operators.movement import axis_of, expand, moved, reshaped
+from ocannl_onnx.operators.movement import axis_of, expand, moved, positions_up_to, reshaped
 from ocannl_onnx.operators.random import allow
 from ocannl_onnx.reading import array_of, dense
 from ocannl_onnx.registry import folded, operator
@@ -76,8 +76,7 @@ def arange(node: Node, start: Value, limit: Value, delta: Value) -> Array | Tens
     if isinstance(mark, oc.StaticExtent):
         first, step = node.known(start, "start"), node.known(delta, "delta")
         if first.reshape(()) == 0 and step.reshape(()) == 1:  # positions of an axis
-            carrier = limit.format.carrier
-            return oc.primitives.offsets(dtype=carrier) + oc.zeros(mark, dtype=carrier)
+            return positions_up_to(mark, limit.format.carrier)
     first, last, step = (
         node.known(v, n).reshape(())
         for v, n in ((start, "start"), (limit, "limit"), (delta, "delta"))
