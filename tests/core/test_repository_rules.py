@@ -54,6 +54,8 @@ def test_one_module_reads_annotations() -> None:
 def test_the_smoke_tests_exist_and_touch_every_package() -> None:
     listed = (ROOT / "tests" / "smoke.txt").read_text(encoding="utf-8").splitlines()
     assert [path for path in listed if not (ROOT / path).exists()] == []
+    # pytest before 9 leaves out tests of a folder if it is given a part of it, too
+    assert [path for path in listed if {*map(str, Path(path).parents)} & {*listed}] == []
     touched = {
         part.removeprefix("test_").removesuffix(".py") for p in listed for part in p.split("/")
     }
