@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 _LIBRARIES = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "NUMBA")
 _FEWEST_SAMPLES, _LONGEST_SECONDS = 3, 1.0
-_PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.02
 """A pause before each sample: OpenMP threads of the previous contender spin for some
 milliseconds.
 """
@@ -91,7 +91,7 @@ def compare(
             for each, count, found in zip(contenders, repetitions, samples, strict=True):
                 if len(found) >= _FEWEST_SAMPLES and sum(found) * count > _LONGEST_SECONDS:
                     continue
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(PAUSE_SECONDS)
                 start = time.perf_counter()
                 each.run(count)
                 found.append((time.perf_counter() - start) / count)

@@ -199,6 +199,9 @@ def _least_seconds(pair: tuple[_Contender, _Contender]) -> tuple[float, float]:
                 break
             for at in (0, 1) if number % 2 else (1, 0):
                 run, count = pair[at].run, counts[at]
+                if harness.THREADS > 1:  # threads of the other one are waiting actively
+                    time.sleep(harness.PAUSE_SECONDS)
+                    run()
                 start = time.perf_counter()
                 for _ in range(count):
                     run()
