@@ -74,8 +74,9 @@ def render_native(
     if workspace:
         parameters.append(KernelParameter("workspace", uint8, is_written=True))
     iterations = _iterations(code, call, extents)
-    is_shared = iterations is not None and dialect.partitions_loops
-    if is_shared:
+    shares: ParallelIterations | None = None
+    if iterations is not None and dialect.partitions_loops:
+        shares = ParallelIterations((iterations,))
         parameters += [KernelParameter(name, None) for name in ("begin", "end")]
     elif iterations is not None:
         lines.append(f"const {dialect.index_type} begin = 0, end = {iterations.count};")
@@ -101,10 +102,10 @@ def render_native(
         code.grid,
         code.block,
         (workspace,) if workspace else (),
-        bounds=int(is_shared),
+        bounds=0 if shares is None else 1,
         definitions=text_digest(definitions),
         author=author,
-        shared=ParallelIterations((iterations,)) if iterations and is_shared else None,
+        shares=shares,
     )
 
 

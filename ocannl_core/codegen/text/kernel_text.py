@@ -97,9 +97,9 @@ class KernelText:
             of such a kernel are persistent: any number of them runs the grid.
         definitions: A digest of the definitions of the helpers.
         author: The author, for messages, if not the compiler; equality ignores it.
-        shared: The iterations that threads share of native code, which states them itself.
         has_plain_tiles: True if loops that the schedule has in vectors, or on a matrix unit, are
             plain loops, since the renderer has no form for their code.
+        shares: The iterations of native code that threads may share.
     """
 
     symbol: str
@@ -116,4 +116,4 @@ class KernelText:
     definitions: str = ""
     author: str = field(default="", compare=False)
     has_plain_tiles: bool = False
-    shared: ParallelIterations | None = None
+    shares: ParallelIterations | None = None

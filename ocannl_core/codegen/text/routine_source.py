@@ -77,8 +77,8 @@ class Launch:
                 merges = merge_reads(body)
                 return cls(text, arguments, written, merges, indices, title, shares, checks)
             case HostCall(call, title):
-                written, shares = nodes_written(step), text.shared
-                return cls(text, native_arguments(call), written, title=title, shares=shares)
+                written = nodes_written(step)
+                return cls(text, native_arguments(call), written, title=title, shares=text.shares)
             case _:
                 assert_never(step)
 

@@ -482,19 +482,11 @@ class _OutputVectorizer:
         farthest = max(steps, default=0)
         spread = farthest * operand.nbytes * model.iterations(model.reduced_axes)
         is_spread = spread > model.machine.l1_bytes and min(steps, default=0) > self._block_size
-        conflicts = len(steps) == 1 and self._evict_each_other(
-            model.iterations(model.reduced_axes), farthest * operand.nbytes
-        )
+        machine, lines = model.machine, model.iterations(model.reduced_axes)
+        way, distance = machine.l2_bytes // SECOND_CACHE_WAYS, farthest * operand.nbytes
+        conflicts = len(steps) == 1 and _compete(lines, distance, way, machine.l2_bytes)
         needed = MIN_PACK_REUSE if conflicts else MIN_COMPACTION_REUSE
         return is_spread and model.reuse(operand) >= needed
-
-    def _evict_each_other(self, lines: int, distance: int) -> bool:
-        """Return True if the second cache does not keep some cache lines at equal distances, in
-        bytes: most of its sets stay empty if these are multiples of a power of two.
-        """
-        size = self._model.machine.l2_bytes
-        between = max(gcd(size // SECOND_CACHE_WAYS, distance), CACHE_LINE_BYTES)
-        return lines * between > size
 
     def _pack_rows(self, operand: ReductionOperand, row: BlockedAxis) -> Iterator[Transform]:
         """Yield the packing of a broadcast operand, if its rows conflict in the cache."""
@@ -560,8 +552,21 @@ class _OutputVectorizer:
 
     def _rows_conflict(self, operand: ReductionOperand, row: BlockedAxis) -> bool:
         """Return True if a tile's rows evict each other from the sets of the nearest cache."""
-        distance = gcd(operand.stride(root_of(row.axis)) * operand.nbytes, CACHE_WAY_BYTES)
-        return self._tile_rows * distance > (self._model.machine.l1_ways - 2) * CACHE_WAY_BYTES
+        distance = operand.stride(root_of(row.axis)) * operand.nbytes
+        room = (self._model.machine.l1_ways - 2) * CACHE_WAY_BYTES
+        return _compete(self._tile_rows, distance, CACHE_WAY_BYTES, room)
+
+
+def _compete(lines: int, distance: int, way: int, room: int) -> bool:
+    """Return True if cache lines at equal distances evict each other: where these are multiples of
+    a power of two, most sets of the cache stay empty.
+
+    Args:
+        distance: Bytes from one line to the next one.
+        way: Bytes of one way of the cache.
+        room: Bytes of the cache that the lines may take.
+    """
+    return lines * max(gcd(distance, way), CACHE_LINE_BYTES) > room
 
 
 def _balance_blocks(extent: int, fewest: int) -> int:

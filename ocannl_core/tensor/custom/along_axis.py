@@ -97,9 +97,7 @@ class AlongAxis(Op):
         return outer * inner, self.cycles * max(n, 1)
 
     def split(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return the cells of the axes before the axis together, those along it, and those of the
-        axes after it.
-        """
+        """Return the numbers of cells of a shape before the axis, along it, and behind it."""
         return prod(shape[: self.axis]), shape[self.axis], prod(shape[self.axis + 1 :])
 
     def lines(self, body: str, **more: str) -> str:

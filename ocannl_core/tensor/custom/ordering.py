@@ -26,7 +26,7 @@ _BLOCK = 64
 """The cells that `topk` compares with the last of the first cells before it looks at each."""
 
 _STEP_CYCLES = 6.0
-"""The cycles of one step of a binary search, of several under way."""
+"""The cycles of one step of a binary search; steps of several searches overlap."""
 
 _FEW_CELLS = 64
 """The greatest number of cells that `topk` keeps in order in place of sorting all of them."""

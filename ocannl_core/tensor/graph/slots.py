@@ -24,7 +24,7 @@ from typing import Any, Literal, assert_never
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.identity import IdentityMap
+from ocannl_core.base.identity import IdentityMap, exact_key
 from ocannl_core.base.origin import returns_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, Result, TernaryOp
 from ocannl_core.ir.text import ATOM, Text, accumulation_symbol, application
@@ -60,7 +60,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A primitive applied to formulas. Numbers in it compare by bit pattern, as in `exact_key`."""
+    """A primitive applied to formulas. Numbers in it compare by their bits."""
 
     op: Op
     args: tuple[Formula, ...]
@@ -76,7 +76,7 @@ class Application:
         return hash(self._key())
 
     def _key(self) -> tuple[object, ...]:
-        numbers = (arg.hex() if isinstance(arg, float) else arg for arg in self.args)
+        numbers = (exact_key(arg) if isinstance(arg, float) else arg for arg in self.args)
         return self.op, self.like, *numbers
 
 

@@ -134,7 +134,7 @@ def offsets_of(tensor: Tensor, origin: Origin) -> Tensor:
 
 
 def exact_number(value: Real) -> int | float:
-    """Return a number of an assignment: a float, or the integer that is none."""
+    """Return a number of an assignment: a float, or an integer that no float equals."""
     number = plain_number(value, caller_location() or "")
     return number if isinstance(number, int) and float(number) != number else float(number)
 

@@ -242,7 +242,8 @@ class Operation:
         left, right = (isinstance(arg, Real) and float(arg) == 0.0 for arg in args)
         match self.primitive:
             case BinaryOp.MUL if left or right:
-                return abs(args[0] if left else args[1])
+                zero = args[0] if left else args[1]
+                return abs(zero)  # of its class: a sum of integers does not become a float
             case BinaryOp.ADD if left:
                 return args[1]
             case BinaryOp.ADD | BinaryOp.SUB if right:

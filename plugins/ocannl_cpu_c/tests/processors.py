@@ -68,6 +68,6 @@ def settings_for(arch: str, command: str = "") -> dict[str, str]:
 
 
 def processors(*names: str) -> tuple[str, ...]:
-    """Return those of the names that are of this machine's architecture."""
+    """Return the names of processors of this machine's architecture."""
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     return tuple(each for each in names if is_x86 or each == "native")
