@@ -299,7 +299,7 @@ class CodeRecorder:
         values = operands[:1] if isinstance(step.logic, PlaceRows) else operands
         found = result_precision(
             step.op,
-            operand_precisions(values, format_for_numbers(step.op, values)),
+            operand_precisions(step.op, values, format_for_numbers(step.op, values)),
             self.session.default_dtype,
             is_reduction=is_reduction(step.combine, step.logic),
         )

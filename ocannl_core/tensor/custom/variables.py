@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def as_variables(values: Sequence[Any]) -> list[Tensor]:
     def fits(value: Any) -> bool:
         if beside is None or not isinstance(value, Real):
             return False
-        return beside.is_float or (beside.is_integer and float(value).is_integer())
+        return beside.is_float or (beside.is_integer and isinstance(value, Integral))
 
     return [as_variable(value, beside if fits(value) else None) for value in values]
 

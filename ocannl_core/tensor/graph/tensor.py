@@ -323,7 +323,7 @@ class Tensor(TensorMethods, Assignable):
         values = self.operands[: len(self.operands) - operation.positions]
         found = result_precision(
             primitive,
-            operand_precisions(values, format_for_numbers(primitive, values)),
+            operand_precisions(primitive, values, format_for_numbers(primitive, values)),
             self.session.default_dtype,
             is_reduction=is_reduction(operation.combine, self.definition.logic),
             moves_cells=operation.moves_cells,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cache
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypeGuard
 
 from ocannl_core.base.errors import UsageError
@@ -349,7 +349,7 @@ def power(
     """Return `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
 
     Args:
-        exponent: A number without a gradient, or a tensor. A fraction makes floats of integers.
+        exponent: A number without a gradient, or a tensor. A float makes floats of integers.
         logic: The correspondence of axes, with one operand for each tensor; the other arguments are
             as for all operations on cells, such as `add`.
     """
@@ -368,8 +368,8 @@ def power(
     }
     if is_by_number and is_recorded and logic is not None:
         return identity(power_primitive(base, exponent), **keywords)  # one tensor has the logic
-    is_whole = isinstance(base, Tensor) and base.dtype.is_integer  # a fraction makes floats of it
-    if is_by_number and not is_recorded and not (is_whole and not float(exponent).is_integer()):
+    is_whole = isinstance(base, Tensor) and base.dtype.holds_integers  # a float makes floats of it
+    if is_by_number and not is_recorded and not (is_whole and not isinstance(exponent, Integral)):
         number = exact_number(exponent)
         if isinstance(number, float):
             return _power_by(number)(base, **keywords)

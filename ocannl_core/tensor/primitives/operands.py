@@ -21,7 +21,7 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Filled, Literal, Recording
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.margins import window_accesses
-from ocannl_core.tensor.graph.precision import Precision, format_for_numbers, whole_number_format
+from ocannl_core.tensor.graph.precision import Precision, format_for_numbers, number_format
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
@@ -85,7 +85,7 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
 def as_tensors(values: Sequence[Any], session: Session, op: Op | None) -> tuple[Tensor, ...]:
     """Return tensors for operands.
 
-    A number takes the format of the other operands, unless it has a fraction and they are integers.
+    A number takes the format of the other operands, unless it is a float and they are integers.
     """
     given = [value for value in values if isinstance(value, Tensor)]
     if len(given) == len(values):
@@ -98,9 +98,9 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None) -> tuple[
         number = plain_number(value, where)
         if beside.is_float:
             return Precision.by_default(beside)
-        if not beside.holds_integers or number % 1:
+        dtype = number_format(op, number, beside) if beside.holds_integers else None
+        if dtype is None:
             return Precision.by_default(session.default_dtype)
-        dtype = whole_number_format(number, beside)
         if op not in LOGICAL:
             check_number(number, dtype, where)
         return Precision.by_default(dtype)
