@@ -208,7 +208,7 @@ def hardswish(x: Operand) -> Any:
 
 def relu6(x: Operand) -> Any:
     """Return `x`, bounded by 0 and 6. No gradient flows at a bound."""
-    return hardtanh(x, 0.0, 6.0)
+    return hardtanh(x, 0, 6)
 
 
 @takes_old_keywords("oc.clip")
@@ -239,14 +239,14 @@ def square(x: Operand) -> Any:
 rsqrt = recip_sqrt
 
 
-def greater(a: Operand, b: Operand) -> Any:
+def greater(a: Operand, b: Operand, *, dtype: DType | str | None = None) -> Any:
     """Return 1 where `a` is greater than `b`, and 0 elsewhere."""
-    return less(b, a)
+    return less(b, a, dtype=dtype)
 
 
-def greater_equal(a: Operand, b: Operand) -> Any:
-    """Return 1 where `a` is not less than `b`, and 0 elsewhere, as for NaN."""
-    return less_equal(b, a)
+def greater_equal(a: Operand, b: Operand, *, dtype: DType | str | None = None) -> Any:
+    """Return 1 where `a` is at least `b`, and 0 elsewhere, as for NaN."""
+    return less_equal(b, a, dtype=dtype)
 
 
 def logical_xor(a: Operand, b: Operand) -> Any:

@@ -73,6 +73,12 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
         return value
     if isinstance(value, Real):
         return constant(plain_number(value, caller_location() or ""), session, dtype=dtype)
+    if isinstance(value, Slot | SlotApplication):
+        raise UsageError.at_caller(
+            "The code of an operation is made of its slots, primitives and numbers.",
+            found=f"{value!r} in a function of tensors",
+            fix="an assignment with logic= sums up: v[oc.neutral] += v1",
+        )
     raise UsageError.at_caller(
         "A merge buffer, or an operation whose reduction an assignment states, is assigned as it "
         "is.",

@@ -213,7 +213,9 @@ class Operation:
             raise UsageError.at_caller(
                 "Inside the code of an operation, operators are bare primitives.",
                 found=self.name,
-                fix="accumulate a primitive: v[oc.neutral] += v1 * v2",
+                fix="accumulate a primitive: v[oc.neutral] += v1 * v2"
+                if self.combine is not None
+                else "write its formula with primitives: 1 / (1 + oc.exp(-v1)), not oc.sigmoid(v1)",
             )
         if logic is None:
             self._refuse_beside_slots(padded=padded, values=values or None)

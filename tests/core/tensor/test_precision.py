@@ -555,6 +555,20 @@ def test_a_float_makes_floats_of_integers(dtype: str) -> None:
     assert oc.less(oc.tensor([1], dtype="int64"), 1.0).dtype is oc.int64
 
 
+@pytest.mark.parametrize("compare", [oc.less, oc.less_equal, oc.greater, oc.greater_equal])
+def test_comparisons_take_a_format(compare: Any) -> None:
+    assert compare(oc.tensor([1.0]), 0.5, dtype="bool").dtype is oc.bool
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_operations_that_choose_cells_keep_integers(dtype: str) -> None:
+    x = oc.tensor([[1, 0], [3, 2]], dtype=dtype)
+    results = [oc.tril(x), oc.triu(x), oc.relu(x), oc.relu6(x), oc.roll(x, 1, 0), oc.flip(x)]
+    results += [oc.pad(x, 1), oc.clip(x, 0, 2), oc.sort(x), oc.where(x > 1, x, 0)]
+    assert {each.dtype.name for each in results} == {dtype}
+    assert np.nansum(x).dtype is (oc.uint32 if dtype == "uint8" else oc.int64)
+
+
 def test_code_with_floats_makes_floats_of_integers() -> None:
     def half(v: Any, v1: Any) -> None:
         v[:] = 0.5 * v1
