@@ -18,6 +18,7 @@ from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.shape_terms import Shape, closed_shape
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.assignment import LeftHandSide
 from ocannl_core.tensor.graph.definitions import Filled, Literal, Recording
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.margins import window_accesses
@@ -186,6 +187,12 @@ def check_operands(args: Sequence[Any], count: int, name: str) -> bool:
         )
     has_slot = False
     for arg in args:
+        if isinstance(arg, LeftHandSide):
+            raise UsageError.at_caller(
+                "A left-hand side is assigned to, not read.",
+                found=f"{arg!r} as an operand of {composite_name() or name}",
+                fix=f"{arg.owner!r} without brackets has all cells",
+            )
         if not isinstance(arg, (Expression, Real)):
             raise UsageError.at_caller(
                 "Operands are tensors and numbers.",

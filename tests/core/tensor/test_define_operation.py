@@ -161,6 +161,18 @@ def test_functions_and_numbers_of_numpy_are_primitives_in_the_code_of_an_operati
     )
 
 
+def test_a_left_hand_side_is_no_operand() -> None:
+    def bracketed(v: Any, v1: Any) -> None:
+        v[:] = v1[:] * 2
+
+    with pytest.raises(oc.UsageError, match="A left-hand side is assigned to") as caught:
+        computed(oc.define_operation("bracketed", forward=bracketed)(oc.tensor([1.0])))
+    assert (caught.value.found, caught.value.fix) == (
+        "v1[:] as an operand of mul",
+        "v1 without brackets has all cells",
+    )
+
+
 def test_functions_of_tensors_are_refused_in_the_code_of_an_operation() -> None:
     def applied(function: Any) -> Any:
         def forward(v: Any, v1: Any) -> None:
