@@ -144,7 +144,7 @@ def test_the_array_of_a_literal_goes_before_the_routine_that_has_its_cells() -> 
     step()
 
 
-def test_a_session_keeps_no_model_for_what_its_models_share() -> None:
+def test_tensors_of_the_session_keep_no_model() -> None:
     class Ones(Op):
         def make_node(self) -> Apply:
             return Apply(self, [], [TensorType.sized("float32", output=[3])])
