@@ -173,7 +173,7 @@ RETURNS_NOTHING = (
     "function adds to g1, g2, g3; both may write intermediate slots."
 )
 
-_INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
+_INTERMEDIATE = r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)"
 
 
 @cache
@@ -181,7 +181,7 @@ def slot_of(name: str) -> Variable | None:
     """Return the variable of a parameter; None if the name does not denote a slot."""
     if name in SLOT_NAMES:
         return SLOT_NAMES[name]
-    match = _INTERMEDIATE.fullmatch(name)
+    match = re.fullmatch(_INTERMEDIATE, name)
     if match is None:
         return None
     side = match[1] or match[2]
