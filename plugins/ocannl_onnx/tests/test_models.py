@@ -526,6 +526,7 @@ def test_recurrent_layers_start_from_zeros_for_every_batch(
         "e = Sub(rows, one) y = Slice(x, first, e, first)",
         "f = Cast<to = 1>(rows) g = Erf(f) h = Mul(g, f) e = Cast<to = 7>(h) y = Expand(zero, e)",
         "e, p = TopK(rows, one) y = ConstantOfShape(e)",
+        "c = Constant<value = float[5] {1, 2, 3, 4, 5}>() y = Reshape(c, rows)",
     ],
 )
 def test_other_sizes_that_follow_from_extents_are_refused(nodes: str) -> None:

@@ -80,10 +80,15 @@ def reshaped(tensor: Tensor, sizes: Any) -> Tensor:
 @operator("Reshape")
 def reshape(node: Node, x: Value, shape: Value | None = None) -> Value:
     if shape is None:
-        wanted = node.attr("shape", ())
+        wanted, marks = node.attr("shape", ()), None
     else:
-        wanted = node.known_sizes(shape, "shape", or_extents=True)
-    return moved(x, reshaped(x.tensor, _new_shape(node, x.shape, tuple(wanted))))
+        wanted, marks = node.known_sizes(shape, "shape", or_extents=True), shape.extents
+    result = reshaped(x.tensor, _new_shape(node, x.shape, tuple(wanted)))
+    own = result.shape.extents or (None,) * len(wanted)
+    stated = () if marks is None else zip(marks.flat, own, strict=True)
+    if any(isinstance(mark, StaticExtent) and mark is not found for mark, found in stated):
+        node.refuse("its shape has an extent at run time in another place")
+    return moved(x, result)
 
 
 @folded("Reshape")
