@@ -126,10 +126,9 @@ def _constant(value: Real, dtype: DType) -> Tensor:
     """Return the session's constant of this value and format."""
     session: Session = sessions.current()
     number = value if isinstance(value, int) else float(value)
-    key = ("constant", dtype, exact_key(number))
-    if key not in session.applications:
+
+    def make() -> Tensor:
         with session.outside_of_code(session.loop):
-            made = constant(number, session, dtype=dtype)
-            session.undo_log.put(session.applications, key, made)
-    found: Tensor = session.applications[key]
-    return found
+            return constant(number, session, dtype=dtype)
+
+    return sessions.shared(session, ("constant", dtype, exact_key(number)), make)

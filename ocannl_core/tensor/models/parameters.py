@@ -504,10 +504,9 @@ def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
     It belongs to the state of every block that uses it.
     """
     session = sessions.current()
-    if name not in session.applications:
-        made = _new_statistic(session, (name,), 0.0, dtype, True, ())
-        session.undo_log.put(session.applications, name, made)
-    found: Tensor = session.applications[name]
+    found = sessions.shared(
+        session, name, lambda: _new_statistic(session, (name,), 0.0, dtype, True, ())
+    )
     if session.block is not None:
         key = f"{name} of the session"  # no identifier, as the names of parameters are
         parameters = session.block.block.own_parameters
