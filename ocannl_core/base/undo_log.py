@@ -156,11 +156,19 @@ class UndoLog:
         self._log.clear()
 
     def rollback(self, position: int) -> None:
-        """Undo the changes that follow a position and are not final."""
+        """Undo the changes that follow a position and are not final, also if an interrupt comes."""
+        try:
+            self._undo(position)
+        except BaseException:
+            self._undo(position)
+            raise
+
+    def _undo(self, position: int) -> None:
+        """Undo changes; an entry stays in the log until its change is undone."""
         log = self._log
         position = max(position - self._forgotten, 0)
         while len(log) > position:
-            old, key, target = log.pop(), log.pop(), log.pop()
+            target, key, old = log[-3:]
             if isinstance(target, dict):
                 if key is _ALL:
                     target.clear()
@@ -175,3 +183,4 @@ class UndoLog:
                 target.discard(key)
             else:
                 setattr(target, key, old)
+            del log[-3:]

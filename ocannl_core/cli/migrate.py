@@ -69,7 +69,8 @@ def _files(paths: Sequence[str]) -> Iterator[Path]:
             yield from (
                 file
                 for file in sorted(path.rglob("*.py"))
-                if not any(part.startswith(".") for part in file.relative_to(path).parts)
+                if file.is_file()
+                and not any(part.startswith(".") for part in file.relative_to(path).parts)
             )
         elif path.is_file():
             yield path

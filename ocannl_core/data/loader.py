@@ -321,9 +321,11 @@ class Examples:
         return np.stack([np.asarray(self._entries[int(position)]) for position in positions])
 
     def slice(self, start: int, stop: int) -> Array:
-        """Return consecutive examples, without a copy where possible."""
+        """Return consecutive examples, where possible without a copy, which is read-only then."""
         if isinstance(self._entries, np.ndarray):
-            return self._entries[start:stop]
+            part = self._entries[start:stop]
+            part.flags.writeable = False  # a batch that is changed in place is not the examples
+            return part
         return self.rows(np.arange(start, stop))
 
 

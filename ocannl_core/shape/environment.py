@@ -98,12 +98,14 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         state, depth = self._state, self._depth
-        if kind is not None and kind is not GeneratorExit:
-            self.rollback()
-        state.touched_dims.clear()
-        state.touched_rows.clear()
-        state.undo_log.end(depth)
-        self._depth = -1
+        try:
+            if kind is not None and kind is not GeneratorExit:
+                self.rollback()
+        finally:
+            state.touched_dims.clear()
+            state.touched_rows.clear()
+            state.undo_log.end(depth)
+            self._depth = -1
 
     def rollback(self) -> None:
         """Retract the changes so far."""

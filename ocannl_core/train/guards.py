@@ -39,7 +39,7 @@ def state_format(p: Tensor) -> DType:
 
 
 class OptimizerState:
-    """The tensors that an optimizer keeps between updates, by name."""
+    """The tensors that an optimizer keeps between updates, by name; code that raises adds none."""
 
     def __init__(self) -> None:
         self.names: dict[Tensor, str] = {}
@@ -65,7 +65,7 @@ class OptimizerState:
         """Return a tensor that belongs to a parameter, 0 before the first update."""
         path = f"{self.names[p]}.{name}"
         if is_sharded:
-            self.sharded[path] = p
+            p.session.undo_log.put(self.sharded, path, p)
         return _declared(self.tensors, path, name, state_format(p), owner=p.label)
 
 
@@ -84,8 +84,9 @@ def _declared(
     """
     if path not in tensors:
         axes = {} if output is None else {"batch": (), "input": (), "output": output}
-        tensors[path] = declare(name, **axes, dtype=dtype)
-        tensors[path].relabel((name, *owner))
+        made = declare(name, **axes, dtype=dtype)
+        made.relabel((name, *owner))
+        made.session.undo_log.put(tensors, path, made)
     return tensors[path]
 
 

@@ -147,7 +147,8 @@ class Update:
     def publish_average(self, name: str) -> None:
         """Make a tensor that is kept between updates the parameter's average."""
         owner = self._state.names[self._owner]
-        self._state.averages[owner] = f"{owner}.{name}"
+        averages = self._state.averages
+        self._owner.session.undo_log.put(averages, owner, f"{owner}.{name}")
 
     def correction(self, decay: float, *, power: float = 1.0) -> Any:
         """Return a power of `1 - decay**t`, the weights' sum in a moving average from 0."""
@@ -301,9 +302,11 @@ class Optimizer(ABC):
         has_gradients: bool,
         shard: Shard | None = None,
     ) -> Computation:
-        groups = self._groups(loss, trained_by_name(loss, params, f"{type(self).__name__}.{name}"))
+        trained = trained_by_name(loss, params, f"{type(self).__name__}.{name}")
+        groups, names = self._groups(loss, trained)
 
         def record(loss: Tensor) -> None:
+            loss.session.undo_log.set(self._state, "names", names)
             if not has_gradients:
                 loss.forward()
                 loss.zero_grads()
@@ -344,8 +347,10 @@ class Optimizer(ABC):
         tensors = self._state.tensors
         return {name: tensors[path] for name, path in self._state.averages.items()}
 
-    def _groups(self, loss: Tensor, trained: Mapping[str, Tensor]) -> dict[Tensor, Optimizer]:
-        """Return the hyperparameters of each parameter to train."""
+    def _groups(
+        self, loss: Tensor, trained: Mapping[str, Tensor]
+    ) -> tuple[dict[Tensor, Optimizer], dict[Tensor, str]]:
+        """Return the hyperparameters of each parameter to train, and its name."""
         found: dict[Tensor, Optimizer] = {}
         names: dict[Tensor, str] = {}
         unused = set(self.groups)
@@ -382,8 +387,7 @@ class Optimizer(ABC):
                 f"{len(known.keys() & names.keys())} are the same",
                 fix="an optimizer of its own for each set of parameters and for each model",
             )
-        self._state.names = known or names
-        return found
+        return found, known or names
 
     def _record(self, groups: Mapping[Tensor, Optimizer], shard: Shard | None) -> None:
         state = self._state

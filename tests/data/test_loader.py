@@ -174,6 +174,18 @@ def test_a_process_with_several_slots_reads_their_rows_alone(shuffle: bool, proc
             each.read.clear()
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_change_of_a_batch_in_place_is_no_change_of_the_examples(prefetch: int) -> None:
+    images = np.ones((4, 3), np.float32)
+    for (batch,) in Loader(images, batch=2, prefetch=prefetch):
+        with pytest.raises(ValueError, match="read-only"):
+            batch *= 2.0
+    for (batch,) in Loader(images, batch=2, shuffle=True, prefetch=prefetch):
+        batch *= 2.0
+    assert images.flags.writeable
+    assert np.all(images == 1.0)
+
+
 def test_several_inputs_keep_together(tmp_path: Path) -> None:
     rows = np.arange(40, dtype=np.float32).reshape(20, 2)
     np.save(tmp_path / "rows.npy", rows)

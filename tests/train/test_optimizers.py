@@ -348,6 +348,33 @@ def test_an_optimizer_of_two_losses_with_parameters_of_one_name_is_refused() -> 
         assert "w after w, of which 0 are the same" in str(error.value)
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_update_that_is_interrupted_leaves_no_state(interruption: type[BaseException]) -> None:
+    interruptions = [interruption()]
+
+    def rate(updates: Any) -> Any:
+        if interruptions:
+            raise interruptions.pop()
+        return 0.5 / (1.0 + updates)
+
+    options = {"clip_norm": 1.0, "accumulate": 2, "average": 0.9, "skip_nonfinite": True}
+    opt = oc.train.Adam(learning_rate=rate, **options)
+    first, second = oc.param("first", init=[3.0, 4.0]), oc.param("second", init=[1.0])
+    with pytest.raises(interruption):
+        opt.minimize(oc.sum(first * first))
+    assert not opt.state
+    assert not opt.diagnostics
+    assert not opt.averages
+    loss = oc.sum(second * second)
+    ctx = oc.Context("interp")
+    ctx.init_params(loss)
+    step = ctx.compile(opt.minimize(loss))
+    for _ in range(2):
+        step()
+    assert np.allclose(ctx[second], 0.5)
+    assert np.allclose(ctx[opt.averages["second"]], 0.5)
+
+
 @pytest.mark.parametrize("name", ["Rprop", "ScheduleFreeAdamW", "Adafactor"])
 def test_a_learning_rate_of_0_leaves_parameters_finite(target: str, name: str) -> None:
     rate = oc.train.joined([oc.train.constant(0.0), oc.train.linear(0.1, steps=2)], boundaries=[1])

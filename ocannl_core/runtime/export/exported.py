@@ -15,8 +15,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from functools import partial
+from functools import partial, reduce
 from math import prod
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,8 @@ def _view(memory: Any, tensor: Any, dims: tuple[int, ...]) -> Any:
         return memory
     nbytes = prod(dims) * size
     letter = _FORMATS.get(tensor.format.decode(), {1: "B", 2: "H", 4: "I", 8: "Q"}.get(size, "B"))
+    if 0 in dims:  # which memoryview.cast refuses
+        return memoryview(reduce(mul, reversed(dims), _ctype(letter))())
     return memory[:nbytes].cast(letter, dims)
 
 
@@ -313,8 +316,10 @@ def _check_input(function: str, tensor: Any, view: memoryview, dims: tuple[int, 
     size = tensor.nbytes if is_packed else prod(dims) * _cell_bytes(tensor)
     letter = _FORMATS.get(tensor.format.decode())
     is_float = letter is not None and letter in "fd"
-    fits = letter is None or (
-        view.itemsize == ctypes.sizeof(_ctype(letter)) and is_float == (view.format in ("f", "d"))
+    code = view.format.removeprefix("<")  # of ctypes' arrays
+    fits = not code.startswith((">", "!")) and (
+        letter is None
+        or (view.itemsize == ctypes.sizeof(_ctype(letter)) and is_float == (code in ("f", "d")))
     )
     if not (fits and view.c_contiguous and view.nbytes == size and has_shape):
         packed = f", two in a byte: {size} bytes" if is_packed else ""

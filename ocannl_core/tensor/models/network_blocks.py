@@ -145,10 +145,10 @@ class NetworkBlock(Generic[R]):
         if outer is not None:
             session.undo_log.put(outer.block._uses, self, None)
             outer.reads(session, tensors)
-        session.block = BlockApplication(self, outer, tensors)
         use = BlockUse(self.title, caller_location(), running_use.get())
         with scoped(running_use, use):
             try:
+                session.block = BlockApplication(self, outer, tensors)
                 result = self.function(*tensors, **self.config)
             except ShapeError as error:
                 raise self._at_use(error, tensors, use) from None

@@ -429,9 +429,9 @@ class StepRecorder:
 def traced(loop: Loop, session: Session) -> Iterator[None]:
     """Make tensors inside of the body of a loop."""
     recorder = session.recorder
-    session.loop = loop
-    session.recorder = None if recorder is None else StepRecorder(loop, recorder)
     try:
+        session.loop = loop
+        session.recorder = None if recorder is None else StepRecorder(loop, recorder)
         with session:
             yield
     finally:

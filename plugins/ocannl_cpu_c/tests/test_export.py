@@ -551,6 +551,24 @@ def test_functions_of_a_library_are_named(tmp_path: Path) -> None:
     assert "It calls exp, tanh of the C library" in text
 
 
+def test_arrays_without_cells_and_of_another_order_of_bytes(tmp_path: Path) -> None:
+    n = oc.static_extent("n", max=3)
+    x, ids = oc.placeholder("x", batch=[n]), oc.placeholder("ids", batch=[n, 2], dtype="int32")
+    y, doubled = x + 1.0, ids * 2
+    ctx = oc.Context("cpu_c")
+    results = [y, doubled]
+    run = ctx.compile(oc.train.forward(y) + oc.train.forward(doubled), keep=results, name="run")
+    files = ctx.export(run, tmp_path / "model.c", outputs=results)
+    model = load_exported(built(files.source, compilers()[0], ["-O0"]), "model")
+    found = model.run(np.zeros(0, np.float32), np.zeros((0, 2), np.int32), n=0)
+    for _ in range(2):
+        assert [np.asarray(each).shape for each in found] == [(0,), (0, 2)]
+        assert [str(np.asarray(each).dtype) for each in found] == ["float32", "int32"]
+        found = model.run(*found, n=0)
+    with pytest.raises(ExportedError, match=r"cells of int32; found \(1, 2\) of the format '>i'"):
+        model.run(np.ones(1, np.float32), np.ones((1, 2), ">i4"), n=1)
+
+
 def test_any_number_is_an_index_without_a_range(tmp_path: Path) -> None:
     k = oc.static_index("k")
     x = oc.placeholder("x", output=[64])

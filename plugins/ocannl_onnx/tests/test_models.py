@@ -465,6 +465,16 @@ def test_an_extent_at_run_time_is_a_number_of_each_call() -> None:
             "r = Range(zero, n, one) f = Cast<to = 1>(r) u = Unsqueeze(f, second) y = Add(x, u)",
             lambda x: x + np.arange(len(x))[:, None],
         ),
+        (
+            "y = Hardmax<axis = 0>(x)",
+            lambda x: (np.arange(len(x))[:, None] == x.argmax(0)).astype(np.float32),
+        ),
+        ("y = EyeLike<k = 1>(x)", lambda x: np.eye(len(x), 3, 1)),
+        ("d, m = Dropout(x) y = Cast<to = 1>(m)", np.ones_like),
+        (
+            "p = ArgMin<axis = 1>(x) y = GatherElements<axis = 1>(x, p)",
+            lambda x: x.min(1, keepdims=True),
+        ),
     ],
 )
 def test_graphs_compute_with_extents(nodes: str, expected: Any) -> None:
@@ -483,12 +493,40 @@ def test_graphs_compute_with_extents(nodes: str, expected: Any) -> None:
             assert np.allclose(found, expected(x), rtol=1e-6)
 
 
+@pytest.mark.parametrize("operator", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("lengths", ["", ", , length"])
+def test_recurrent_layers_start_from_zeros_for_every_batch(
+    rng: np.random.Generator, operator: str, lengths: str
+) -> None:
+    gates = {"RNN": 2, "GRU": 6, "LSTM": 8}[operator]
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[4, n, 3] x, int32[n] length, float[2, {gates}, 3] w, float[2, {gates}, 2] r)
+        => (float[4, 2, n, 2] y) {{
+            y = {operator}<hidden_size = 2, direction = "bidirectional">(x, w, r{lengths}) }}"""
+    given = {
+        "x": rng.standard_normal((4, 5, 3)),
+        "length": np.array([4, 1, 3, 2, 4]),
+        "w": rng.standard_normal((2, gates, 3)),
+        "r": rng.standard_normal((2, gates, 2)),
+    }
+    with oc.Session():
+        n = oc.static_extent("n", max=5)
+        model = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n})
+        inputs = model.placeholders()
+        y = model(**inputs)
+        whole = computed(y, {inputs[name]: cells for name, cells in given.items()}, n=5)
+        given["x"], given["length"] = given["x"][:, :2], given["length"][:2]
+        part = computed(y, {inputs[name]: cells for name, cells in given.items()}, n=2)
+        np.testing.assert_array_equal(part, whole[:, :, :2])
+
+
 @pytest.mark.parametrize(
     "nodes",
     [
         "e = Sub(rows, one) y = Slice(x, first, e, first)",
         "f = Cast<to = 1>(rows) g = Erf(f) h = Mul(g, f) e = Cast<to = 7>(h) y = Expand(zero, e)",
         "e, p = TopK(rows, one) y = ConstantOfShape(e)",
+        "c = Constant<value = float[5] {1, 2, 3, 4, 5}>() y = Reshape(c, rows)",
     ],
 )
 def test_other_sizes_that_follow_from_extents_are_refused(nodes: str) -> None:

@@ -201,3 +201,17 @@ def test_the_gradient_of_a_convolution_is_one_operator(tmp_path: Path) -> None:
         found = saved(tmp_path / "model.onnx", gradient)
     assert operators(found.proto).count("ConvTranspose") == 1
     check(found, 1e-4)
+
+
+def test_angles_and_quotients_of_special_values(tmp_path: Path) -> None:
+    numbers = np.array([0.0, -0.0, 0.5, -1.5, 3.0, np.inf, -np.inf, np.nan], np.float32)
+    a, b = (each.ravel() for each in np.meshgrid(numbers, numbers))
+    with oc.Session(), oc.settings.overrides(allow_nan=True):
+        y, x = _x("y", 64), _x("x", 64)
+        results = [oc.atan2(y, x), oc.floor_divide(y, x), oc.remainder(y, x)]
+        path = tmp_path / "model.onnx"
+        ocannl_onnx.save(path, results, [y, x])
+        expected, _ = computed(results, {y: a, x: b})
+    elsewhere = run_elsewhere(path, {"y": a, "x": b})
+    for found, each in zip(elsewhere, expected, strict=True):
+        np.testing.assert_allclose(found, each, rtol=1e-6)

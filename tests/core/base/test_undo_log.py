@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from copy import deepcopy
 from threading import Thread
+from types import FrameType
 from typing import Any
 
 from hypothesis import given
@@ -92,6 +93,37 @@ def test_a_transaction_that_has_ended_does_not_undo_the_changes_of_later_ones() 
     log.end(1)
     assert later == [1]
     assert log.depth == 0
+
+
+def test_a_rollback_is_complete_when_an_interrupt_comes() -> None:
+    events = 0
+
+    def interrupt(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal events
+        if event in ("call", "c_return"):  # where Python looks for signals
+            events += 1
+            if events == moment:
+                raise KeyboardInterrupt
+
+    moment = 1  # the first one enters the function
+    while events >= moment - 1:
+        log = UndoLog()
+        state = State(log)
+        for kind in (0, 2, 4, 5, 6, 7):
+            state.change(kind, 1, 2)
+        known, position = state.copy(), log.begin()
+        for kind in range(8):
+            state.change(kind, 1, 3)
+        events, moment = 0, moment + 1
+        sys.setprofile(interrupt)
+        try:
+            log.rollback(position)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        assert state.copy() == known
+    assert moment > 30
 
 
 def test_threads_take_different_numbers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,8 @@ def test_the_command_rewrites_files_and_folders(
     script.chmod(0o755)
     (tmp_path / "package" / ".hidden").mkdir()
     (hidden := tmp_path / "package" / ".hidden" / "module.py").write_text(old)
+    (tmp_path / "package" / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "package" / "pipe.py")
     assert main(["migrate", "--check", str(script)]) == 1
     assert script.read_text() == old
     assert main(["migrate", "--diff", str(script)]) == 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -246,6 +248,37 @@ def test_memory_of_a_context_keeps_its_tensors_when_the_program_fails() -> None:
         run = context.compile(doubled.forward())
         run()
         np.testing.assert_array_equal(context[doubled], [6.0, 8.0])
+
+
+@pytest.mark.parametrize(
+    ("caller", "callee"), [("_apply", "caller_location"), ("traced", "__init__")]
+)
+def test_an_interrupt_leaves_no_block_and_no_loop_open(caller: str, callee: str) -> None:
+    def interrupt(frame: FrameType, event: str, argument: object) -> None:
+        names = [each.f_code.co_name for each in (frame, frame.f_back) if each is not None]
+        if event == "call" and names == [callee, caller]:
+            raise KeyboardInterrupt
+
+    with oc.Session():
+        x, result = oc.tensor([1.0, 2.0]), oc.declare("result", output=[2])
+        net = oc.nn.dense(output=[2])
+
+        @oc.cd
+        def code() -> None:
+            _, last = oc.scan(lambda carry, _: (2.0 * carry, carry), net(x), length=3)
+            result[:] = last
+
+        sys.setprofile(interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                code()
+        finally:
+            sys.setprofile(None)
+        recorded = code()
+        ctx = oc.Context("interp")
+        ctx.init_params(recorded)
+        ctx.compile(recorded)()
+        assert list(net.params.keys()) == ["dense.weight", "dense.bias"]
 
 
 def test_closing_a_generator_retracts_nothing() -> None:

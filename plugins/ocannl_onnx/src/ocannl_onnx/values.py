@@ -185,10 +185,10 @@ class Value:
         """True if the cells depend on an input of the model, which is read at run time."""
         return not self.is_known and any(not isinstance(each, StepName) for each in self.inputs)
 
-    def has_extent(self, axis: int) -> bool:
-        """True if the size of an axis is an extent at run time."""
+    def extent(self, axis: int) -> oc.StaticExtent | None:
+        """Return the extent at run time that is the size of an axis; None for a constant size."""
         extents = () if self.is_known else self.tensor.shape.extents
-        return bool(extents) and extents[axis] is not None
+        return extents[axis] if extents else None
 
     def __repr__(self) -> str:
         return f"<{self.format}{list(self.shape)}{' known' if self.is_known else ''}>"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ocannl_core as oc
 from ocannl_core import Tensor
+from ocannl_onnx.operators.movement import positions_along
 from ocannl_onnx.registry import operator
 from ocannl_onnx.values import Value
 
@@ -134,9 +135,9 @@ def log_softmax(node: Node, x: Value) -> Tensor:
 def hardmax(node: Node, x: Value) -> Tensor:
     axes = _axes(node, x)
     if len(axes) == 1:
-        axis = axes[0]
-        hot = oc.one_hot(oc.argmax(x.tensor, axis=axis), x.shape[axis], dtype=x.format.carrier)
-        return oc.moveaxis(hot, -1, axis)
+        best = oc.argmax(x.tensor, axis=axes[0], keepdims=True)
+        places = positions_along(x, axes[0], str(best.dtype))
+        return oc.cast(oc.equal(best, places, dtype="bool"), x.format.carrier)
     count = math.prod(x.shape[axes[0] :])
     flat = oc.reshape(x.tensor, output=[*x.shape[: axes[0]], count])
     hot = oc.one_hot(oc.argmax(flat, axis=-1), count, dtype=x.format.carrier)

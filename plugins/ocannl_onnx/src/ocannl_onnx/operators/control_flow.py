@@ -433,7 +433,7 @@ def scan(node: Node, *values: Value) -> list[Item]:
     if len(lengths) != 1:
         node.invalid("Inputs of a scan have one number of steps.", str(sorted(lengths)))
     (steps,) = lengths
-    if not any(each.has_extent(axis) for each, axis in zip(entries, axes, strict=True)):
+    if not any(each.extent(axis) for each, axis in zip(entries, axes, strict=True)):
         fronted = [
             _fronted(node, each, axis, bool(back))
             for each, axis, back in zip(entries, axes, in_back, strict=True)

@@ -80,10 +80,15 @@ def reshaped(tensor: Tensor, sizes: Any) -> Tensor:
 @operator("Reshape")
 def reshape(node: Node, x: Value, shape: Value | None = None) -> Value:
     if shape is None:
-        wanted = node.attr("shape", ())
+        wanted, marks = node.attr("shape", ()), None
     else:
-        wanted = node.known_sizes(shape, "shape", or_extents=True)
-    return moved(x, reshaped(x.tensor, _new_shape(node, x.shape, tuple(wanted))))
+        wanted, marks = node.known_sizes(shape, "shape", or_extents=True), shape.extents
+    result = reshaped(x.tensor, _new_shape(node, x.shape, tuple(wanted)))
+    own = result.shape.extents or (None,) * len(wanted)
+    stated = () if marks is None else zip(marks.flat, own, strict=True)
+    if any(isinstance(mark, StaticExtent) and mark is not found for mark, found in stated):
+        node.refuse("its shape has an extent at run time in another place")
+    return moved(x, result)
 
 
 @folded("Reshape")
@@ -313,7 +318,7 @@ def _parts_of_extents(
     found: dict[int, Tensor | None] = {}
     for axis, start, stop, step, mark in zip(axes, starts, stops, steps, marks, strict=True):
         size, is_from_first = x.shape[axis], step == 1 and (start == 0 or start <= -x.shape[axis])
-        own = x.tensor.shape.extents[axis] if x.has_extent(axis) else None
+        own = x.extent(axis)
         if own is None and not mark:
             continue
         if own is not None and is_from_first and (mark is own or (not mark and stop >= size)):
@@ -342,6 +347,15 @@ def positions_up_to(extent: StaticExtent, dtype: str) -> Tensor:
     """Return the positions of an axis whose size a call gives."""
     result: Tensor = oc.primitives.offsets(dtype=dtype) + oc.zeros(extent, dtype=dtype)
     return result
+
+
+def positions_along(x: Value, axis: int, dtype: str) -> Tensor:
+    """Return the positions of an axis of a value, aligned with that axis."""
+    extent = x.extent(axis)
+    found = (
+        oc.arange(x.shape[axis], dtype=dtype) if extent is None else positions_up_to(extent, dtype)
+    )
+    return found[tuple(slice(None) if at == axis else None for at in range(x.rank))]
 
 
 @operator("Slice")

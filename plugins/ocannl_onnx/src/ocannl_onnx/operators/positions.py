@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def wrapped_positions(node: Node, ids: Value, x: Value, axis: int) -> Tensor:
     """Return positions along an axis, with negative ones counted from the end."""
     size = x.shape[axis]
-    if x.has_extent(axis) and (extent := x.tensor.shape.extents[axis]) is not None:
+    if (extent := x.extent(axis)) is not None:
         places = node.valid_positions(ids.tensor)
         if ids.array is not None and np.all(ids.array >= 0):
             return places
@@ -54,7 +54,10 @@ def fold_gather(node: Node, x: Array, ids: Array) -> Array:
 def gather_elements(node: Node, x: Value, ids: Value) -> Value:
     axis = axis_of(node, node.attr("axis", 0), x.rank)
     places = wrapped_positions(node, ids, x, axis)
-    keys = tuple(slice(None) if at == axis else slice(0, size) for at, size in enumerate(ids.shape))
+    keys = tuple(
+        slice(None) if at == axis or ids.extent(at) else slice(0, size)
+        for at, size in enumerate(ids.shape)
+    )
     return moved(x, oc.take_along(x.tensor[keys], places, axis=axis))
 
 

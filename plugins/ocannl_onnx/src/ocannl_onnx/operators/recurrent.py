@@ -36,6 +36,7 @@ class _Layer:
 
     Attributes:
         x: The input, of axes time, batch, features.
+        extent: The extent at run time that is the size of the batch; None for a constant size.
         reverses: The direction of each part: True for one from the last step to the first.
     """
 
@@ -46,6 +47,7 @@ class _Layer:
         self.is_batch_first = bool(node.attr("layout", 0))
         self.x = oc.swapaxes(x.tensor, 0, 1) if self.is_batch_first else x.tensor
         self.steps, self.batch = (x.shape[1], x.shape[0]) if self.is_batch_first else x.shape[:2]
+        self.extent = x.extent(0 if self.is_batch_first else 1)
         self.hidden = r.shape[-1]
         self.format = x.format
         direction = node.attr("direction", "forward")
@@ -82,9 +84,7 @@ class _Layer:
     def state(self, initial: Value | None, part: int) -> Tensor:
         """Return the first state of a direction, of axes batch and hidden."""
         if initial is None:
-            return oc.tensor(
-                np.zeros((self.batch, self.hidden), self.format.numpy), dtype=self.format.carrier
-            )
+            return oc.zeros((self.extent or self.batch, self.hidden), dtype=self.format.carrier)
         return initial.tensor[:, part] if self.is_batch_first else initial.tensor[part]
 
     def bias(self, b: Value | None, part: int) -> list[Any]:

@@ -96,7 +96,7 @@ def _arg(name: str, find: Callable[..., Any]) -> None:
         axis = axis_of(node, node.attr("axis", 0), x.rank)
         keep = bool(node.attr("keepdims", 1))
         if node.attr("select_last_index", 0):
-            if x.has_extent(axis):
+            if x.extent(axis) is not None:
                 node.refuse("the last of equal cells is not known along an extent at run time")
             found = x.shape[axis] - 1 - find(oc.flip(x.tensor, axis), axis=axis, keepdims=keep)
         else:

@@ -11,7 +11,14 @@ import ocannl_core as oc
 from ocannl_core import Tensor
 from ocannl_onnx.bounded import along, chosen
 from ocannl_onnx.formats import format_numbered
-from ocannl_onnx.operators.movement import axis_of, expand, moved, positions_up_to, reshaped
+from ocannl_onnx.operators.movement import (
+    axis_of,
+    expand,
+    moved,
+    positions_along,
+    positions_up_to,
+    reshaped,
+)
 from ocannl_onnx.operators.random import allow
 from ocannl_onnx.reading import array_of, dense
 from ocannl_onnx.registry import folded, operator
@@ -93,9 +100,12 @@ def eye_like(node: Node, x: Value) -> Value:
     found = x.format if number is None else format_numbered(number)
     if found is None or x.rank != 2:
         node.invalid("`EyeLike` takes a matrix, and a known format.", f"{x!r}, dtype {number}")
-    return Value.of_array(
-        np.eye(x.shape[0], x.shape[1], k=node.attr("k", 0)).astype(found.numpy), found
-    )
+    diagonal = node.attr("k", 0)
+    if x.extent(0) or x.extent(1):
+        rows, columns = (positions_along(x, axis, "int64") for axis in (0, 1))
+        cells = oc.cast(oc.equal(rows + diagonal, columns, dtype="bool"), found.carrier)
+        return Value.of_tensor(cells, found)
+    return Value.of_array(np.eye(x.shape[0], x.shape[1], k=diagonal).astype(found.numpy), found)
 
 
 @operator("Dropout")
@@ -112,7 +122,8 @@ def dropout(node: Node, x: Value, ratio: Value | None = None, training: Value | 
             rate, oc.uniform(dtype="float32") + oc.cast(x.tensor, "float32") * 0.0, dtype="bool"
         )
         return oc.where(kept, x.tensor / (1.0 - rate), 0.0)
-    return x, Value.of_array(np.ones(x.shape, bool if node.version >= 10 else x.format.numpy))
+    kept = Value.of_array(np.ones((), bool if node.version >= 10 else x.format.numpy))
+    return x, expand(node, kept, shape(node, x))
 
 
 @operator("NonZero", since=9)

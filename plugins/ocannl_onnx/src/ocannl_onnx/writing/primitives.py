@@ -199,11 +199,17 @@ def _mod(c: Calculation, a: str, b: str) -> str:
         zero = c.is_zero(b)
         rest = c.emit("Mod", a, c.where(zero, c.number(1), b))
         return c.where(zero, c.number(0), rest)
-    rest = c.emit("Mod", a, b, fmod=1)
-    zero = c.number(0)
-    is_other = c.emit("Xor", c.less(rest, zero), c.less(b, zero))
-    is_moved = c.emit("And", is_other, c.emit("Not", c.is_zero(rest)))
+    rest, is_moved = _rest(c, a, b)
     return c.where(is_moved, c.emit("Add", rest, b), rest)
+
+
+def _rest(c: Calculation, a: str, b: str) -> tuple[str, str]:
+    """Return the rest of the truncated quotient, and whether it has the sign of `b` only after an
+    addition of `b`, by which the quotient is 1 less.
+    """
+    rest, zero = c.emit("Mod", a, b, fmod=1), c.number(0)
+    is_other = c.emit("Xor", c.less(rest, zero), c.less(b, zero))
+    return rest, c.emit("And", is_other, c.emit("Not", c.is_zero(rest)))
 
 
 @_rule(BinaryOp.FLOOR_DIV)
@@ -216,12 +222,11 @@ def _floor_div(c: Calculation, a: str, b: str) -> str:
         divisor = c.where(zero, c.number(1), b)
         quotient = c.emit("Div", a, divisor)
         if not c.format.is_unsigned:
-            rest = c.emit("Mod", a, divisor, fmod=1)
-            is_other = c.emit("Xor", c.less(rest, c.number(0)), c.less(b, c.number(0)))
-            is_less = c.emit("And", is_other, c.emit("Not", c.is_zero(rest)))
+            _, is_less = _rest(c, a, divisor)
             quotient = c.emit("Sub", quotient, c.of_truth(is_less))
         return c.where(zero, c.number(0), quotient)
-    exact = _div(c, c.emit("Sub", a, _mod(c, a, b)), b)
+    rest, is_less = _rest(c, a, b)
+    exact = c.emit("Sub", _div(c, c.emit("Sub", a, rest), b), c.of_truth(is_less))
     floor = c.emit("Floor", exact)
     is_more = c.emit("Greater", c.emit("Sub", exact, floor), c.number(0.5))
     whole = c.where(is_more, c.emit("Add", floor, c.number(1)), floor)
@@ -230,19 +235,16 @@ def _floor_div(c: Calculation, a: str, b: str) -> str:
 
 @_rule(BinaryOp.ATAN2)
 def _atan2(c: Calculation, a: str, b: str) -> str:
-    """The sign of a height of 0 is seen in its reciprocal."""
+    """The sign of a height of 0 is seen in its reciprocal. Two infinities have the ratio 1."""
     zero, pi = c.number(0), c.number(np.pi)
     above = c.emit("Not", c.emit("Or", c.less(a, zero), c.less(c.emit("Reciprocal", a), zero)))
     left = c.emit("Or", c.less(b, zero), c.less(c.emit("Reciprocal", b), zero))
-    half = c.number(np.pi / 2)
-    upright = c.where(c.less(a, zero), c.emit("Neg", half), half)
-    flat = c.where(c.is_zero(a), zero, upright)
-    angle = c.where(c.is_zero(b), flat, c.emit("Atan", c.emit("Div", a, b)))
-    turn = c.where(above, pi, c.emit("Neg", pi))
-    is_turned = c.emit("And", left, c.emit("Not", c.is_zero(b)))
-    is_level = c.emit("And", left, c.is_zero(a))
-    found = c.where(is_turned, c.emit("Add", angle, turn), angle)
-    return c.where(is_level, turn, found)
+    ratio = c.emit("Div", a, c.emit("Abs", b))
+    is_origin = c.emit("And", c.is_zero(a), c.is_zero(b))
+    is_infinite = c.emit("And", c.emit("IsInf", a), c.emit("IsInf", b))
+    ratio = c.where(is_infinite, c.emit("Sign", a), c.where(is_origin, a, ratio))
+    angle, turn = c.emit("Atan", ratio), c.where(above, pi, c.emit("Neg", pi))
+    return c.where(left, c.emit("Sub", turn, angle), angle)
 
 
 @_rule(BinaryOp.RELU_GATE)
