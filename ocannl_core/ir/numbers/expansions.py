@@ -59,15 +59,11 @@ def decomposable(missing: frozenset[Op | VectorOp]) -> frozenset[Op]:
     found: set[Op] = set()
     pending = [op for op in DECOMPOSITIONS if op in missing]
     while True:
-        ready = [op for op in pending if all(_has(each, missing, found) for each in _inside(op))]
+        ready = [op for op in pending if (_inside(op) & missing) <= found]
         if not ready:
             return frozenset(found)
         found.update(ready)
         pending = [op for op in pending if op not in found]
-
-
-def _has(op: Op, missing: frozenset[Op | VectorOp], found: set[Op]) -> bool:
-    return op not in missing or op in found
 
 
 @cache

@@ -237,18 +237,15 @@ def _time_axis(loop: Loop, session: Session, over: Sequence[Leaf]) -> Dim:
             RowEqual(
                 Row((time,), fresh.row("entry")),
                 leaf.value.terms.batch,
-                loop.origin.at(f"the time axis of {_place(leaf)}, the leftmost batch axis"),
+                loop.origin.at(f"the time axis of {place}, the leftmost batch axis"),
             )
             for leaf in over
+            for place in ["xs" + "".join(f"[{key!r}]" for key in leaf.path)]
         ]
 
     with describe_operands(loop.over):
         session.environment.derive([], [each.terms for each in loop.over], relate)
     return found[0]
-
-
-def _place(leaf: Leaf) -> str:
-    return "xs" + "".join(f"[{key!r}]" for key in leaf.path)
 
 
 def _carried(loop: Loop, session: Session, initial: Tensor, leaf: Leaf) -> Tensor:
