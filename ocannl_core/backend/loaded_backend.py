@@ -42,18 +42,7 @@ from ocannl_core.backend.results import (
 )
 from ocannl_core.backend.time_limit import call_within
 from ocannl_core.backend.watched_event import WatchedEvent, unwatched
-from ocannl_core.base import settings, timeline
-from ocannl_core.base.errors import (
-    CodegenError,
-    CompileError,
-    DeviceError,
-    HookError,
-    LinkError,
-    OcannlError,
-    TransferError,
-    VerifyError,
-    printable,
-)
+from ocannl_core.base import errors, settings, timeline
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.ir.kernels.library_product import LibraryCall, LibraryProduct, OfferProduct
@@ -94,10 +83,12 @@ def _printable(report: TargetReport) -> TargetReport:
     """Return a report whose texts have no effect on a terminal."""
     return replace(
         report,
-        targets=tuple(replace(t, description=printable(t.description)) for t in report.targets),
-        reason=printable(report.reason),
-        fix=printable(report.fix),
-        details=tuple(map(printable, report.details)),
+        targets=tuple(
+            replace(t, description=errors.printable(t.description)) for t in report.targets
+        ),
+        reason=errors.printable(report.reason),
+        fix=errors.printable(report.fix),
+        details=tuple(map(errors.printable, report.details)),
     )
 
 
@@ -174,11 +165,11 @@ class Backend:
         except TimeoutError as error:
             reason = f"looking for devices hangs: {describe_hang(error)}"
             return self.hung.setdefault(limit, self._defect(reason, _PATIENCE))
-        except HookError as error:
+        except errors.HookError as error:
             return self._defect(f"looking for devices failed: {error.found}", error.fix)
         except BaseException as error:
             reraise_interruption(error)
-            reason = text_of(error) if isinstance(error, OcannlError) else describe(error)
+            reason = text_of(error) if isinstance(error, errors.OcannlError) else describe(error)
             return self._defect(f"looking for devices failed: {reason}")
         if violation:
             return self._defect(violation)
@@ -251,7 +242,7 @@ class Backend:
         reason: object = self._call(hook, step=step, nodes=nodes, target=target)
         if reason is not None and not (isinstance(reason, str) and reason.strip()):
             raise self.fault(hook, f"it must return a reason or None, and returned {shown(reason)}")
-        return None if reason is None else printable(reason)
+        return None if reason is None else errors.printable(reason)
 
     def generate(self, kernels: KernelStream | Plan, target: Target) -> Source:
         """Return the code of a routine.
@@ -268,7 +259,7 @@ class Backend:
                 raise stream.error from None
             self.raise_fault(hook, error)
         if source is None:
-            raise CodegenError(**self._missing("generates no code", hook))
+            raise errors.CodegenError(**self._missing("generates no code", hook))
         return self._checked(hook, source, violation_of_source(source))
 
     def source_class(self) -> type[Any] | None:
@@ -285,7 +276,7 @@ class Backend:
         hook = "ocannl_compile"
         executable: Executable | None = self._call(hook, source=source, target=target)
         if executable is None:
-            raise CompileError(**self._missing("compiles no code", hook))
+            raise errors.CompileError(**self._missing("compiles no code", hook))
         return self._checked(hook, executable, violation_of_executable(executable))
 
     def link(self, executable: Executable, *buffers: Mapping[TensorNode, Buffer]) -> Launcher:
@@ -368,7 +359,7 @@ class Backend:
         hook = "ocannl_allocate"
         buffer: Buffer | None = self._call(hook, info=info, target=target)
         if buffer is None:
-            raise LinkError(**self._missing("allocates no memory", hook))
+            raise errors.LinkError(**self._missing("allocates no memory", hook))
         return self._checked(hook, buffer, violation_of_buffer(buffer, info, target))
 
     def import_array(self, array: object, target: Target) -> Buffer | None:
@@ -457,9 +448,9 @@ class Backend:
         except BaseException as error:
             self.raise_fault("a launcher", error, target)
 
-    def fault(self, hook: str, found: str) -> HookError:
+    def fault(self, hook: str, found: str) -> errors.HookError:
         """Return the error of a hook that breaks its specification."""
-        return HookError(
+        return errors.HookError(
             "A hook of a plugin works and returns what its specification states.",
             found=f"{hook}: {found}",
             where=f"backend {self.name}, plugin {self.plugin}",
@@ -474,13 +465,13 @@ class Backend:
             targets: The devices whose work it was. The first one is unusable after a failure that
                 states no other device, if it states that its device is unusable.
         """
-        failure: DeviceError | None = None
-        placed: DeviceError | None = None
+        failure: errors.DeviceError | None = None
+        placed: errors.DeviceError | None = None
         try:
             reraise_interruption(error)
-            failure = error if isinstance(error, DeviceError) else None
+            failure = error if isinstance(error, errors.DeviceError) else None
             if failure is None:
-                if isinstance(error, OcannlError | MemoryError):
+                if isinstance(error, errors.OcannlError | MemoryError):
                     raise error
                 failure = self._failure_of(error, hook)
             if failure is None:
@@ -509,7 +500,7 @@ class Backend:
         found = (each.target for each in buffers if each is not None)
         return tuple(each for each in found if each.backend == self.name)
 
-    def _failure_of(self, error: BaseException, hook: str) -> DeviceError | None:
+    def _failure_of(self, error: BaseException, hook: str) -> errors.DeviceError | None:
         """Return the failure of a device that an exception of a plugin reports, or None."""
         name = "ocannl_device_error"
         if self.manager.hook.ocannl_device_error.get_hookimpls():
@@ -518,13 +509,13 @@ class Backend:
             except BaseException as raised:
                 reraise_interruption(raised)
                 raise self.fault(name, f"it raised {describe(raised)}") from error
-            if isinstance(found, DeviceError):
+            if isinstance(found, errors.DeviceError):
                 return found
             if found is not None:
                 violation = f"it must return a DeviceError or None, and returned {shown(found)}"
                 raise self.fault(name, violation) from error
         failure = None if hook in _WITHOUT_DEVICE else failure_in(error)
-        return None if failure is None else DeviceError(failure, found=describe(error))
+        return None if failure is None else errors.DeviceError(failure, found=describe(error))
 
     def memory_statistics(self, target: Target) -> MemoryStatistics | None:
         """Return the memory of a device as its driver counts it; None if nothing states it."""
@@ -592,7 +583,7 @@ class Backend:
                 )
             try:
                 verify(result)
-            except VerifyError as error:
+            except errors.VerifyError as error:
                 raise self.fault(hook, f"its result is no valid program: {error}") from error
             return result
 
@@ -655,7 +646,7 @@ def _check_equal(destination: Buffer, source: Buffer) -> None:
     wanted, given = destination.info, source.info
     if wanted.dtype is not given.dtype or wanted.buffer_dims != given.buffer_dims:
         formats = [f"{info.dtype} {list(info.buffer_dims)}" for info in (given, wanted)]
-        raise TransferError(
+        raise errors.TransferError(
             "A transfer must connect buffers of equal number format and extents.",
             found=f"{formats[0]} to {formats[1]}",
             where=f"from {source.target} to {destination.target}",
@@ -663,9 +654,9 @@ def _check_equal(destination: Buffer, source: Buffer) -> None:
         )
 
 
-def _no_way(destination: Buffer, source: Buffer, asked: Sequence[Backend]) -> TransferError:
+def _no_way(destination: Buffer, source: Buffer, asked: Sequence[Backend]) -> errors.TransferError:
     plugins = ", ".join(f"{backend.name} ({backend.plugin})" for backend in asked)
-    return TransferError(
+    return errors.TransferError(
         "A backend must copy between its devices and the host.",
         found=f"no way from {source.target} to {destination.target}, not even by way of the host",
         where=f"called: {plugins}" if plugins else "no backend was called",

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from ocannl_core.ir.kernels.transforms import (
-    AccumulateAt,
-    Order,
-    Pack,
-    Schedule,
-    Splits,
-    Transform,
-    root_of,
-)
+from ocannl_core.ir.kernels import transforms
 from ocannl_core.schedule.machine_model import ACCUMULATOR_CHAINS
 from ocannl_core.schedule.rules.reduction_model import ReductionModel
 from ocannl_core.schedule.rules.tiling_parameters import (
@@ -27,9 +19,9 @@ from ocannl_core.schedule.rules.tiling_parameters import (
 
 def vectorize_reduction(
     model: ReductionModel, vector_axis: str, parameters: TilingParameters
-) -> Schedule:
+) -> transforms.Schedule:
     """Return a schedule in which every result has a vector of accumulators."""
-    splits = Splits()
+    splits = transforms.Splits()
     extents = _tile_extents(model, parameters.rows)
     width = min(model.lanes, model.extents[vector_axis])
     wanted_chains = parameters.vectors or ACCUMULATOR_CHAINS // prod(extents.values())
@@ -53,27 +45,27 @@ def vectorize_reduction(
     )
     return (
         *splits,
-        Order(order),
+        transforms.Order(order),
         *unroll_tile(model, tile_loops),
         *_pack_operands(model, vector_axis, order, parameters),
-        AccumulateAt((reduced or tile_loops)[0], model.is_fused),
+        transforms.AccumulateAt((reduced or tile_loops)[0], model.is_fused),
     )
 
 
 def _pack_operands(
     model: ReductionModel, vector_axis: str, order: Sequence[str], parameters: TilingParameters
-) -> Iterator[Transform]:
+) -> Iterator[transforms.Transform]:
     """Yield the packing of reused operands that are not contiguous along the vector axis."""
     for operand in model.operands:
         decided = parameters.layout(operand.position)
         is_spread = vector_axis in operand.axes and operand.stride(vector_axis) != 1
         is_packed = is_spread and model.is_worth_gathering(operand)
         if is_packed if decided is None else decided is not PackingLayout.NONE:
-            leaves = [name for name in order if root_of(name) in operand.axes]
-            yield Pack(
+            leaves = [name for name in order if transforms.root_of(name) in operand.axes]
+            yield transforms.Pack(
                 operand.position,
                 None,
-                tuple(sorted(leaves, key=lambda name: root_of(name) == vector_axis)),
+                tuple(sorted(leaves, key=lambda name: transforms.root_of(name) == vector_axis)),
             )
 
 
