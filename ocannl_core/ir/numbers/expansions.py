@@ -40,7 +40,7 @@ _OF_OPERATORS: Mapping[Op, Expansion] = {
     BinaryOp.MIN: ("where", ("le", "a", "b"), "a", _WHERE_B_IS_LESS),
     TernaryOp.FMA: ("add", ("mul", "a", "b"), "c"),
 }
-"""Expansions of primitives for which every renderer of the core has code, exact but for `fma`,
+"""Expansions of primitives for which renderers of the C family have code, exact but for `fma`,
 whose product is rounded.
 """
 
