@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -45,7 +45,7 @@ from ocannl_core.backend.watched_event import WatchedEvent, unwatched
 from ocannl_core.base import errors, settings, timeline
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.interruptions import reraise_interruption
-from ocannl_core.ir.kernels.library_product import LibraryCall, LibraryProduct, OfferProduct
+from ocannl_core.ir.kernels.library_product import OfferProduct
 from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
@@ -206,11 +206,10 @@ class Backend:
 
     def described(self) -> Mapping[str, Target]:
         """Return the devices that the plugin describes by name, of which none need be here."""
-        hook = "ocannl_described"
-        found: Mapping[str, Target] | None = self._call(hook)
-        if found is None:
-            return {}
-        return self._checked(hook, found, violation_of_described(found, self.name))
+        found: Mapping[str, Target] | None = self._answer(
+            "ocannl_described", lambda each: violation_of_described(each, self.name)
+        )
+        return {} if found is None else found
 
     def library(self, target: Target) -> OfferProduct | None:
         """Return the backend's choice of library calls for products; None if it has none, or the
@@ -221,15 +220,9 @@ class Backend:
         is_allowed = is_allowed and Capability.EXTERNAL_CALLS in target.capabilities
         if not is_allowed or not self.manager.hook.ocannl_library.get_hookimpls():
             return None
-        hook = "ocannl_library"
-
-        def offer(product: LibraryProduct) -> LibraryCall | None:
-            found: LibraryCall | None = self._call(hook, product=product, target=target)
-            if found is None:
-                return None
-            return self._checked(hook, found, violation_of_library_call(found))
-
-        return offer
+        return lambda product: self._answer(
+            "ocannl_library", violation_of_library_call, product=product, target=target
+        )
 
     @property
     def may_refuse(self) -> bool:
@@ -364,23 +357,21 @@ class Backend:
 
     def import_array(self, array: object, target: Target) -> Buffer | None:
         """Return memory of another library on a device as a buffer; None if it has no access."""
-        if not self.manager.hook.ocannl_import.get_hookimpls():
-            return None
-        hook = "ocannl_import"
-        buffer: Buffer | None = self._call(hook, array=array, target=target)
-        if buffer is None:
-            return None
-        return self._checked(hook, buffer, violation_of_import(buffer, target))
+        return self._answer(
+            "ocannl_import",
+            lambda buffer: violation_of_import(buffer, target),
+            array=array,
+            target=target,
+        )
 
     def share(self, buffer: Buffer, target: Target) -> Buffer | None:
         """Return another backend's buffer as memory of a device; None if not addressable."""
-        if not self.manager.hook.ocannl_share.get_hookimpls():
-            return None
-        hook = "ocannl_share"
-        found: Buffer | None = self._call(hook, buffer=buffer, target=target)
-        if found is None:
-            return None
-        return self._checked(hook, found, violation_of_buffer(found, buffer.info, target))
+        return self._answer(
+            "ocannl_share",
+            lambda found: violation_of_buffer(found, buffer.info, target),
+            buffer=buffer,
+            target=target,
+        )
 
     def transfer(self, destination: Buffer, source: Buffer) -> Event:
         """Copy cells to or from a device of this backend, or between two of them.
@@ -519,13 +510,7 @@ class Backend:
 
     def memory_statistics(self, target: Target) -> MemoryStatistics | None:
         """Return the memory of a device as its driver counts it; None if nothing states it."""
-        hook = "ocannl_memory_statistics"
-        if not self.manager.hook.ocannl_memory_statistics.get_hookimpls():
-            return None
-        found: MemoryStatistics | None = self._call(hook, target=target)
-        if found is None:
-            return None
-        return self._checked(hook, found, violation_of_statistics(found))
+        return self._answer("ocannl_memory_statistics", violation_of_statistics, target=target)
 
     def time_launch(self, launcher: Launcher, values: Sequence[int], target: Target) -> float:
         """Call a launcher, wait for its work, and return the seconds that it took: by the clock of
@@ -551,6 +536,13 @@ class Backend:
             return getattr(self.manager.hook, hook)(**arguments)
         except BaseException as error:
             self.raise_fault(hook, error, *self._targets_of(arguments))
+
+    def _answer(self, hook: str, violation: Callable[[T], str], **arguments: Any) -> T | None:
+        """Return the checked answer of a hook; None if the plugin has none, or it returns None."""
+        if not getattr(self.manager.hook, hook).get_hookimpls():
+            return None
+        found: T | None = self._call(hook, **arguments)
+        return None if found is None else self._checked(hook, found, violation(found))
 
     def _targets_of(self, arguments: Mapping[str, Any]) -> tuple[Target, ...]:
         """Return the devices that a call of a hook is for."""
