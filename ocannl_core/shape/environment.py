@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from numbers import Integral
 from types import EllipsisType, TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ocannl_core.base.ephemerons import EphemeronKey, drop_unreachable
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.identity import ById
@@ -41,7 +43,7 @@ from ocannl_core.shape.solving.counts import count_cells
 from ocannl_core.shape.solving.derivations import ShapeReport, explain
 from ocannl_core.shape.solving.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.solving.ranks import implied_axes
-from ocannl_core.shape.solving.state import LeafTensor, SolverState
+from ocannl_core.shape.solving.state import LeafTensor, SolverState, unknowns_in
 from ocannl_core.shape.translation.einsum import Einsum
 from ocannl_core.shape.translation.logic import Adjoint, Logic, contracted_rows, relation_of
 from ocannl_core.shape.translation.unmatched import (
@@ -54,6 +56,9 @@ from ocannl_core.shape.translation.unmatched import (
 
 Axes = Sequence[int | Size | StaticExtent | EllipsisType] | None
 """The axes of a row; `...` among them is a row variable, and None is an empty row."""
+
+LEAST_GARBAGE = 20_000
+"""The least number of variables, of about a kilobyte each, that may be unreachable."""
 
 _Noted = TypeVar("_Noted", Shape, EinsumApplication)
 
@@ -79,6 +84,7 @@ class Transaction:
                 found="with inside of with, for the same one",
                 fix="call oc.atomic() for each",
             )
+        self._environment.forget_unreachable()
         self._environment.previews.clear()
         state.scalars_are_decided = False
         state.closing = None
@@ -121,6 +127,8 @@ class Environment:
         """The operands of a result, and the captured rows and sizes beside them."""
         self._unchecked: dict[Hashable, list[EinsumApplication]] = {}
         self._reported: set[tuple[Location | None, str]] = set()
+        self._next_cleaning = LEAST_GARBAGE
+        """The number of variables made at which unreachable ones are looked for."""
         self.previews: dict[int, Shape | None] = {}
         """Shapes as `close` would decide them, by the numbers of tensors, until a constraint is
         added; None where a leaf is open.
@@ -159,6 +167,16 @@ class Environment:
         self.undo_log.rollback(position)
         self._state.revisions += 1
         self.previews.clear()
+
+    def forget_unreachable(self) -> None:
+        """Forget variables that no shape or reference outside can reach, once there are many."""
+        state = self._state
+        if state.fresh.number < self._next_cleaning or not gc.isenabled() or self.undo_log.depth:
+            return  # the log of a transaction refers to variables, too
+        with self.undo_log.lock:
+            drop_unreachable([*state.tables, self._made_from, self._unchecked], _keys_in)
+            kept = len({*state.parents, *state.values, *state.rows})
+            self._next_cleaning = state.fresh.number + max(LEAST_GARBAGE, kept)
 
     def relate(
         self,
@@ -216,15 +234,16 @@ class Environment:
             parameter: True to raise an error in place of a guess.
         """
         state, order = self._state, self._leaves.take()
-        for kind, row in shape.rows():
-            tail, dims = state.unknowns(row)
-            if tail is None and not dims:
-                continue
-            leaf = LeafTensor(order, kind, shape, origin, parameter)
-            if tail is not None:
-                state.mark_row(tail, leaf)
-            for dim in dims:
-                state.mark_dim(dim, leaf)
+        with self.undo_log.lock:
+            for kind, row in shape.rows():
+                tail, dims = state.unknowns(row)
+                if tail is None and not dims:
+                    continue
+                leaf = LeafTensor(order, kind, shape, origin, parameter)
+                if tail is not None:
+                    state.mark_row(tail, leaf)
+                for dim in dims:
+                    state.mark_dim(dim, leaf)
         self.previews.clear()
 
     def constrain(self, constraints: Sequence[Constraint]) -> None:
@@ -309,17 +328,19 @@ class Environment:
 
     def size_of(self, ref: DimRef) -> int | None:
         """Return the size of a captured axis, or the product of captured ones; None if unknown."""
-        if isinstance(ref.captured, RowVar):
-            return count_cells(self._state, Row(tail=ref.captured))
-        size = self._state.size(ref.captured)
-        return size.n if size else None
+        with self.undo_log.lock:
+            if isinstance(ref.captured, RowVar):
+                return count_cells(self._state, Row(tail=ref.captured))
+            size = self._state.size(ref.captured)
+            return size.n if size else None
 
     def extents_of(self, ref: DimRef) -> tuple[StaticExtent, ...]:
         """Return the extents at run time among the axes that a reference has captured."""
-        if isinstance(ref.captured, RowVar):
-            return tuple(extents_in(self._state.current_row(Row(tail=ref.captured)).dims))
-        size = self._state.size(ref.captured)
-        return tuple(extents_in([size])) if size else ()
+        with self.undo_log.lock:
+            if isinstance(ref.captured, RowVar):
+                return tuple(extents_in(self._state.current_row(Row(tail=ref.captured)).dims))
+            size = self._state.size(ref.captured)
+            return tuple(extents_in([size])) if size else ()
 
     def with_known_sizes(self, logic: Logic, capture: Mapping[str, DimRef]) -> Logic:
         """Return the logic with the known captured sizes as values.
@@ -335,7 +356,8 @@ class Environment:
         values, rows = dict(logic.values), dict(logic.rows)
         for name, ref in capture.items():
             if isinstance(ref.term, RowVar):
-                row = self._state.current_row(Row(tail=ref.term))
+                with self.undo_log.lock:
+                    row = self._state.current_row(Row(tail=ref.term))
                 if row.is_closed and not any(extents_in(row.trailing)):
                     rows[name] = row.sizes
             elif (n := self.size_of(ref)) is not None and not self.extents_of(ref):
@@ -352,7 +374,8 @@ class Environment:
     def view(self, shape: Shape) -> Shape:
         """Return the shape as far as it is known, without any effect on inference."""
         current = self._state.current_row
-        return Shape(current(shape.batch), current(shape.input), current(shape.output))
+        with self.undo_log.lock:
+            return Shape(current(shape.batch), current(shape.input), current(shape.output))
 
     def close(
         self, shapes: Iterable[Shape], refs: Iterable[DimRef] = (), subject: str = "its shape"
@@ -446,7 +469,8 @@ class Environment:
         """Return the numbers of batch, output and input axes that a shape has because its operands
         have them; None if uses that follow may add some.
         """
-        found = [implied_axes(self._state, row) for _, row in shape.rows()]
+        with self.undo_log.lock:
+            found = [implied_axes(self._state, row) for _, row in shape.rows()]
         batch, output, input = found
         if batch is None or output is None or input is None:
             return None
@@ -464,7 +488,8 @@ class Environment:
         sizes: list[Dim] = []
         constraints: list[Constraint] = []
         for (kind, row), rank in zip(shape.rows(), ranks, strict=True):
-            current = self._state.current_row(row)
+            with self.undo_log.lock:
+                current = self._state.current_row(row)
             if current.tail is None and len(current.trailing) == rank:
                 sizes += current.trailing
                 continue
@@ -474,21 +499,24 @@ class Environment:
             sizes += dims
         if constraints:
             self.constrain(constraints)
-        return tuple(map(self._state.current, sizes))
+        with self.undo_log.lock:
+            return tuple(map(self._state.current, sizes))
 
     def reason(self, var: DimVar | RowVar) -> Origin | None:
         """Return the constraint that decided or bounds a variable, or None."""
         state = self._state
-        if isinstance(var, RowVar):
-            decided = state.decided_rows.get(var)
-            return decided[1].origin if decided else None
-        found = state.find(var)
-        known = state.values.get(found) or state.ceilings.get(found)
-        return narrow_origin(known.cause) if known else None
+        with self.undo_log.lock:
+            if isinstance(var, RowVar):
+                decided = state.decided_rows.get(var)
+                return decided[1].origin if decided else None
+            found = state.find(var)
+            known = state.values.get(found) or state.ceilings.get(found)
+            return narrow_origin(known.cause) if known else None
 
     def explain(self, shape: Shape) -> ShapeReport:
         """Return a shape's derivation, and the bounds of its open parts; infer nothing."""
-        return explain(self._state, shape)
+        with self.undo_log.lock:
+            return explain(self._state, shape)
 
     def report(self, remark: DoubtfulBroadcast) -> None:
         """Warn about a doubtful broadcast, once for each line; or refuse it.
@@ -575,6 +603,19 @@ def _key(shape: Shape) -> Hashable:
         return ById(shape)
     rows = shape.batch, shape.output, shape.input
     return tuple([(row.leading, row.tail, row.trailing) for row in rows])
+
+
+def _keys_in(key: Any) -> Sequence[EphemeronKey]:
+    """Return the shape or the variables in a key of notes or of a table of the solver."""
+    match key:
+        case DimVar() | RowVar():
+            return (key,)
+        case ById(value=Shape() as shape):
+            return (shape,)
+        case tuple():
+            return [each for parts in key for each in Row(*parts).unknowns]
+        case _:
+            return unknowns_in(key)
 
 
 def _shape_of(captured: DimVar | RowVar) -> Shape:

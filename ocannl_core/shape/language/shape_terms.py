@@ -14,6 +14,7 @@ from itertools import zip_longest
 from math import prod
 from typing import Any, SupportsIndex, overload
 
+from ocannl_core.base.ephemerons import EphemeronKey
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.undo_log import Ordinals
@@ -33,7 +34,7 @@ BUFFER_ORDER = (RowKind.BATCH, RowKind.OUTPUT, RowKind.INPUT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DimVar:
+class DimVar(EphemeronKey):
     """An unknown axis size."""
 
     id: int
@@ -150,7 +151,7 @@ def dim_variables(dim: Dim) -> list[DimVar]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowVar:
+class RowVar(EphemeronKey):
     """Unknown axes between the leading and the trailing ones of a row."""
 
     id: int
@@ -167,6 +168,11 @@ class FreshVariables:
 
     def __init__(self, ids: Ordinals | None = None) -> None:
         self._ids = ids or Ordinals()
+
+    @property
+    def number(self) -> int:
+        """The number of variables made so far."""
+        return self._ids.next
 
     def dim(self, name: str = "") -> DimVar:
         """Return a fresh size variable."""
@@ -212,6 +218,12 @@ class Row:
     def dims(self) -> tuple[Dim, ...]:
         """The known axes, left to right."""
         return self.leading + self.trailing
+
+    @property
+    def unknowns(self) -> list[DimVar | RowVar]:
+        """The variables in the row."""
+        found: list[DimVar | RowVar] = [*dim_variables(ConcatDim(self.dims))]
+        return found if self.tail is None else [*found, self.tail]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -263,7 +275,7 @@ def closed_row(*sizes: int) -> Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(EphemeronKey):
     """The axes of a tensor, written `batch|input->output`."""
 
     batch: Row = Row()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
@@ -180,6 +180,11 @@ class SolverState:
         self.depths: dict[RowVar, int] = {}
         self.touched_rows: dict[RowVar, None] = {}
         self.touched_dims: dict[DimVar, None] = {}
+
+    @property
+    def tables(self) -> list[dict[Any, Any]]:
+        """All mappings and sets; their keys are variables, or constraints (`unknowns_in`)."""
+        return [each for each in vars(self).values() if isinstance(each, dict)]
 
     def find(self, var: DimVar) -> DimVar:
         """Return the representative of a variable."""
@@ -373,6 +378,21 @@ class SolverState:
                     if isinstance(constraint, constraints.RowEquation):
                         self.undo_log.remove(self.equations[row.tail], constraint)
             self.agenda.append(constraint)
+
+
+def unknowns_in(constraint: constraints.Formula | constraints.RowBelow) -> list[DimVar | RowVar]:
+    """Return the variables in a constraint of a set of the solver's state."""
+    match constraint:
+        case constraints.DimEqual(one, other) | constraints.SliceLength(one, other):
+            rows: tuple[Row, ...] = (Row(trailing=(one, other)),)
+        case constraints.RowBelow():
+            rows = sides(constraint)
+        case constraints.TotalElements(count=count, divided_by=divisors):
+            counted = () if isinstance(count, int) else (count.dim,)
+            rows = (*sides(constraint), Row(trailing=(*counted, *divisors)))
+        case _:
+            assert_never(constraint)
+    return [each for row in rows for each in row.unknowns]
 
 
 def sides(constraint: constraints.RowConstraint) -> tuple[Row, ...]:

@@ -1,8 +1,8 @@
-"""Inference does not depend on the order of operations."""
+"""Inference depends neither on the order of operations nor on the shapes that it forgets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import permutations
@@ -49,6 +49,7 @@ from ocannl_core.shape.translation.logic import (
     Transpose,
 )
 from tests.support.example_count import example_count
+from tests.support.forgetting import forgetting
 
 pytestmark = pytest.mark.filterwarnings("ignore::ocannl_core.base.errors.SpecWarning")
 
@@ -194,10 +195,18 @@ def _requiring(draw: st.DrawFn) -> _Program:
     )
 
 
-def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
-    """Return the closed shapes, or None when there is a contradiction."""
+def _outcome(
+    program: _Program, order: Sequence[int], held: Collection[int] | None = None
+) -> list[str] | None:
+    """Return the closed shapes, or None when there is a contradiction.
+
+    Args:
+        held: The shapes that the program holds, and closes, to its end, by default all of them;
+            references to others end with their last use.
+    """
     environment = Environment()
     shapes = [environment.fresh_shape(batch=b, input=i, output=o) for b, i, o in program.shapes]
+    held = range(len(shapes)) if held is None else held
     references = [DimRef(), DimRef(), DimRef()]
     pending: list[tuple[int, int, int | None]] = []
 
@@ -208,12 +217,12 @@ def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
     def relate(
         position: int, logic: Logic, result: int, operands: tuple[int, ...]
     ) -> Callable[[], None]:
-        operand_shapes = [shapes[operand] for operand in operands]
         name, reference = program.captures.get(position, ("", 0))
         capture = {name: references[reference]} if name else None
 
         def step() -> None:
             origin = Origin("operation")
+            operand_shapes = [shapes[operand] for operand in operands]
             environment.relate(logic, shapes[result], operand_shapes, origin, capture)
             require()
 
@@ -235,10 +244,17 @@ def _outcome(program: _Program, order: Sequence[int]) -> list[str] | None:
     steps: list[Callable[[], None]] = [leaf(*one) for one in program.leaves]
     steps += [relate(position, *one) for position, one in enumerate(program.operations)]
     steps += [partial(require, each) for each in program.requires]
+    uses = [{position} for position, _ in program.leaves]
+    uses += [{result, *operands} for _, result, operands in program.operations]
+    uses += [set()] * len(program.requires)
     try:
-        for position in order:
+        for number, position in enumerate(order):
             steps[position]()
-        environment.close(shapes)
+            later = set(held).union(*[uses[each] for each in order[number + 1 :]])
+            for done in uses[position] - later:
+                shapes[done] = Shape()
+        shapes = [shapes[each] for each in held]
+        environment.close(shapes, [each for each in references if each.term is not None])
     except ShapeError as error:
         if "step budget" in error.rule:
             raise
@@ -279,6 +295,22 @@ def test_rows_known_at_opposite_ends_close_equally_in_any_order(
     steps = range(len(program.leaves) + len(program.operations))
     order = data.draw(st.permutations(steps))
     assert _outcome(program, steps) == _outcome(program, order)
+
+
+@pytest.mark.parametrize("programs", [_programs(), _requiring(), _programs(_CROSSING)])
+def test_shapes_that_nothing_refers_to_are_forgotten_without_effect(
+    programs: st.SearchStrategy[_Program],
+) -> None:
+    @settings(max_examples=example_count(20), deadline=None)
+    @given(programs, st.data())
+    def check(program: _Program, data: st.DataObject) -> None:
+        numbers = range(len(program.shapes))
+        held = data.draw(st.sets(st.sampled_from(numbers), max_size=2))
+        expected = _outcome(program, program.steps, held)
+        with forgetting():
+            assert _outcome(program, program.steps, held) == expected
+
+    check()
 
 
 _OPEN: tuple[Axes, Axes, Axes] = (None, None, None)
