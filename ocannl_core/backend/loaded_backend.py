@@ -597,10 +597,7 @@ class Backend:
 
 
 def transfer(
-    destination_backend: Backend | None,
-    source_backend: Backend | None,
-    destination: Buffer,
-    source: Buffer,
+    destination_backend: Backend, source_backend: Backend, destination: Buffer, source: Buffer
 ) -> Event:
     """Copy cells between buffers of equal format and extents.
 
@@ -608,30 +605,33 @@ def transfer(
     is copied through the host.
 
     Args:
-        destination_backend: The owner of the destination; None for an array of this process.
-        source_backend: The owner of the source; None for an array of this process.
+        destination_backend: The owner of the destination, or of the source of an array's cells.
+        source_backend: The owner of the source, or of the destination of cells for an array.
 
     Raises:
         TransferError: if the buffers differ, or no backend connects them.
     """
     _check_equal(destination, source)
-    asked: list[Backend] = []
-    for backend in (destination_backend, source_backend):
-        if backend is not None and backend not in asked:
-            asked.append(backend)
-            event = backend.try_transfer(destination, source)
-            if event is not None:
-                return event
-    if destination_backend is not None and source_backend is not None:
-        event = stage(
-            destination,
-            source,
-            to_destination=destination_backend.try_transfer,
-            from_source=source_backend.try_transfer,
-        )
+    asked = list(dict.fromkeys((destination_backend, source_backend)))
+    for backend in asked:
+        event = backend.try_transfer(destination, source)
         if event is not None:
             return event
-    raise _no_way(destination, source, asked)
+    event = stage(
+        destination,
+        source,
+        to_destination=destination_backend.try_transfer,
+        from_source=source_backend.try_transfer,
+    )
+    if event is not None:
+        return event
+    plugins = ", ".join(f"{backend.name} ({backend.plugin})" for backend in asked)
+    raise errors.TransferError(
+        "A backend must copy between its devices and the host.",
+        found=f"no way from {source.target} to {destination.target}, not even by way of the host",
+        where=f"called: {plugins}",
+        fix="this is a defect of the plugin: report it to its authors",
+    )
 
 
 def _check_equal(destination: Buffer, source: Buffer) -> None:
@@ -644,15 +644,3 @@ def _check_equal(destination: Buffer, source: Buffer) -> None:
             where=f"from {source.target} to {destination.target}",
             fix="convert the values before copying them",
         )
-
-
-def _no_way(destination: Buffer, source: Buffer, asked: Sequence[Backend]) -> errors.TransferError:
-    plugins = ", ".join(f"{backend.name} ({backend.plugin})" for backend in asked)
-    return errors.TransferError(
-        "A backend must copy between its devices and the host.",
-        found=f"no way from {source.target} to {destination.target}, not even by way of the host",
-        where=f"called: {plugins}" if plugins else "no backend was called",
-        fix="this is a defect of the plugin: report it to its authors"
-        if asked
-        else "name the backends",
-    )
