@@ -58,7 +58,10 @@ def test_every_plugin_but_the_emulator_is_released_with_the_licence() -> None:
     plugins = {str(path.relative_to(ROOT)) for path in ROOT.glob("plugins/ocannl_*")}
     assert {*release.PROJECTS} == {".", *plugins} - {"plugins/ocannl_cuda_emulator"}
     licence = (ROOT / "LICENSE").read_bytes()
-    assert all((ROOT / folder / "LICENSE").read_bytes() == licence for folder in release.PROJECTS)
+    for folder in release.PROJECTS:
+        copied = ROOT / folder / "LICENSE"
+        assert copied.read_bytes() == licence
+        assert not copied.is_symlink()  # installers refuse archives with links that leave them
 
 
 def test_every_dependency_has_a_floor_and_a_ceiling_or_a_reason_for_none() -> None:
