@@ -71,9 +71,15 @@ PlanObserver = Callable[[str, NestPlan], None]
 """A function that is called with each intermediate plan, after the name of the pass."""
 
 
-def plan_passes(target: Target) -> list[tuple[str, PlanPass]]:
-    """Return the named passes in front of the recognition of nests, in order."""
+def plan_passes(target: Target | None) -> list[tuple[str, PlanPass]]:
+    """Return the named passes in front of the recognition of nests, in order.
+
+    Args:
+        target: The processor; None for passes that suit all.
+    """
     passes: list[tuple[str, PlanPass]] = [("split inlined reductions", split_inlined_reductions)]
+    if target is None:
+        return passes
     on_blocks = target.thread_blocks is not None
     if not on_blocks:
         passes.append(("distribute rows", distribute_rows))
@@ -81,14 +87,15 @@ def plan_passes(target: Target) -> list[tuple[str, PlanPass]]:
     return passes
 
 
-def nest_passes(target: Target, offer: OfferProduct | None) -> list[tuple[str, NestPass]]:
+def nest_passes(target: Target | None, offer: OfferProduct | None) -> list[tuple[str, NestPass]]:
     """Return the named passes from the recognition of nests to their schedules, in order.
 
     Args:
+        target: The processor; None for passes that need no cache sizes.
         offer: Returns the calls of a library for products; None without a library.
     """
     accumulation, budget = settings.current().accumulation, settings.current().memory_budget
-    on_blocks = target.thread_blocks is not None
+    on_blocks = target is not None and target.thread_blocks is not None
     widen = partial(widen_accumulators, is_fast=accumulation == "fast", in_pieces=not on_blocks)
 
     def fusion(run: NestPass) -> NestPass:
@@ -114,16 +121,17 @@ def nest_passes(target: Target, offer: OfferProduct | None) -> list[tuple[str, N
     if accumulation != "exact":
         passes.append(("widen scoped sums", widen_scoped_sums))
     passes.append(("reassociate products", reassociate_products))
-    if on_blocks:
+    if target is not None and on_blocks:
         from ocannl_core.passes.kernels.attention.fuse_attention import fuse_flash_attention
         from ocannl_core.passes.kernels.gather_windows import unroll_shifts
 
         flash = partial(fuse_flash_attention, target=target)
         passes += [("unroll shifts", unroll_shifts), ("fuse flash attention", flash)]
-    cache = MachineModel.of(target).l2_bytes
-    passes.append(("rematerialize", partial(rematerialize, cache=cache)))
+    if target is not None:
+        cache = MachineModel.of(target).l2_bytes
+        passes.append(("rematerialize", partial(rematerialize, cache=cache)))
     # a group packs the operands of all its kernels, which a budget has no room for
-    if budget is None:
+    if target is not None and budget is None:
         passes.append(("group rows", partial(group_rows, target=target)))
     if on_blocks:
         from ocannl_core.passes.kernels.collapse_axes import collapse_axes
@@ -134,11 +142,12 @@ def nest_passes(target: Target, offer: OfferProduct | None) -> list[tuple[str, N
 
 
 def nest_plans(
-    plan: kernel_ir.Plan, target: Target, offer: OfferProduct | None = None
+    plan: kernel_ir.Plan, target: Target | None, offer: OfferProduct | None = None
 ) -> Iterator[tuple[str, NestPlan]]:
     """Yield the plan after each pass before scheduling, with the name of the pass.
 
     Args:
+        target: The processor; None for passes that need no cache sizes.
         offer: As for `nest_passes`.
     """
     for name, run in plan_passes(target):
@@ -152,7 +161,7 @@ def nest_plans(
 
 def nest_plan(
     plan: kernel_ir.Plan,
-    target: Target,
+    target: Target | None,
     observers: Sequence[PlanObserver] = (),
     offer: OfferProduct | None = None,
 ) -> NestPlan:
