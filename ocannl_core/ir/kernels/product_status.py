@@ -69,6 +69,11 @@ class ProductStatus:
     refusals: tuple[Refusal, ...] = ()
     """The faster units, each with the reason why it does not."""
 
+    @property
+    def obstacle(self) -> Obstacle | None:
+        """The reason why the next faster unit does not compute it; None for the fastest unit."""
+        return self.refusals[-1][1] if self.refusals else None
+
     def __str__(self) -> str:
         refusals = "".join(
             f"; no {unit.value}: {why.value}"

@@ -507,6 +507,6 @@ def test_the_status_of_a_product_is_that_of_its_rendered_kernel(
     helpers = {helper for kernel in source.kernels for helper in kernel.helpers}
     multiplies = any(each.startswith("multiply_add_") for each in helpers)
     assert multiplies == (status.unit is ProductUnit.MATRIX_INSTRUCTIONS)
-    assert multiplies == (not status.refusals)
+    assert multiplies == (status.obstacle is None)
     if status.unit is not ProductUnit.SCALAR:
         assert all(kernel.group_bytes for kernel in source.kernels)
