@@ -36,22 +36,17 @@ _TOLERANCE = 2e-4
 
 _COPIED = "PyTorch's gradients are views of one array, ours cells of their own"
 _FOLLOWED = "finds the last of equal positions, so that gradients reach the cells that stayed"
-_DOUBLE = "in double precision, half of the lanes at a time"
 REASONS: dict[str, str] = {
     "put and gradients": _FOLLOWED,
     "put_along and gradients": _FOLLOWED,
-    "power": _DOUBLE,
-    "pow": _DOUBLE,
-    "sin": _DOUBLE,
-    "cos": _DOUBLE,
-    "tan": _DOUBLE,
     "bitcast": "PyTorch's is a view, ours cells of their own",
     "stack along the first axis and gradients": _COPIED,
     "concat along the first axis and gradients": _COPIED,
     "group_norm and gradients": "several passes over rows of 8 channels, half of a register",
     "cast": "rounds one register of cells at a time, and stores half of one",
     "uniform": "each cell hashes a counter of its own: any number of threads draws the same",
-    "normal": "two words for each number, and a cosine in double precision",
+    "normal": "hashes two words for each number",
+    "gelu": "without AVX-512, a coefficient is looked up in two registers",
 }
 """The reasons of ratios above 1.1, by the beginning of a row's name."""
 

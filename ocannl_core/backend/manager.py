@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
 from ocannl_core.backend.loaded_backend import Backend, DefectReport, transfer
@@ -40,7 +39,7 @@ from ocannl_core.backend.registry import (
 )
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, UsageError
-from ocannl_core.base.suggestions import did_you_mean, join_lines
+from ocannl_core.base.suggestions import did_you_mean, join_lines, similar_names
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.target import Target
 
@@ -193,7 +192,7 @@ def _installation(name: str) -> str:
         return listed
     names = [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in requirements]
     own = [each.removeprefix("ocannl-").replace("-", "_") for each in names if each != _CORE]
-    close = difflib.get_close_matches(re.sub("[-.]", "_", name.lower()), own, 1, _SIMILAR)
+    close = similar_names(re.sub("[-.]", "_", name.lower()), own, cutoff=_SIMILAR)
     return f"pip install '{_CORE}[{close[0]}]'" if close else listed
 
 

@@ -6,7 +6,6 @@ kept with its error for reports, and never stops the others.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import re
@@ -37,7 +36,7 @@ from ocannl_core.base.forks import process_lock
 from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.base.origin import caller_depth
 from ocannl_core.base.plugin_settings import violation_of_settings
-from ocannl_core.base.suggestions import join_lines
+from ocannl_core.base.suggestions import join_lines, similar_names
 
 if TYPE_CHECKING:
     from importlib_metadata import EntryPoint
@@ -339,7 +338,7 @@ def _check_requested_names() -> None:
     if not unknown:
         return
     source = next(each.source for each in settings.describe() if each.name == "load_plugins")
-    close = {match for name in unknown for match in difflib.get_close_matches(name, known, n=1)}
+    close = {match for name in unknown for match in similar_names(name, known)}
     hint = f"did you mean {' or '.join(sorted(close))}?" if close else ""
     names = ", ".join(f"'{name}'" for name in unknown)
     if chosen.strict_plugins:

@@ -27,7 +27,7 @@ def printable(text: str) -> str:
     )
 
 
-_LINE = re.compile(r"[^\s:]:[0-9]+\b")
+_LINE = r"[^\s:]:[0-9]+\b"
 """The line of a file: `model.py:7`."""
 
 _MOST_LINES = 40
@@ -264,7 +264,9 @@ def add_line(error: OcannlError) -> None:
     """Add the line of the user that has called the package, if no part of an error names a line;
     failures of devices and plugins have their own places.
     """
-    if isinstance(error, DeviceError | HookError) or _LINE.search(f"{error.found} {error.where}"):
+    if isinstance(error, DeviceError | HookError) or re.search(
+        _LINE, f"{error.found} {error.where}"
+    ):
         return
     if (location := caller_location()) is not None:
         error.where = f"{error.where}, at {location}" if error.where else str(location)

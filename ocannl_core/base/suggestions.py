@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+
+
+def similar_names(
+    name: str, known: Iterable[str], most: int = 1, *, cutoff: float = 0.6
+) -> list[str]:
+    """Return the names that are most similar to one, at most `most`, the most similar first.
+
+    Args:
+        cutoff: The least similarity, as `difflib` counts it.
+    """
+    import difflib
+
+    return difflib.get_close_matches(name, list(known), most, cutoff)
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 1, *, cutoff: float = 0.6) -> str:
@@ -13,7 +25,7 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1, *, cutoff: floa
         most: The names in the question, at most.
         cutoff: The least similarity, as `difflib` counts it.
     """
-    close = difflib.get_close_matches(name, list(known), most, cutoff)
+    close = similar_names(name, known, most, cutoff=cutoff)
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 

@@ -162,7 +162,7 @@ def lines_of(title: str, lowered: LoopProgram) -> list[str]:
         title: The title of the kernel, which consists of the remarks on its statements.
         lowered: The program of the kernel, as lowered.
     """
-    titles = frozenset(_WRITTEN.sub("", each) for each in title.split("; "))
+    titles = frozenset(re.sub(_WRITTEN, "", each) for each in title.split("; "))
     remarks = (each for each in walk_iterations(lowered.body) if isinstance(each, Remark))
     found = (
         str(each.origin) for each in remarks if each.origin is not None and each.text in titles
@@ -170,5 +170,5 @@ def lines_of(title: str, lowered: LoopProgram) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-_WRITTEN = re.compile(r" \(writes [^()]*\)$")
+_WRITTEN = r" \(writes [^()]*\)$"
 """The end of a title, behind the remarks of its kernel."""

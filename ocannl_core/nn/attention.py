@@ -93,7 +93,7 @@ def attention(
             # every query has a key at its position or before, whose score is a number
             scores = pointwise.where(allowed, scores, -math.inf)
         else:
-            mask = allowed if mask is None else pointwise.where(mask, allowed, 0.0)
+            mask = allowed if mask is None else pointwise.where(mask, allowed, 0)
     if mask is not None:
         scores = pointwise.where(mask, scores, _masked_score(scores.dtype))
     weights = softmax(OVER_KEYS, scores)

@@ -165,16 +165,15 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
 
 def _count(session: sessions.Session, steps: Tensor) -> Effect:
     """Return the effect that counts a step, the same one for all calls of a session."""
-    key = "dropout_step", "effect"
-    if key not in session.applications:
+
+    def make() -> Effect:
         loop, session.loop = session.loop, None  # it follows the backpropagation of all its steps
         try:
-            effect = Effect(_increment(steps).steps, (steps,))
-            session.undo_log.put(session.applications, key, effect)
+            return Effect(_increment(steps).steps, (steps,))
         finally:
             session.loop = loop
-    found: Effect = session.applications[key]
-    return found
+
+    return sessions.shared(session, ("dropout_step", "effect"), make)
 
 
 @cd

@@ -214,7 +214,13 @@ class _Lowering:
                 raise self.error(
                     "External operations work on whole arrays, of constant sizes.",
                     f"{node.name}, an axis of which has the extent {found[0]}",
-                    "give the axis a constant size",
+                    "give the axis a constant size"
+                    + (
+                        "; an op that computes the lines along another axis each by itself states"
+                        " that one, as in line_axis = -1"
+                        if call.op.line_axis is None
+                        else ""
+                    ),
                 )
 
     def check_offsets(self, target: TensorNode) -> None:

@@ -415,3 +415,34 @@ def test_extremes_start_from_the_least_number_where_there_are_no_infinities(targ
     assert widened(evaluated(target, greatest, cells)).tolist() == [-3, 3]
     assert widened(evaluated(target, lambda x: -greatest(-x), cells)).tolist() == [-120, 1]
     assert widened(evaluated(target, pooled, cells)).tolist() == [[-3, -3, -7], [2, 3, 3]]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_integers_beside_floats_are_computed_with_as_floats(target: str, dtype: str) -> None:
+    greatest = np.iinfo(dtype).max // 2
+    cells = np.array([greatest, 3, 1], dtype)
+    floats = cells.astype(np.float32)
+    calls: list[tuple[Callable[[Any], Any], Any]] = [
+        (lambda x: x * 4.0, floats * 4),
+        (lambda x: x * oc.number(4.0, dtype="float32"), floats * 4),
+        (lambda x: (x - 128.0) / 64.0, (floats - 128) / 64),
+        (lambda x: -2.0 - x, -2 - floats),
+        (lambda x: x**2.0, floats**2),
+        (lambda x: oc.pow(x, -2.0), floats**-2),
+        (lambda x: (-2.0) ** -oc.cast(x > 2, "int32"), np.array([-0.5, -0.5, 1])),
+        (lambda x: oc.custom.Composite(lambda y: y * 4.0)(x), floats * 4),
+    ]
+    for call, expected in calls:
+        found = evaluated(target, call, cells)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with oc.Session():
+        x, result = oc.tensor(cells), oc.declare("result", output=[3], dtype="float32")
+
+        @oc.cd
+        def code() -> None:
+            result[:] = x * 4.0
+
+        ctx = oc.Context(target)
+        ctx.compile(code())()
+        np.testing.assert_array_equal(ctx[result], floats * 4)

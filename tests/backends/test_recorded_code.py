@@ -56,6 +56,43 @@ def test_an_expression_keeps_its_value_through_later_writes(target: str) -> None
     np.testing.assert_array_equal(found["f"], 2 * X)
 
 
+def test_a_tensor_from_outside_is_computed_at_its_first_use_and_again_by_forward(
+    target: str,
+) -> None:
+    with oc.Session():
+        c, found = oc.declare("c", output=[1]), [oc.declare(f"found{i}") for i in range(4)]
+        square, later = c * c, c + 1.0
+
+        @oc.cd
+        def code() -> None:
+            found[0][:] = square
+            c[:] = 3.0
+            found[1][:] = square
+            found[2][:] = later
+            square.forward()
+            found[3][:] = square
+
+        ctx = oc.Context(target)
+        step = ctx.compile(code())
+        ctx[c] = 2.0
+        step()
+        assert [ctx.item(each) for each in found] == [4, 4, 4, 9]
+
+
+def test_all_cells_are_read_with_brackets(target: str) -> None:
+    def code(c: oc.Tensor, d: oc.Tensor, e: oc.Tensor, f: oc.Tensor) -> None:
+        d[:] = c[:]
+        e[:] = oc.maximum(c[:], 2.0) * c[:]
+        f += c[:][::-1]
+        f[:] = -f[:]
+
+    ones = np.ones(3)
+    found = run(target, code, {"c": X, "d": ones, "e": ones, "f": ones})
+    np.testing.assert_array_equal(found["d"], X)
+    np.testing.assert_array_equal(found["e"], np.maximum(X, 2) * X)
+    np.testing.assert_array_equal(found["f"], -(1 + X[::-1]))
+
+
 def test_an_expression_can_be_used_twice(target: str) -> None:
     def code(c: oc.Tensor, d: oc.Tensor, e: oc.Tensor) -> None:
         t = -c

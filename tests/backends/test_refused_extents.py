@@ -180,6 +180,19 @@ def test_stated_index_maps_have_constant_sizes() -> None:
         oc.Context("interp").compile(store())
 
 
+def test_the_error_about_an_op_names_the_axis_of_its_lines() -> None:
+    class Doubled(oc.custom.Op):
+        spec = "...|n => ...|n"
+
+        def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+            output_storage[0][0] = 2 * inputs[0]
+
+    x = oc.placeholder("x", batch=[oc.static_extent("n", max=4)], output=[3])
+    with pytest.raises(oc.LoweringError, match="whole arrays") as caught:
+        oc.Context("interp").compile(oc.train.forward(Doubled()(x)))
+    assert "line_axis = -1" in caught.value.fix
+
+
 def test_cells_are_numbered_along_the_first_axis_only() -> None:
     oc.reset()
     x = oc.placeholder("x", batch=[2], output=[oc.static_extent("n", max=6)])

@@ -41,7 +41,7 @@ Signature: 8a477f597d28d172789f06886806bc55
 # A cache of ocannl, see https://bford.info/cachedir/: old files in it are removed without notice.
 """
 """The file of a directory that was empty when it became a cache, so that all in it is ours."""
-_CACHED = re.compile(r"[0-9a-f]{16,64}(\.[a-z]+)?")
+_CACHED = r"[0-9a-f]{16,64}(\.[a-z]+)?"
 """The names of cached files; no others are removed."""
 
 
@@ -109,7 +109,7 @@ class PrivateDirectory:
         others when it became a cache.
         """
         is_ours = (self._root or self).is_marked()
-        return [name for name in self.names() if is_ours and _CACHED.fullmatch(name)]
+        return [name for name in self.names() if is_ours and re.fullmatch(_CACHED, name)]
 
     def drop_old(self, most: int) -> None:
         """Remove the least recently used files down to half of `most`, if there are more."""

@@ -27,7 +27,7 @@ from ocannl_core.base.files import trust
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | trust.NO_LINK
 _STALE = 24 * 3600.0
 """An unfinished file of this age in seconds is stale, even if its process cannot be checked."""
-_UNFINISHED = re.compile(r"([0-9a-f]{12})-([0-9]{1,19})-[0-9a-f]{12}\.tmp")
+_UNFINISHED = r"([0-9a-f]{12})-([0-9]{1,19})-[0-9a-f]{12}\.tmp"
 _LONGEST_PREFIX = 128
 _MOST_LINKS = 40
 
@@ -153,12 +153,12 @@ def unfinished_name() -> str:
 
 def is_unfinished(name: str) -> bool:
     """Return True if some process gave this name to an unfinished file."""
-    return _UNFINISHED.fullmatch(name) is not None
+    return re.fullmatch(_UNFINISHED, name) is not None
 
 
 def is_stale(name: str, last_use: float) -> bool:
     """Return True if a name belongs to an unfinished file, and the process in it has ended."""
-    found = _UNFINISHED.fullmatch(name)
+    found = re.fullmatch(_UNFINISHED, name)
     if found is None:
         return False
     # elsewhere signal 0 is an interruption by the keyboard

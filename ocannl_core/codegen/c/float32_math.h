@@ -118,34 +118,61 @@ INLINE float map_sqrtf_float32(float x) {
 }
 
 /// far_float64 needs float64_bits quarters
-/* the quarter turns of a far angle as 0x1.8p52 + n, and what is left, at most half a quarter */
-INLINE void far_float64(double a, double *angle, double *shifted) {
-  /* a = mantissa * 2^(exponent - 23); its quarter turns, without whole turns: */
-  const uint64_t bits = float64_bits(a);
-  const int exponent = bits >> 52 < 1023 + 127 ? (int)(bits >> 52) - 1023 : 127;
-  const double mantissa = (double)(int64_t)((bits >> 29 & 0x7fffff) | 0x800000);
-  const double product = mantissa * quarters_high[exponent - 22];
+/* the quarter turns of a far angle and so many more, rounded to the last place of shift and added to
+   it, and the angle that is left, at most half of that place */
+INLINE void far_float64(
+    double x, double quarters, double shift, double *angle, double *shifted) {
+  /* x = mantissa * 2^(exponent - 23); its quarter turns, without whole turns: */
+  const uint64_t bits = float64_bits(x);
+  const int exponent = (int)(bits >> 52 & 0x7ff) - 1023;
+  const double size = (double)(int64_t)((bits >> 29 & 0x7fffff) | 0x800000);
+  const double mantissa = x < 0.0 ? -size : size;
+  const double product = mantissa * quarters_high[exponent - 22] + quarters;
   const double rest = mantissa * quarters_low[exponent - 22];
-  *shifted = product + 0x1.8p52;
-  *angle = ((product - (*shifted - 0x1.8p52)) + rest) * 0x1.921fb54442d18p+0;
+  *shifted = (product + rest) + shift;
+  *angle = ((product - (*shifted - shift)) + rest) * 0x1.921fb54442d18p+0;
 }
 
-/// sin_float32 needs sine_float64
-INLINE float sin_float32(float x) {
-  return (float)sine_float64((double)x, 0);
+/// is_far_float32
+/* a finite angle of a million turns */
+INLINE int is_far_float32(float x) {
+  return (x >= 0x1p22f && x < INFINITY) || (x <= -0x1p22f && x > -INFINITY);
 }
 
-/// cos_float32 needs sine_float64
-INLINE float cos_float32(float x) {
-  return (float)sine_float64((double)x, 1);
+/// far_sine_float32 needs is_far_float32 far_float64 wave_float64
+/* the sine of a far angle and so many quarter turns; y of others */
+INLINE float far_sine_float32(float x, double quarters, float y) {
+  double r, shifted;
+  if (!is_far_float32(x)) return y;
+  far_float64((double)x, quarters, 0x1.8p53, &r, &shifted);
+  return (float)wave_float64(r, shifted);
 }
 
-/// tan_float32 needs tangent_float64
-INLINE float tan_float32(float x) {
+/// far_tangent_float32 needs is_far_float32 far_float64 slope_float64
+/* the tangent of a far angle; y of others */
+INLINE float far_tangent_float32(float x, float y) {
+  double r, shifted;
+  if (!is_far_float32(x)) return y;
+  far_float64((double)x, 0.0, 0x1.8p52, &r, &shifted);
+  return (float)slope_float64(r, shifted);
+}
+
+/// near_sin_float32 needs sine_float64
+INLINE float near_sin_float32(float x) {
+  return (float)sine_float64((double)x);
+}
+
+/// near_cos_float32 needs cosine_float64
+INLINE float near_cos_float32(float x) {
+  return (float)cosine_float64((double)x);
+}
+
+/// near_tan_float32 needs tangent_float64
+INLINE float near_tan_float32(float x) {
   return (float)tangent_float64((double)x);
 }
 
-/// pow_float32 needs power_float64
-INLINE float pow_float32(float x, float y) {
+/// near_pow_float32 needs power_float64
+INLINE float near_pow_float32(float x, float y) {
   return (float)power_float64((double)x, (double)y);
 }

@@ -50,14 +50,14 @@ _Spelling = Callable[[str, str | None], tuple[str, str | None]]
 """Maps a type, and a function on it if given, to C and the helper that it needs, if any."""
 
 _WITH_DOUBLES = {
-    "sin": ("sine", ("x",), ("0",)),
-    "cos": ("sine", ("x",), ("1",)),
-    "tan": ("tangent", ("x",), ()),
-    "pow": ("power", ("x", "y"), ()),
-    "mod": ("remainder", ("a", "b"), ()),
-    "floor_div": ("floored", ("a", "b"), ()),
+    "near_sin": ("sine", ("x",)),
+    "near_cos": ("cosine", ("x",)),
+    "near_tan": ("tangent", ("x",)),
+    "near_pow": ("power", ("x", "y")),
+    "mod": ("remainder", ("a", "b")),
+    "floor_div": ("floored", ("a", "b")),
 }
-"""Functions that compute with doubles: core function, parameters, and constant arguments."""
+"""Functions that compute with doubles: core function, and parameters."""
 
 REPLACED_FUNCTIONS = frozenset(
     op.value.function for op in PRIMITIVES if op.value.has_vector_code and op.value.function
@@ -150,14 +150,14 @@ def _spell_for_numbers(kind: str, function: str | None) -> tuple[str, str | None
 
 def _compute_by_halves(name: str, vector: Vector) -> Helper:
     """Return a function that computes with doubles, half of the lanes at a time."""
-    core, parameters, more = _WITH_DOUBLES[name]
+    core, parameters = _WITH_DOUBLES[name]
     doubles = Vector("float64", vector.lanes // 2)
     function = f"{doubles.name}_{core}" if doubles.lanes > 1 else f"{core}_float64"
     needs = [function, *(f"{vector.name}_{part}" for part in ("low", "high", "joined"))]
     halves = []
     for part in ("low", "high"):
         given = [f"{vector.name}_{part}({each})" for each in parameters]
-        halves.append(f"{function}({', '.join([*given, *more])})")
+        halves.append(f"{function}({', '.join(given)})")
     head = f"{vector.name}_{name}({', '.join(f'{vector.name} {each}' for each in parameters)})"
     body = f"  return {vector.name}_joined(\n      {halves[0]},\n      {halves[1]});"
     return Helper(f"INLINE {vector.name} {head} {{\n{body}\n}}", (vector.name, *needs))

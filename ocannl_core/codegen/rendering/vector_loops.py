@@ -228,7 +228,11 @@ class VectorLoop:
                     dtypes.uint4x32, f"{function}{'_16' * (dtype is dtypes.float16)}"
                 )
                 number = call(drawn, self._value(arg))
-                return cast(self._vector(dtypes.int32), number) if dtype is dtypes.int32 else number
+                if dtype is dtypes.int32:
+                    number = cast(self._vector(dtype), number)
+                # all words are hashed before functions of their numbers, so that processors
+                # hash several at a time
+                return self._bind(number, dtype)
             case ir.Binary(op, left, right) if op in HASHES:
                 hashed = self._helper(dtypes.uint4x32, op.value.name)
                 return call(hashed, self._value(left), self._value(right))

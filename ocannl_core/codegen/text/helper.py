@@ -34,14 +34,14 @@ class Helper:
     """True if it stands for one or a few machine instructions."""
 
 
-_MARKER = re.compile(r"^/// (\w+)(?: needs ([\w ]+?))?(?: -- .*)?\n", re.MULTILINE)
+_MARKER = r"(?m)^/// (\w+)(?: needs ([\w ]+?))?(?: -- .*)?\n"
 
 
 @cache
 def read_helpers(file: str) -> Mapping[str, Helper]:
     """Read the definitions in a file, or in a file of templates, by name."""
     text = (Path(__file__).parents[1] / "c" / file).read_text("utf-8")
-    _, *parts = _MARKER.split(text)
+    _, *parts = re.split(_MARKER, text)
     return {
         name: Helper(text.strip("\n"), tuple((needs or "").split()))
         for name, needs, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
@@ -62,25 +62,25 @@ def instantiate(
     """
 
     def spell(text: str) -> str:
-        return _WORD.sub(lambda found: words.get(found[0], found[0]), text)
+        return re.sub(_WORD, lambda found: words.get(found[0], found[0]), text)
 
     def over_lanes(found: re.Match[str]) -> str:
         half = lanes // 2
         each = {"EACH": range(lanes), "LOWER": range(half), "UPPER": range(half, lanes)}[found[1]]
         return ", ".join(found[2].replace("LANE", str(lane)) for lane in each)
 
-    text = _LIST.sub(over_lanes, spell(choose_sections(template.text, keys)))
-    mentioned = (each for each in _VECTOR_NAME.findall(text) if not each.endswith("_cells"))
+    text = re.sub(_LIST, over_lanes, spell(choose_sections(template.text, keys)))
+    mentioned = (each for each in re.findall(_VECTOR_NAME, text) if not each.endswith("_cells"))
     needs = dict.fromkeys((*map(spell, template.needs), *mentioned))
     needs.pop(name, None)
     return Helper(text, tuple(needs))
 
 
-_WORD = re.compile("[A-Z]{4,}")
-_LIST = re.compile(r"\b(EACH|LOWER|UPPER)\(((?:[^()]|\([^()]*\))*)\)")
-_VECTOR_NAME = re.compile(r"\b[a-z]+\d+(?:x\d+)+(?:_\w+)?\b")
-_BLOCK = re.compile(r"^@.*?^@end$", re.MULTILINE | re.DOTALL)
-_SECTION = re.compile(r"^@(.*?)(?: -- .*)?\n", re.MULTILINE)
+_WORD = "[A-Z]{4,}"
+_LIST = r"\b(EACH|LOWER|UPPER)\(((?:[^()]|\([^()]*\))*)\)"
+_VECTOR_NAME = r"\b[a-z]+\d+(?:x\d+)+(?:_\w+)?\b"
+_BLOCK = r"(?ms)^@.*?^@end$"
+_SECTION = r"(?m)^@(.*?)(?: -- .*)?\n"
 
 
 def choose_sections(template: str, keys: Iterable[str]) -> str:
@@ -97,7 +97,7 @@ def choose_sections(template: str, keys: Iterable[str]) -> str:
     """
 
     def choose(block: re.Match[str]) -> str:
-        _, *parts = _SECTION.split(block[0].removesuffix("@end"))
+        _, *parts = re.split(_SECTION, block[0].removesuffix("@end"))
         *special, _, plain = parts
         chosen: list[str] = []
         for head, body in zip(special[::2], special[1::2], strict=True):
@@ -112,7 +112,7 @@ def choose_sections(template: str, keys: Iterable[str]) -> str:
         others = [each.replace("#if", "#elif", 1) for each in others]
         return "".join([first, *others, "#else\n", plain, "#endif"])
 
-    return _BLOCK.sub(choose, template)
+    return re.sub(_BLOCK, choose, template)
 
 
 MATH, STRING = "<math.h>", "<string.h>"
@@ -121,15 +121,15 @@ compiling a small kernel.
 """
 _MATH_FUNCTIONS = {"copysign", "fmod"} | {op.value.function for op in PRIMITIVES} - {""}
 _MENTIONS = {
-    MATH: re.compile(rf"\b(?:NAN|INFINITY|(?:{'|'.join(sorted(_MATH_FUNCTIONS))})f?\()"),
-    STRING: re.compile(r"\bmem(?:cpy|set)\("),
+    MATH: rf"\b(?:NAN|INFINITY|(?:{'|'.join(sorted(_MATH_FUNCTIONS))})f?\()",
+    STRING: r"\bmem(?:cpy|set)\(",
 }
 
 
 def headers_for(text: str) -> Iterator[str]:
     """Yield the headers of the names that a text mentions."""
     for header, mention in _MENTIONS.items():
-        if mention.search(text):
+        if re.search(mention, text):
             yield header
 
 

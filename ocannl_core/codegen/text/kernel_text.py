@@ -26,7 +26,7 @@ class CompilerVectorization(Enum):
     PLAIN = "all"
 
 
-CODEGEN_VERSION = 2
+CODEGEN_VERSION = 3
 """Incremented when kernels change without their text, by the rest of a file, too."""
 
 GROUP_ALIGNMENT = 16

@@ -415,8 +415,8 @@ _VALUES = {
     "tuple[str, ...]": f"{_AXIS}(?: {_AXIS})*",
 }
 """Texts of a field, by its name or else its type; axes without an entry."""
-_FIELD = re.compile(r"\{(\w+)(?::([^}]*))?\}")
-_OPTIONAL = re.compile(r"\[([^]]*)\]")
+_FIELD = r"\{(\w+)(?::([^}]*))?\}"
+_OPTIONAL = r"\[([^]]*)\]"
 
 
 @lru_cache(4096)
@@ -426,7 +426,7 @@ def _text(transform: Transform | GroupTransform) -> str:
     defaults = {each.name: _default(each) for each in fields(transform)}
 
     def optional(part: re.Match[str]) -> str:
-        *_, (last, _) = _FIELD.findall(part[1])
+        *_, (last, _) = re.findall(_FIELD, part[1])
         return "" if getattr(transform, last) == defaults[last] else part[1]
 
     def shown(field: re.Match[str]) -> str:
@@ -435,7 +435,7 @@ def _text(transform: Transform | GroupTransform) -> str:
             return field[2] if value else ""
         return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
-    return _FIELD.sub(shown, _OPTIONAL.sub(optional, transform.notation))
+    return re.sub(_FIELD, shown, re.sub(_OPTIONAL, optional, transform.notation))
 
 
 def _transform(text: str, kinds: Mapping[str, Any]) -> Transform | GroupTransform:
@@ -468,7 +468,7 @@ def _form(kind: type[Any]) -> re.Pattern[str]:
         values = next((_VALUES[each] for each in known if each in _VALUES), _AXIS)
         return f"(?P<{name}>{flag})?" if flag else f"(?P<{name}>{values})"
 
-    return re.compile(_FIELD.sub(group, _OPTIONAL.sub(r"(?:\1)?", kind.notation)))
+    return re.compile(re.sub(_FIELD, group, re.sub(_OPTIONAL, r"(?:\1)?", kind.notation)))
 
 
 def _value(field: Field[Any], text: str | None) -> object:

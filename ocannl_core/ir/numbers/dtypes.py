@@ -11,9 +11,8 @@ import math
 import struct
 from collections.abc import Callable
 from enum import Enum
-from fractions import Fraction
 from functools import cache, partial
-from numbers import Rational
+from numbers import Integral, Rational
 from typing import Any
 
 import numpy as np
@@ -326,7 +325,8 @@ def _round_float(value: Number, dtype: DType) -> float:
     if dtype is float64:
         return _nearest_double(value)
     if type(value) is not float:
-        value = _odd_double(Fraction(value)) if isinstance(value, Rational) else float(value)
+        exact = int(value) if isinstance(value, Integral) else value
+        value = _odd_double(exact) if isinstance(exact, Rational) else float(value)
     single = ctypes.c_float(value).value
     if dtype is float32:
         return single
@@ -343,7 +343,7 @@ def _nearest_double(value: Number) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _odd_double(value: Fraction) -> float:
+def _odd_double(value: Rational) -> float:
     """Return an exact number as a double, rounded to odd when it does not fit.
 
     A later rounding to a format of at most 51 bits then resolves every tie as for the exact number.

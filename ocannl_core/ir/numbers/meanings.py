@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 def total(
@@ -95,6 +98,8 @@ def multiply_add(a: float, b: float, c: float) -> float | Fraction:
         return a * b + c
     if not math.isfinite(c):
         return c
+    from fractions import Fraction
+
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     return exact if exact != 0 else a * b + c  # a fraction has no negative zero
 

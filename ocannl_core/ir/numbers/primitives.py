@@ -498,8 +498,9 @@ def working_format(
 
     It is the target's format if that holds all numbers of the operands' formats, so that a product
     of bfloat16 in float32, or of int8 in int32, is exact; otherwise it is the promotion of the
-    operands' formats. For integers, primitives with real results and constants with fractions need
-    a float format, and integers of less than 32 bits become floats before an operation.
+    operands' formats. For integers, primitives with real results, constants with fractions, and
+    constants that are floats where the target is one, need a float format, and integers of less
+    than 32 bits become floats before an operation.
     """
     if not found:
         return target
@@ -511,6 +512,10 @@ def working_format(
     is_short = working.is_short_integer and target.is_float
     if is_short or dtypes.holds(target, *found):
         working = target
-    if working.holds_integers and any(dtypes.round_to(n, working) != n for n in numbers):
+    if not working.holds_integers:
+        return working
+    if target.is_float and any(isinstance(n, float) for n in numbers):
+        return target
+    if any(dtypes.round_to(n, working) != n for n in numbers):
         return target if target.is_float else dtypes.float64
     return working

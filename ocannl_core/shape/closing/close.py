@@ -19,7 +19,7 @@ from ocannl_core.shape.closing.closing_state import Closing, OperandReader
 from ocannl_core.shape.language.constraints import DimEqual, RowBelow, RowEqual, Subscript
 from ocannl_core.shape.language.shape_terms import DimVar, Row, RowKind, RowVar, Shape, Size
 from ocannl_core.shape.language.subscripts import Blocked, Position
-from ocannl_core.shape.solving import ranks, row_order, systems
+from ocannl_core.shape.solving import ranks, row_order
 from ocannl_core.shape.solving.computed_sizes import SolutionRole
 from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.solving.subscripted_rows import addressed
@@ -130,7 +130,7 @@ def unify_cycles(closing: Closing) -> None:
     First, equations of sizes are solved as a system, as before every stage that guesses sizes.
     """
     state = closing.state
-    closing.add_constraints(systems.solve_systems(state, closing.formulas()))
+    _solve_systems(closing)
     origin = closing.guess_origin("circles")
     dims, row_vars = closing.open_dims(), closing.open_rows()
     equations: list[DimEqual | RowEqual] = []
@@ -204,8 +204,17 @@ def close_leaves(closing: Closing) -> None:
 
 def _waiting_after_systems(closing: Closing) -> dict[DimVar, SolutionRole]:
     """Solve the equations of sizes as a system; return the sizes that open formulas compute."""
-    closing.add_constraints(systems.solve_systems(closing.state, closing.formulas()))
+    _solve_systems(closing)
     return close_formulas.waiting_dims(closing)
+
+
+def _solve_systems(closing: Closing) -> None:
+    solutions: list[DimEqual] = []
+    if formulas := closing.formulas():
+        from ocannl_core.shape.solving.systems import solve_systems
+
+        solutions = solve_systems(closing.state, formulas)
+    closing.add_constraints(solutions)
 
 
 def close_unused_leaf_dims(closing: Closing) -> None:

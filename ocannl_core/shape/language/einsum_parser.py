@@ -25,15 +25,15 @@ from ocannl_core.shape.language.shape_terms import RowKind
 
 __all__ = ["RowSpec", "ShapeSpec", "Spec", "parse_spec", "spec_error"]
 
-_WORD_TOKEN = re.compile(
+_WORD_TOKEN = (
     r"(?P<space>\s+)|(?P<mark>=>|->|\.\.\.|…|\.\.|[;|,*+^<=]|_(?!\w))"
     r"|(?P<number>[0-9]+)|(?P<name>[^\W\d]\w*)"
 )
-_LETTER_TOKEN = re.compile(
+_LETTER_TOKEN = (
     r"(?P<space>\s+)|(?P<mark>=>|->|\.\.\.|…|\.\.|[;|_])|(?P<number>[0-9]+)|(?P<name>[^\W\d_])"
 )
-_VARIABLE = re.compile(r"\s*([^\W\d]\w*)\s*\.\.")
-_WORDS = re.compile(r"[,*+^&<]|=(?!>)")
+_VARIABLE = r"\s*([^\W\d]\w*)\s*\.\."
+_WORDS = r"[,*+^&<]|=(?!>)"
 
 
 @lru_cache(maxsize=4096)
@@ -96,7 +96,7 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._words = _WORDS.search(text) is not None
+        self._words = re.search(_WORDS, text) is not None
         self._tokens = self._lex()
         self._position = 0
 
@@ -117,7 +117,7 @@ class _Parser:
 
     def _lex(self) -> list[_Token]:
         tokens: list[_Token] = []
-        pattern = _WORD_TOKEN if self._words else _LETTER_TOKEN
+        pattern = re.compile(_WORD_TOKEN if self._words else _LETTER_TOKEN)
         at = 0
         while at < len(self._text):
             match = pattern.match(self._text, at)
@@ -126,7 +126,7 @@ class _Parser:
             kind, text = match.lastgroup, match.group()
             end = match.end()
             if text == "..":
-                variable = _VARIABLE.match(self._text, end)
+                variable = re.compile(_VARIABLE).match(self._text, end)
                 if variable is None:
                     raise self._error(at, "A row variable is written `..name..`, or `...`.")
                 tokens.append(_Token("rowvar", variable[1], at))

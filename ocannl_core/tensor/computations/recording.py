@@ -293,7 +293,9 @@ class CodeRecorder:
         values = operands[:1] if isinstance(step.logic, PlaceRows) else operands
         found = precision.result_precision(
             step.op,
-            precision.operand_precisions(values, precision.format_for_numbers(step.op, values)),
+            precision.operand_precisions(
+                step.op, values, precision.format_for_numbers(step.op, values)
+            ),
             self.session.default_dtype,
             is_reduction=precision.is_reduction(step.combine, step.logic),
         )

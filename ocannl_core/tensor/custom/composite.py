@@ -52,7 +52,7 @@ class ScalarStep:
     operands: tuple[int, ...] = ()
     """The positions of its operands among the steps."""
     constant: str = ""
-    """The number, in hexadecimal."""
+    """The number: an integer in decimal, a float in hexadecimal."""
     dtype: DType | None = None
     """The number format that is stated for the result, or None."""
 
@@ -179,7 +179,9 @@ def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[Steps, int]:
         positions[tensor] = len(steps)
         match tensor.definition:
             case Filled(source) if isinstance(number := source(), Constant):
-                steps.append(ScalarStep(constant=float(number.value).hex()))
+                value = number.value
+                text = value.hex() if isinstance(value, float) else str(int(value))
+                steps.append(ScalarStep(constant=text))
             case Applied(Operation(primitive=primitive) as operation, operands, Pointwise()) if (
                 primitive is not None
             ):
@@ -203,13 +205,14 @@ def _evaluate(
     steps: Steps,
     inputs: Sequence[Any],
     apply: Callable[..., Any],
-    constant: Callable[[float], Any] = float,
+    constant: Callable[[float], Any] = lambda number: number,
 ) -> list[Any]:
     """Return the values of a graph: `apply(step, *operands)` for each operation."""
     known = list(inputs)
     for step in steps[len(inputs) :]:
         if step.operation is None:
-            known.append(constant(float.fromhex(step.constant)))
+            text = step.constant
+            known.append(constant(int(text) if text.lstrip("-").isdigit() else float.fromhex(text)))
         else:
             known.append(apply(step, *(known[position] for position in step.operands)))
     return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import partial
 from numbers import Real
@@ -332,7 +333,9 @@ class Apply:
         session = session_of(tuple(inputs), repr(op))
         with session.atomic():
             if not self._join_equal(session, types):
-                self._make(session, types)
+                is_shared = not inputs and session.recorder is None
+                with sessions.outside_of_blocks(session) if is_shared else nullcontext():
+                    self._make(session, types)
 
     def _error(self, rule: str, found: str, fix: str = "") -> OpError:
         return OpError(rule, found=found, where=str(self.origin), fix=fix)

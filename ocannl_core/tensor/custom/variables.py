@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def as_variables(values: Sequence[Any]) -> list[Tensor]:
     def fits(value: Any) -> bool:
         if beside is None or not isinstance(value, Real):
             return False
-        return beside.is_float or (beside.is_integer and float(value).is_integer())
+        return beside.is_float or (beside.is_integer and isinstance(value, Integral))
 
     return [as_variable(value, beside if fits(value) else None) for value in values]
 
@@ -126,10 +126,9 @@ def _constant(value: Real, dtype: DType) -> Tensor:
     """Return the session's constant of this value and format."""
     session: Session = sessions.current()
     number = value if isinstance(value, int) else float(value)
-    key = ("constant", dtype, exact_key(number))
-    if key not in session.applications:
+
+    def make() -> Tensor:
         with session.outside_of_code(session.loop):
-            made = constant(number, session, dtype=dtype)
-            session.undo_log.put(session.applications, key, made)
-    found: Tensor = session.applications[key]
-    return found
+            return constant(number, session, dtype=dtype)
+
+    return sessions.shared(session, ("constant", dtype, exact_key(number)), make)

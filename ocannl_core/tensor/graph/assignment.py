@@ -160,29 +160,35 @@ def _in_place_operator(
 ) -> Callable[[LeftHandSide, Any], RecordedAssignment]:
     def operator(self: LeftHandSide, value: Any) -> RecordedAssignment:
         if not self.reset:
-            raise UsageError.at_caller(
-                "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` "
-                "differ.",
-                found=f"c[:] {symbol}= e",
-                fix=f"write c {symbol}= e to add to c, or c[oc.neutral] {symbol}= e to "
-                "start afresh",
-            )
+            raise of_two_readings(f"{symbol}=")
         self.owner.assign_with(value, combine, reset=True, at=self.at)
         return RecordedAssignment()
 
     return operator
 
 
-class LeftHandSide:
-    """The left-hand side of an in-place operator.
+def of_two_readings(symbol: str) -> UsageError:
+    """Return the error about `c[:] += e`."""
+    return UsageError.at_caller(
+        "c[:] can be assigned to, not accumulated into: the two readings of `c[:] += e` differ.",
+        found=f"c[:] {symbol} e",
+        fix=f"write c {symbol} e to go on from c, or c[oc.neutral] {symbol} e to start afresh",
+    )
 
-    `c[oc.neutral] += e` resets first; `c[:] += e` is an error.
+
+class LeftHandSide(Expression):
+    """The left-hand side of an in-place operator, which is no operand.
+
+    `c[oc.neutral] += e` resets first; `v[:] += e` of a slot is an error.
     """
 
     def __init__(self, owner: Assignable, *, reset: bool, at: tuple[object, ...] = ()) -> None:
         self.owner = owner
         self.reset = reset
         self.at = at
+
+    def __repr__(self) -> str:
+        return f"{self.owner!r}[{'oc.neutral' if self.reset else ':'}]"
 
     __iadd__ = _in_place_operator(BinaryOp.ADD, "+")
     __isub__ = _in_place_operator(BinaryOp.SUB, "-")

@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import IndexExpression, StaticIndex
-from ocannl_core.tensor.messages.call_errors import import_names
+from ocannl_core.tensor.messages.call_errors import called, import_names
+from ocannl_core.tensor.messages.foreign_names import FUNCTIONS, IN_PLACE, UFUNC_METHODS, UFUNCS
 
 Function = Callable[..., Any]
 
@@ -138,10 +139,36 @@ class Expression:
 
     __hash__ = object.__hash__
 
-    # NumPy must not iterate over expressions when an array stands on the left of an operator
-    __array_ufunc__: Any = None
     __iter__: Any = None
     __contains__: Any = None
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Return the operation of the same meaning as a universal function of NumPy."""
+        name = ufunc.__name__
+        reduction = UFUNC_METHODS.get((name, method)) if inputs and inputs[0] is self else None
+        if reduction is not None:
+            kwargs.setdefault("axis", 0)
+            return called(f"np.{name}.{method}", functions[reduction], inputs, kwargs)
+        ours = UFUNCS.get(name) if method == "__call__" and not kwargs else None
+        if ours is None:
+            shown = name if method == "__call__" else f"{name}.{method}"
+            raise _no_counterpart(shown, f"with {', '.join(kwargs)}=" if kwargs else "")
+        for each in inputs:
+            if not isinstance(each, Expression | Real):
+                refuse_operand(each)
+        return (functions["numpy_counterpart"](name) or functions[ours])(*inputs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Return the operation of the same meaning as a function of NumPy."""
+        name = function.__name__
+        if function.__module__.endswith("linalg"):
+            name = f"linalg.{name}"
+        ours = functions["numpy_counterpart"](name)
+        if ours is None and name in FUNCTIONS:
+            ours = functions[FUNCTIONS[name]]
+        if ours is None:
+            raise _no_counterpart(name)
+        return called(f"np.{name}", ours, args, kwargs)
 
     def __neg__(self) -> Any:
         return functions["neg"](self)
@@ -160,6 +187,21 @@ class Expression:
     __float__ = _not_on_host("number")
     __index__ = _not_on_host("integer")
     __array__ = _not_on_host("array")
+
+
+def _no_counterpart(name: str, detail: str = "") -> UsageError:
+    if name in IN_PLACE:
+        return UsageError.at_caller(
+            "Tensors are values: functions of NumPy that change an array change none.",
+            found=f"numpy.{name}",
+            fix=IN_PLACE[name],
+        )
+    return UsageError.at_caller(
+        "A function of NumPy is applied to a tensor where it has a counterpart here.",
+        found=f"numpy.{name} {detail}".rstrip(),
+        fix="the operations on tensors are functions of oc, and oc.define_operation makes others; "
+        "to compute on the host, read arrays with ctx[x]",
+    )
 
 
 Operand = Expression | float

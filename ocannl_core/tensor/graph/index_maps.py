@@ -16,8 +16,8 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir import indexing
 
-_RANGE = re.compile(r"([A-Za-z_]\w*)\s*<\s*([0-9]+)")
-_TERM = re.compile(r"([+-]?)\s*(?:(?:([0-9]+)\s*\*\s*)?([A-Za-z_]\w*)|([0-9]+))\s*")
+_RANGE = r"([A-Za-z_]\w*)\s*<\s*([0-9]+)"
+_TERM = r"([+-]?)\s*(?:(?:([0-9]+)\s*\*\s*)?([A-Za-z_]\w*)|([0-9]+))\s*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def index_maps(text: str, operands: int, where: str) -> IndexMaps:
         raise _malformed(text, f"{len(sources)} operands of {operands}", where)
     variables: dict[str, tuple[indexing.LoopVar, int]] = {}
     for part in filter(None, map(str.strip, ranges.split(","))):
-        if not (match := _RANGE.fullmatch(part)) or match[1] in variables or match[2] == "0":
+        if not (match := re.fullmatch(_RANGE, part)) or match[1] in variables or match[2] == "0":
             raise _malformed(text, part, where)
         variables[match[1]] = (indexing.fresh_var(match[1]), int(match[2]))
 
@@ -104,7 +104,7 @@ def _index(
     terms: list[tuple[int, indexing.LoopVar]] = []
     offset = position = 0
     while position < len(axis):
-        match = _TERM.match(axis, position)
+        match = re.compile(_TERM).match(axis, position)
         if not match or (position and not match[1]):
             raise _malformed(text, axis, where)
         sign = -1 if match[1] == "-" else 1

@@ -7,19 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from numbers import Real
 from typing import Any, NoReturn
 
 from ocannl_core.base.errors import UsageError
-from ocannl_core.tensor.graph.expression import Expression, functions, refusal, refuse_operand
+from ocannl_core.tensor.graph.expression import Expression, functions, refusal
 from ocannl_core.tensor.messages.call_errors import called
-from ocannl_core.tensor.messages.foreign_names import (
-    FUNCTIONS,
-    IN_PLACE,
-    UFUNC_METHODS,
-    UFUNCS,
-    missing_method,
-)
+from ocannl_core.tensor.messages.foreign_names import missing_method
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -220,46 +213,3 @@ class TensorMethods(Expression):
         if name.startswith("_"):
             raise AttributeError(name)
         raise missing_method(name, [each for each in dir(type(self)) if each[0] != "_"])
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """Return the operation of the same meaning as a universal function of NumPy."""
-        name = ufunc.__name__
-        reduction = UFUNC_METHODS.get((name, method)) if inputs and inputs[0] is self else None
-        if reduction is not None:
-            kwargs.setdefault("axis", 0)
-            return called(f"np.{name}.{method}", functions[reduction], inputs, kwargs)
-        ours = UFUNCS.get(name) if method == "__call__" and not kwargs else None
-        if ours is None:
-            shown = name if method == "__call__" else f"{name}.{method}"
-            raise _no_counterpart(shown, f"with {', '.join(kwargs)}=" if kwargs else "")
-        for each in inputs:
-            if not isinstance(each, Expression | Real):
-                refuse_operand(each)
-        return (functions["numpy_counterpart"](name) or functions[ours])(*inputs)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Return the operation of the same meaning as a function of NumPy."""
-        name = function.__name__
-        if function.__module__.endswith("linalg"):
-            name = f"linalg.{name}"
-        ours = functions["numpy_counterpart"](name)
-        if ours is None and name in FUNCTIONS:
-            ours = functions[FUNCTIONS[name]]
-        if ours is None:
-            raise _no_counterpart(name)
-        return called(f"np.{name}", ours, args, kwargs)
-
-
-def _no_counterpart(name: str, detail: str = "") -> UsageError:
-    if name in IN_PLACE:
-        return UsageError.at_caller(
-            "Tensors are values: functions of NumPy that change an array change none.",
-            found=f"numpy.{name}",
-            fix=IN_PLACE[name],
-        )
-    return UsageError.at_caller(
-        "A function of NumPy is applied to a tensor where it has a counterpart here.",
-        found=f"numpy.{name} {detail}".rstrip(),
-        fix="the operations on tensors are functions of oc, and oc.define_operation makes others; "
-        "to compute on the host, read arrays with ctx[x]",
-    )

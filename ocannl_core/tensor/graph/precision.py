@@ -35,7 +35,7 @@ from ocannl_core.ir.numbers.dtypes import (
     promote,
     uint32,
 )
-from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import LOGICAL, BinaryOp, Op, TernaryOp, UnaryOp
 from ocannl_core.shape.translation.logic import Logic, reduces_axes
 from ocannl_core.tensor.graph.index_maps import IndexMaps
 
@@ -240,22 +240,28 @@ def widen_for_range(dtype: DType, cells: np.ndarray[Any, Any]) -> DType:
     return float32 if np.any((sizes >= cutoff) & np.isfinite(sizes)) else dtype
 
 
-def operand_precisions(operands: Sequence[Tensor], beside: DType | None) -> list[Precision]:
-    """Return operands' formats, `beside` for numbers; whole ones beside integers are integers."""
+def operand_precisions(
+    op: Op | None, operands: Sequence[Tensor], beside: DType | None
+) -> list[Precision]:
+    """Return operands' formats, those of numbers beside others in the format `beside`."""
     found = [operand.precision for operand in operands]
     if beside is None or not beside.holds_integers:
         return found
-    numbers = [operand.free_number for operand in operands]
-    return [
-        precision
-        if number is None or number % 1
-        else Precision.by_default(whole_number_format(number, beside))
-        for precision, number in zip(found, numbers, strict=True)
-    ]
+    for i, operand in enumerate(operands):
+        number = operand.free_number
+        if number is not None and (dtype := number_format(op, number, beside)) is not None:
+            found[i] = Precision.by_default(dtype)
+    return found
 
 
-def whole_number_format(number: float, beside: DType) -> DType:
-    """Return the format of a whole number; beside bool, only a Python bool is one."""
+def number_format(op: Op | None, number: float, beside: DType) -> DType | None:
+    """Return the format of a number beside integers or truths; None for the default float.
+
+    A Python float is a float, whatever its value, but comparisons take whole ones exactly.
+    Beside bool only a Python bool is one.
+    """
+    if isinstance(number, float) and (op not in LOGICAL or number % 1):
+        return None
     return int32 if beside is bool_ and not isinstance(number, bool) else beside
 
 

@@ -20,7 +20,6 @@ from ocannl_core.shape.environment import Environment, Transaction
 
 if TYPE_CHECKING:
     from ocannl_core.tensor.computations.recording import CodeRecorder
-    from ocannl_core.tensor.graph.tensor import Tensor
     from ocannl_core.tensor.models.network_blocks import BlockApplication, NetworkBlock
     from ocannl_core.tensor.operations.scan import StepRecorder
 
@@ -96,8 +95,6 @@ class Session:
         stored = defaults.param_dtype if param_dtype is None else param_dtype
         self.param_dtype = None if stored is None else _float("param_dtype", stored)
         self.threefry_rounds = defaults.threefry_rounds
-        self.random_seed: Tensor | None = None
-        """The tensor of the seed, created with the first random numbers."""
         self.undo_log = UndoLog()
         """Changes of the session, its tensors and blocks, while an application is running."""
         self.environment = Environment(self.undo_log)
@@ -111,8 +108,8 @@ class Session:
         self.backpropagated = Notes(self.undo_log)
         """Tensors whose backpropagation has been consumed, with the line of the call."""
         self.applications: dict[Any, Any] = {}
-        """Constants, and applications of user-written operations without inputs, shared by keys
-        that are equal for equal ones.
+        """Constants, the seed, numbers of the session, and applications of user-written operations
+        without inputs, shared by keys that are equal for equal ones.
         """
         self.signatures: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = (
             weakref.WeakKeyDictionary()
@@ -179,6 +176,27 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         _entered.set(_entered.get()[:-1])
+
+
+@contextmanager
+def outside_of_blocks(session: Session) -> Iterator[None]:
+    """Make tensors that live as long as the session: a tensor made in a block keeps the block, and
+    so a whole model, alive.
+    """
+    block, session.block = session.block, None
+    try:
+        yield
+    finally:
+        session.block = block
+
+
+def shared(session: Session, key: Any, make: Callable[[], R]) -> R:
+    """Return what a session shares under a key, which the first use makes."""
+    if key not in session.applications:
+        with outside_of_blocks(session):
+            session.undo_log.put(session.applications, key, make())
+    found: R = session.applications[key]
+    return found
 
 
 class _Retracted:

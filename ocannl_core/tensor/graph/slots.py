@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import count
+from numbers import Real
 from typing import Any, Literal, assert_never
 
 from ocannl_core.base.deferred_annotations import signature_of
@@ -26,6 +27,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap, exact_key
 from ocannl_core.base.origin import returns_of
+from ocannl_core.ir.host_arrays import plain_number
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, Result, TernaryOp
 from ocannl_core.ir.text import ATOM, Text, accumulation_symbol, application
 from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Several
@@ -173,7 +175,7 @@ RETURNS_NOTHING = (
     "function adds to g1, g2, g3; both may write intermediate slots."
 )
 
-_INTERMEDIATE = re.compile(r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)")
+_INTERMEDIATE = r"(lhs|rhs[123]?)_\w+|\w+_(lhs|rhs[123]?)"
 
 
 @cache
@@ -181,7 +183,7 @@ def slot_of(name: str) -> Variable | None:
     """Return the variable of a parameter; None if the name does not denote a slot."""
     if name in SLOT_NAMES:
         return SLOT_NAMES[name]
-    match = _INTERMEDIATE.fullmatch(name)
+    match = re.fullmatch(_INTERMEDIATE, name)
     if match is None:
         return None
     side = match[1] or match[2]
@@ -430,6 +432,8 @@ class Slot(Assignable):
                 found=f"{self.name}[{key_text(at)}] = ...",
                 fix='v.assign(e, logic="... => 2,...") writes position 2 of the first output axis',
             )
+        if isinstance(value, Real):
+            value = plain_number(value, self.name)
         if not isinstance(value, Slot | SlotApplication | int | float):
             raise UsageError(
                 "The code of an operation is made of its slots, primitives and numbers.",
@@ -470,6 +474,7 @@ def _formula(value: SlotValue) -> Formula:
 
 def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:
     """Return a primitive applied to slots; `logic` lines up their axes in the assignment."""
+    args = tuple(plain_number(arg, op.value.name) if isinstance(arg, Real) else arg for arg in args)
     for arg in args:
         if not isinstance(arg, Slot | SlotApplication | int | float):
             raise UsageError(

@@ -17,11 +17,12 @@ from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, float16, float32, promote
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp
+from ocannl_core.ir.text import accumulation_symbol
 from ocannl_core.shape.language.shape_terms import Shape
-from ocannl_core.shape.language.subscripts import Keys
+from ocannl_core.shape.language.subscripts import Keys, StaticSlice
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.assignment import Assignable, assigned_in_step
+from ocannl_core.tensor.graph.assignment import Assignable, assigned_in_step, of_two_readings
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     Declared,
@@ -323,7 +324,7 @@ class Tensor(TensorMethods, Assignable):
         values = self.operands[: len(self.operands) - operation.positions]
         found = result_precision(
             primitive,
-            operand_precisions(values, format_for_numbers(primitive, values)),
+            operand_precisions(primitive, values, format_for_numbers(primitive, values)),
             self.session.default_dtype,
             is_reduction=is_reduction(operation.combine, self.definition.logic),
             moves_cells=operation.moves_cells,
@@ -698,8 +699,7 @@ class Tensor(TensorMethods, Assignable):
         return functions["consume_backprop"](self)
 
     def __getitem__(self, key: object) -> Any:
-        is_read = self.session.recorder is None or not self.is_assignable
-        if not (is_read and is_everything(key)) and (target := self.target(key)) is not None:
+        if not is_everything(key) and (target := self.target(key)) is not None:
             return target
         with self.session.atomic():
             if (selected := selected_rows(key)) is not None:
@@ -709,10 +709,15 @@ class Tensor(TensorMethods, Assignable):
     def note_update(self, result: Any, combine: BinaryOp, value: Any) -> None:
         """Note an in-place operator on a part of a tensor that recorded code may write."""
         recorder = self.session.recorder
-        is_part = isinstance(self.definition, Applied) and isinstance(
-            self.definition.logic, Slice | Take
-        )
-        if is_part and recorder is not None and isinstance(result, Tensor):
+        match self.definition:
+            case Applied(operands=(source, *_), logic=Slice(keys)):
+                if keys == (StaticSlice(),) and recorder is not None and source.is_assignable:
+                    raise of_two_readings(accumulation_symbol(combine))
+            case Applied(logic=Take()):
+                pass
+            case _:
+                return
+        if recorder is not None and isinstance(result, Tensor):
             recorder.note_update(result, self, combine, value)
 
     @property

@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import re
 import reprlib
-import sysconfig
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -265,6 +264,8 @@ def _check(
 
 def _left_the_package(traceback: TracebackType | None) -> bool:
     """True if a function of the user was running."""
+    import sysconfig
+
     libraries = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
     while traceback is not None:
         code = traceback.tb_frame.f_code

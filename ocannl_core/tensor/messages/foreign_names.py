@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from importlib import import_module
 
 from ocannl_core.base.errors import MissingAttributeError
+from ocannl_core.base.suggestions import similar_names
 
 _READ = "read the cells after a routine computed them: ctx[x], or ctx.item(x) for a single number"
 _DEVICE = "a context is a device: oc.Context(...) compiles and runs what is given to it"
@@ -362,7 +362,7 @@ def missing_method(name: str, known: Iterable[str]) -> AttributeError:
 
 
 def _similar(owner: str, name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), 1, cutoff=0.75)
+    near = similar_names(name, known, cutoff=0.75)
     return f"{owner}.{near[0]} is similar" if near else ""
 
 

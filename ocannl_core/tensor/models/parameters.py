@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from types import EllipsisType
 from typing import Any
 
@@ -504,10 +504,9 @@ def session_statistic(name: str, *, dtype: DType | str) -> Tensor:
     It belongs to the state of every block that uses it.
     """
     session = sessions.current()
-    if name not in session.applications:
-        made = _new_statistic(session, (name,), 0.0, dtype, True, ())
-        session.undo_log.put(session.applications, name, made)
-    found: Tensor = session.applications[name]
+    found = sessions.shared(
+        session, name, lambda: _new_statistic(session, (name,), 0.0, dtype, True, ())
+    )
     if session.block is not None:
         key = f"{name} of the session"  # no identifier, as the names of parameters are
         parameters = session.block.block.own_parameters
@@ -551,6 +550,10 @@ def _check_keyword(subject: str, name: object, fix: str) -> None:
         raise UsageError.at_caller(rule, found=repr(name), fix=fix)
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:
     """Return an integer that a routine takes when it is called: `step(i=3)`.
 
@@ -560,13 +563,13 @@ def static_index(name: str, *, range: int | None = None) -> StaticIndex:
             then has this size.
     """
     _check_keyword("A static index", name, 'an identifier, as in oc.static_index("i")')
-    if range is not None and (not isinstance(range, int) or range < 1):
+    if range is not None and (not _is_whole(range) or range < 1):
         raise UsageError.at_caller(
             "The range of a static index is the number of values that it can have.",
             found=f"range={range!r}",
             fix="range=n for the values 0, 1, ..., n-1",
         )
-    return StaticIndex(name, range)
+    return StaticIndex(name, range and int(range))
 
 
 def static_extent(name: str, *, max: int) -> StaticExtent:
@@ -584,11 +587,11 @@ def static_extent(name: str, *, max: int) -> StaticExtent:
         max: The greatest value, at least 2.
     """
     _check_keyword("An extent", name, 'an identifier, as in oc.static_extent("n", max=256)')
-    if isinstance(max, bool) or not isinstance(max, int) or max < 2:
+    if not _is_whole(max) or max < 2:
         raise UsageError.at_caller(
             "The maximum of an extent is the room for its axes in memory: at least 2, because axes "
             "of size 1 are repeated.",
             found=f"max={max!r}",
             fix="max=n for the values 0, 1, ..., n",
         )
-    return StaticExtent(name, max + 1)
+    return StaticExtent(name, int(max) + 1)

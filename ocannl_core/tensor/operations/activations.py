@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cache
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypeGuard
 
 from ocannl_core.base.errors import UsageError
@@ -195,7 +195,7 @@ def hardswish(x: Operand) -> Any:
 
 def relu6(x: Operand) -> Any:
     """Return `x`, bounded by 0 and 6. No gradient flows at a bound."""
-    return hardtanh(x, 0.0, 6.0)
+    return hardtanh(x, 0, 6)
 
 
 @takes_old_keywords("oc.clip")
@@ -226,14 +226,14 @@ def square(x: Operand) -> Any:
 rsqrt = pointwise.recip_sqrt
 
 
-def greater(a: Operand, b: Operand) -> Any:
+def greater(a: Operand, b: Operand, *, dtype: DType | str | None = None) -> Any:
     """Return 1 where `a` is greater than `b`, and 0 elsewhere."""
-    return pointwise.less(b, a)
+    return pointwise.less(b, a, dtype=dtype)
 
 
-def greater_equal(a: Operand, b: Operand) -> Any:
-    """Return 1 where `a` is not less than `b`, and 0 elsewhere, as for NaN."""
-    return pointwise.less_equal(b, a)
+def greater_equal(a: Operand, b: Operand, *, dtype: DType | str | None = None) -> Any:
+    """Return 1 where `a` is at least `b`, and 0 elsewhere, as for NaN."""
+    return pointwise.less_equal(b, a, dtype=dtype)
 
 
 def logical_xor(a: Operand, b: Operand) -> Any:
@@ -336,7 +336,7 @@ def power(
     """Return `base ** exponent` cell by cell; an integral exponent means repeated multiplication.
 
     Args:
-        exponent: A number without a gradient, or a tensor. A fraction makes floats of integers.
+        exponent: A number without a gradient, or a tensor. A float makes floats of integers.
         logic: The correspondence of axes, with one operand for each tensor; the other arguments are
             as for all operations on cells, such as `add`.
     """
@@ -357,8 +357,8 @@ def power(
         return pointwise.identity(
             pointwise.power_primitive(base, exponent), **keywords
         )  # one tensor has the logic
-    is_whole = isinstance(base, Tensor) and base.dtype.is_integer  # a fraction makes floats of it
-    if is_by_number and not is_recorded and not (is_whole and not float(exponent).is_integer()):
+    is_whole = isinstance(base, Tensor) and base.dtype.holds_integers  # a float makes floats of it
+    if is_by_number and not is_recorded and not (is_whole and not isinstance(exponent, Integral)):
         number = exact_number(exponent)
         if isinstance(number, float):
             return _power_by(number)(base, **keywords)

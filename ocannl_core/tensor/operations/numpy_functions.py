@@ -245,7 +245,7 @@ def average(
 @_counterpart()
 def nansum(a: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:
     """Return the sum of the cells that are numbers."""
-    numbers = contractions.where(activations.isnan(a), 0.0, a)
+    numbers = contractions.where(activations.isnan(a), 0, a)
     return reductions.sum(numbers, axis, keepdims=keepdims)
 
 

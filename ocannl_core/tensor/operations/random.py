@@ -120,12 +120,11 @@ def words_of(identity: Tensor | None, counter: Counter | None, label: str | None
 
 def _seed(session: Session) -> Tensor:
     """Return the seed that all random numbers of a session share."""
-    if session.random_seed is None:
-        made = word_constant(session, lambda: session.seed & (2**64 - 1), "seed")
-        session.undo_log.set(session, "random_seed", made)
-    assert session.random_seed is not None
-    seed: Tensor = session.random_seed
-    return seed
+    return sessions.shared(
+        session,
+        ("seed",),
+        lambda: word_constant(session, lambda: session.seed & (2**64 - 1), "seed"),
+    )
 
 
 def _counter(counter: Counter) -> Tensor:

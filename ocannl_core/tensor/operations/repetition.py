@@ -45,7 +45,7 @@ def select(x: Tensor, axis: int, positions: Sequence[int], name: str) -> Tensor:
     both = write_shape(["new", label], (0, 2, 0))
     places = offsets(dtype=int32, output=[own.known_size(axis)])
     is_there = apply(pointwise.equal, (chosen, places), f"{one}; {other} => {both}", name=name)
-    nothing = constant(0.0, x.session)
+    nothing = constant(0, x.session)
     spec = f"{both}; {own.spec}; |-> => {own.replaced({axis: 'new'})}"
     dtype = x.dtype if x.dtype.is_short_integer else None  # one cell is chosen, none are added
     return apply(where_along, (is_there, x, nothing), spec, name=name, dtype=dtype)
@@ -327,7 +327,7 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
         spec = f"{along} => {write_shape(made, (0, 2, 0))}"
         places.append(apply(pointwise.identity, (numbers,), spec, name=name))
     mask = compare(places[0], places[1] + k)
-    zero = constant(False if given.dtype is bool_ else 0.0, given.session)
+    zero = constant(False if given.dtype is bool_ else 0, given.session)
     spec = f"{lined_up}; {own.spec}; |-> => {own.spec}"
     return apply(pointwise.where, (mask, given, zero), spec, name=name)
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ocannl_core.base.errors import UsageError
+from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.numbers.dtypes import bool_, int32
@@ -27,9 +27,17 @@ from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.loop_code import changed_carries, check_formats
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import assigned_in_step
-from ocannl_core.tensor.graph.definitions import CarriedValue, Filled, Loop, ResultOfLoop, ancestors
+from ocannl_core.tensor.graph.definitions import (
+    CarriedValue,
+    Declared,
+    Filled,
+    Loop,
+    ResultOfLoop,
+    ancestors,
+)
 from ocannl_core.tensor.graph.precision import Precision, Why
 from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.shape_previews import implied_ranks
 from ocannl_core.tensor.graph.structures import Leaf, aligned, difference, leaves_of, with_leaves
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import subscript
@@ -228,6 +236,17 @@ def _refuse_result(loop: Loop, found: str, fix: str) -> NoReturn:
 
 def _time_axis(loop: Loop, session: Session, over: Sequence[Leaf]) -> Dim:
     """Return the size of the time axis, which all tensors of `xs` share."""
+    # entries whose axes are inferred get the time axis of others; alone, one of size 1
+    lacking = [leaf for leaf in over if _lacks_batch(leaf.value)]
+    is_open = loop.length is not None or len(lacking) < len(over)
+    for leaf in lacking:
+        if leaf.value.terms.batch.is_closed or not is_open:
+            raise ShapeError(
+                "The time axis of a loop is the leftmost batch axis of xs.",
+                found=f"{_place(leaf)} of shape {leaf.value.shape}, without batch axes",
+                where=str(loop.origin),
+                fix='oc.tensor(array, batch_axes=1), or oc.einsum("t, ..x.. => t|..x..", xs)',
+            )
     found: list[Dim] = []
 
     def relate(fresh: FreshVariables) -> list[Constraint]:
@@ -237,15 +256,26 @@ def _time_axis(loop: Loop, session: Session, over: Sequence[Leaf]) -> Dim:
             RowEqual(
                 Row((time,), fresh.row("entry")),
                 leaf.value.terms.batch,
-                loop.origin.at(f"the time axis of {place}, the leftmost batch axis"),
+                loop.origin.at(f"the time axis of {_place(leaf)}, the leftmost batch axis"),
             )
             for leaf in over
-            for place in ["xs" + "".join(f"[{key!r}]" for key in leaf.path)]
         ]
 
     with describe_operands(loop.over):
         session.environment.derive([], [each.terms for each in loop.over], relate)
     return found[0]
+
+
+def _lacks_batch(tensor: Tensor) -> bool:
+    """Return True for a tensor without batch axes, unless it is declared and gets those of uses."""
+    if isinstance(tensor.definition, Declared) and not tensor.terms.batch.is_closed:
+        return False
+    ranks = implied_ranks(tensor)
+    return ranks is not None and ranks[0] == 0
+
+
+def _place(leaf: Leaf) -> str:
+    return "xs" + "".join(f"[{key!r}]" for key in leaf.path)
 
 
 def _carried(loop: Loop, session: Session, initial: Tensor, leaf: Leaf) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import Origin, caller_location
@@ -81,14 +82,14 @@ class Dimension(Tensor):
                 )
             factor = "" if times == 1 else f"{times} * "
             origin = Origin(f"{self.name} required to be {factor}{size.name}", caller_location())
-            environment.set_scale(self.reference, times, size.reference, origin)
+            environment.set_scale(self.reference, int(times), size.reference, origin)
             return
         self._check(size)
         origin = Origin(f"{self.name} required to be {times * size}", caller_location())
-        environment.set_dim(self.reference, times * size, origin)
+        environment.set_dim(self.reference, int(times * size), origin)
 
     def _check(self, number: object) -> None:
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        if isinstance(number, bool) or not isinstance(number, Integral) or number < 1:
             raise UsageError.at_caller(
                 "A size is a positive number, or a positive multiple of another dimension.",
                 found=f"{number!r} for {self.name}",

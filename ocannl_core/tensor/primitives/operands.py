@@ -18,10 +18,11 @@ from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.shape_terms import Shape, closed_shape
 from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.assignment import LeftHandSide
 from ocannl_core.tensor.graph.definitions import Filled, Literal, Recording
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.margins import window_accesses
-from ocannl_core.tensor.graph.precision import Precision, format_for_numbers, whole_number_format
+from ocannl_core.tensor.graph.precision import Precision, format_for_numbers, number_format
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
@@ -73,6 +74,12 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
         return value
     if isinstance(value, Real):
         return constant(plain_number(value, caller_location() or ""), session, dtype=dtype)
+    if isinstance(value, Slot | SlotApplication):
+        raise UsageError.at_caller(
+            "The code of an operation is made of its slots, primitives and numbers.",
+            found=f"{value!r} in a function of tensors",
+            fix="an assignment with logic= sums up: v[oc.neutral] += v1",
+        )
     raise UsageError.at_caller(
         "A merge buffer, or an operation whose reduction an assignment states, is assigned as it "
         "is.",
@@ -85,7 +92,7 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
 def as_tensors(values: Sequence[Any], session: Session, op: Op | None) -> tuple[Tensor, ...]:
     """Return tensors for operands.
 
-    A number takes the format of the other operands, unless it has a fraction and they are integers.
+    A number takes the format of the other operands, unless it is a float and they are integers.
     """
     given = [value for value in values if isinstance(value, Tensor)]
     if len(given) == len(values):
@@ -98,9 +105,9 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None) -> tuple[
         number = plain_number(value, where)
         if beside.is_float:
             return Precision.by_default(beside)
-        if not beside.holds_integers or number % 1:
+        dtype = number_format(op, number, beside) if beside.holds_integers else None
+        if dtype is None:
             return Precision.by_default(session.default_dtype)
-        dtype = whole_number_format(number, beside)
         if op not in LOGICAL:
             check_number(number, dtype, where)
         return Precision.by_default(dtype)
@@ -180,6 +187,12 @@ def check_operands(args: Sequence[Any], count: int, name: str) -> bool:
         )
     has_slot = False
     for arg in args:
+        if isinstance(arg, LeftHandSide):
+            raise UsageError.at_caller(
+                "A left-hand side is assigned to, not read.",
+                found=f"{arg!r} as an operand of {composite_name() or name}",
+                fix=f"{arg.owner!r} without brackets has all cells",
+            )
         if not isinstance(arg, (Expression, Real)):
             raise UsageError.at_caller(
                 "Operands are tensors and numbers.",

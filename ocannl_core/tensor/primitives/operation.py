@@ -41,9 +41,9 @@ from ocannl_core.tensor.graph.precision import (
     check_truths,
     format_for_numbers,
     is_reduction,
+    number_format,
     operand_precisions,
     result_precision,
-    whole_number_format,
 )
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.slots import (
@@ -213,7 +213,9 @@ class Operation:
             raise UsageError.at_caller(
                 "Inside the code of an operation, operators are bare primitives.",
                 found=self.name,
-                fix="accumulate a primitive: v[oc.neutral] += v1 * v2",
+                fix="accumulate a primitive: v[oc.neutral] += v1 * v2"
+                if self.combine is not None
+                else "write its formula with primitives: 1 / (1 + oc.exp(-v1)), not oc.sigmoid(v1)",
             )
         if logic is None:
             self._refuse_beside_slots(padded=padded, values=values or None)
@@ -390,7 +392,7 @@ class Operation:
                     self._check_number(operand.free_number, beside, str(origin))
         found = result_precision(
             self.primitive,
-            operand_precisions(operands, beside),
+            operand_precisions(self.primitive, operands, beside),
             session.default_dtype,
             is_reduction=is_reduction(self.combine, logic),
             moves_cells=self.moves_cells,
@@ -403,8 +405,9 @@ class Operation:
 
     def _check_number(self, number: float, beside: DType, where: str) -> None:
         """Refuse a whole number beyond the other operand's integers, except in comparisons."""
-        if beside.holds_integers and number % 1 == 0 and self.primitive not in LOGICAL:
-            check_number(number, whole_number_format(number, beside), where)
+        dtype = number_format(self.primitive, number, beside)
+        if dtype is not None and self.primitive not in LOGICAL:
+            check_number(number, dtype, where)
 
     def describe(self, logic: Logic | IndexMaps) -> str:
         """Return the name of the operation in messages, with its specification."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import product, zip_longest
+from numbers import Integral
 from typing import Any
 
 from ocannl_core.base import settings
@@ -74,7 +75,8 @@ def refuse_unreachable(spec: Spec, *, apart: bool) -> None:
             raise SpecError(
                 "Some choice of one part of each concatenated axis has cells on all axes.",
                 found=f"{spec.text}, where none has",
-                fix="take one part out at a time, as in a^b => a, and name the parts that are kept",
+                fix="take one part out at a time, as in a^b => a, and name the parts that are kept"
+                + ("; oc.concat joins operands: a; b => a^b" if len(shapes) > 1 else ""),
             )
 
 
@@ -112,6 +114,14 @@ def stated_logic(
     Args:
         text: `.`, `@`, `T`, or an einsum specification.
     """
+    for label, number in (values or {}).items():
+        if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
+            raise SpecError(
+                "A value is a number of positions, or a coefficient.",
+                found=f"{label} = {number!r}",
+                where=str(Origin(name, caller_location())),
+                fix=f'values={{"{label}": 3}}',
+            )
     try:
         logic = logic_from_text(text, operands, padded, values)
         if isinstance(logic, Einsum):

@@ -22,7 +22,7 @@ from ocannl_core.ir.loops.nodes import (
     Ternary,
     Unary,
 )
-from ocannl_core.ir.numbers.dtypes import bfloat16, float16, float32, int32, uint8
+from ocannl_core.ir.numbers.dtypes import bfloat16, float16, float32, int32, uint4x32, uint8, uint32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 
@@ -151,6 +151,31 @@ const int32x16 v1 = int32x16_load_uint8(&a0[0], 16);
 const float32x8 v0 = float32x8_load(&a1[0], 5);
 const int32x8 v1 = int32x8_load_uint8(&a0[0], 5);
 float32x8_store(&a2[0], float32x8_select(v1 != int32x8_splat(0), v0, float32x8_splat(-9.0f)), 5);\
+""")
+
+
+def test_words_are_hashed_before_functions_of_their_numbers(build):
+    out, key, at = (
+        build.node("out", 8),
+        build.node("key", 1, dtype=uint4x32),
+        build.node("at", 8, dtype=uint32),
+    )
+    (j,) = build.vars(1)
+    numbers = []
+    for op in (UnaryOp.SQRT, UnaryOp.COS):
+        words = Unary(UnaryOp.WORD, build.load(at, VarIndex(j)), uint4x32)
+        hashed = Binary(BinaryOp.THREEFRY4X32, build.load(key, FixedIndex(0)), words, uint4x32)
+        numbers.append(Unary(op, Unary(UnaryOp.UNIFORM, hashed, float32), float32))
+    store = Store(out, (VarIndex(j),), Binary(BinaryOp.MUL, *numbers, float32))
+    assert build.body(vector(j, 8, store)) == snapshot("""\
+  const uint4x32 *restrict a0,
+  const uint32_t *restrict a1,
+  float *restrict a2) {
+const uint4x32x8 v0 = uint4x32x8_splat(a0[0]);
+const uint32x8 v1 = *(const uint32x8_cells *)&a1[0];
+const float32x8 v2 = uint4x32x8_uniform(uint4x32x8_threefry4x32(v0, uint4x32x8_spread((uint32x8)v1)));
+const float32x8 v3 = uint4x32x8_uniform(uint4x32x8_threefry4x32(v0, uint4x32x8_spread((uint32x8)v1)));
+*(float32x8_cells *)&a2[0] = float32x8_map_sqrtf(v2) * float32x8_cos(v3);\
 """)
 
 

@@ -219,14 +219,19 @@ routine routine(a: uint8[3], b: float16[3], m: uint8[3], c: float32[3]):
 """)
 
 
+@pytest.mark.parametrize(
+    ("number", "text"), [(1027, "float32(1027:int32)"), (1027.0, "1027.0")], ids=str
+)
 @pytest.mark.parametrize("narrow", [bfloat16, float8_e4m3fn], ids=str)
-def test_numbers_to_choose_among_have_the_format_of_the_other_operand(narrow: DType) -> None:
+def test_numbers_to_choose_among_have_the_format_of_the_other_operand(
+    narrow: DType, number: float, text: str
+) -> None:
     code = Code()
     m, a, c = code.node("m", 3, dtype=narrow), code.node("a", 3, dtype=int32), code.node("c", 3)
     code.accumulate(
-        c, BinaryOp.SECOND, TernaryOp.WHERE, (m, 1027.0, a), {I: 3}, at(I), at(I), (), at(I)
+        c, BinaryOp.SECOND, TernaryOp.WHERE, (m, number, a), {I: 3}, at(I), at(I), (), at(I)
     )
-    assert "c[i] = where(m[i], float32(1027:int32), float32(a[i]))" in to_text(code.lowered())
+    assert f"c[i] = where(m[i], {text}, float32(a[i]))" in to_text(code.lowered())
 
 
 def test_a_number_that_no_integer_equals_is_compared_as_a_float() -> None:

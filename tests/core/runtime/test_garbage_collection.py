@@ -15,7 +15,7 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.base import garbage
 from ocannl_core.ir.node import NodeTable, TensorNode
-from ocannl_core.tensor.custom import Apply, Op
+from ocannl_core.tensor.custom import Apply, Op, TensorType
 from ocannl_core.tensor.graph.definitions import Literal
 from tests.support.children import succeeds_in_child
 
@@ -142,6 +142,33 @@ def test_the_array_of_a_literal_goes_before_the_routine_that_has_its_cells() -> 
     assert is_gone(array)
     assert not is_gone(cells)
     step()
+
+
+def test_tensors_of_the_session_keep_no_model() -> None:
+    class Ones(Op):
+        def make_node(self) -> Apply:
+            return Apply(self, [], [TensorType.sized("float32", output=[3])])
+
+        def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+            output_storage[0][0] = np.ones(3, np.float32)
+
+    ones = Ones()
+
+    @oc.op
+    def noisy(x: oc.Tensor) -> oc.Tensor:
+        hidden = oc.nn.dropout(oc.relu(oc.param("w", output=[3]) @ x), rate=0.5)
+        return hidden + oc.normal() + ones()
+
+    ctx = oc.Context("interp")
+    for _ in range(2):
+        model = noisy()
+        loss = oc.einsum("... => 0", model(literal()))
+        ctx.init_params(loss)
+        ctx.compile(oc.train.grad_update(loss))()
+        (parameter,) = model.params.values()
+        found = [weakref.ref(each) for each in (model, parameter, memory_of(ctx, parameter))]
+        del model, loss, parameter
+        assert is_gone(*found)
 
 
 def test_cells_go_with_their_context() -> None:

@@ -146,6 +146,48 @@ def test_numbers_need_no_index() -> None:
     np.testing.assert_array_equal(computed(affine(oc.tensor([1.0, 2.0]))), [3, 5])
 
 
+def test_functions_and_numbers_of_numpy_are_primitives_in_the_code_of_an_operation() -> None:
+    def forward(v: Any, v1: Any, v2: Any) -> None:
+        v[:] = np.maximum(np.exp(v1), np.float32(2) * v2) + np.float64(0.5)
+
+    def constant(v: Any, v1: Any) -> None:
+        v[:] = np.float32(3)
+
+    x, y = oc.tensor([1.0, 0.0]), oc.tensor([1.0, 2.0])
+    found = computed(oc.define_operation("greater_of", forward=forward)(x, y))
+    np.testing.assert_allclose(found, [np.e + 0.5, 4.5], rtol=1e-6)
+    np.testing.assert_array_equal(
+        computed(oc.define_operation("three", forward=constant)(x)), [3, 3]
+    )
+
+
+def test_a_left_hand_side_is_no_operand() -> None:
+    def bracketed(v: Any, v1: Any) -> None:
+        v[:] = v1[:] * 2
+
+    with pytest.raises(oc.UsageError, match="A left-hand side is assigned to") as caught:
+        computed(oc.define_operation("bracketed", forward=bracketed)(oc.tensor([1.0])))
+    assert (caught.value.found, caught.value.fix) == (
+        "v1[:] as an operand of mul",
+        "v1 without brackets has all cells",
+    )
+
+
+def test_functions_of_tensors_are_refused_in_the_code_of_an_operation() -> None:
+    def applied(function: Any) -> Any:
+        def forward(v: Any, v1: Any) -> None:
+            v[:] = function(v1)
+
+        return computed(oc.define_operation("applied", forward=forward)(oc.tensor([1.0])))
+
+    for reduction in (oc.sum, np.sum, oc.mean, oc.softmax):
+        with pytest.raises(oc.UsageError, match=r"v1 in a function of tensors") as caught:
+            applied(reduction)
+        assert "v[oc.neutral] += v1" in caught.value.fix
+    with pytest.raises(oc.UsageError, match="primitives: 1 /"):
+        applied(oc.sigmoid)
+
+
 def test_the_code_of_an_operation_is_printed() -> None:
     def forward(v: Any, vs: Any, half_rhs1: Any) -> None:
         half_rhs1[:] = 0.5 * vs[0]

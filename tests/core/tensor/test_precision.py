@@ -541,19 +541,40 @@ def test_a_report_decides_nothing() -> None:
     assert x.dtype is oc.float64
 
 
-def test_a_fraction_makes_floats_of_integers() -> None:
-    whole = oc.tensor([4, 9], dtype="int32")
-    assert (whole**2).dtype is (whole**2.0).dtype is oc.int32
-    for result in (whole * 0.5, whole**0.5, 0.5**whole, oc.pow(whole, 1.5)):
-        assert result.dtype is oc.float32
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "bool"])
+def test_a_float_makes_floats_of_integers(dtype: str) -> None:
+    whole = oc.tensor([1, 0], dtype=dtype)
+    for number in (2.0, 0.5):
+        results = (
+            *(whole - number, number - whole, whole * number, whole**number, number**whole),
+            *(oc.pow(whole, number), oc.maximum(whole, number), whole * oc.number(number)),
+            *(oc.where(whole > 0, whole, number), whole // number, whole % number),
+        )
+        assert {each.dtype for each in results} == {oc.float32}
+    assert (oc.tensor([1], dtype="int32") ** 2).dtype is oc.int32
+    assert oc.less(oc.tensor([1], dtype="int64"), 1.0).dtype is oc.int64
 
 
-def test_code_with_fractions_makes_floats_of_integers() -> None:
+@pytest.mark.parametrize("compare", [oc.less, oc.less_equal, oc.greater, oc.greater_equal])
+def test_comparisons_take_a_format(compare: Any) -> None:
+    assert compare(oc.tensor([1.0]), 0.5, dtype="bool").dtype is oc.bool
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_operations_that_choose_cells_keep_integers(dtype: str) -> None:
+    x = oc.tensor([[1, 0], [3, 2]], dtype=dtype)
+    results = [oc.tril(x), oc.triu(x), oc.relu(x), oc.relu6(x), oc.roll(x, 1, 0), oc.flip(x)]
+    results += [oc.pad(x, 1), oc.clip(x, 0, 2), oc.sort(x), oc.where(x > 1, x, 0)]
+    assert {each.dtype.name for each in results} == {dtype}
+    assert np.nansum(x).dtype is (oc.uint32 if dtype == "uint8" else oc.int64)
+
+
+def test_code_with_floats_makes_floats_of_integers() -> None:
     def half(v: Any, v1: Any) -> None:
         v[:] = 0.5 * v1
 
     def chosen(v: Any, v1: Any) -> None:
-        v[:] = oc.where(v1 > 0.5, v1, 2.0 * v1)
+        v[:] = oc.where(v1 > 0.5, v1, 2 * v1)
 
     whole = oc.tensor([4, 9], dtype="int32")
     assert oc.define_operation("half", forward=half)(whole).dtype is oc.float32

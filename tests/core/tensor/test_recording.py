@@ -257,7 +257,7 @@ def test_misuse_is_explained(p: oc.Tensor, q: oc.Tensor) -> None:
     def returns() -> oc.Tensor:  # type: ignore[misc]
         return p
 
-    with pytest.raises(oc.UsageError, match=r"c \+= e to add to c"):
+    with pytest.raises(oc.UsageError, match=r"c \+= e to go on from c"):
         accumulates_into_all()
     with pytest.raises(oc.UsageError, match="neutral element"):
         accumulates_by_less()

@@ -110,7 +110,12 @@ WRONG: dict[str, tuple[Callable[[], Any], type[OcannlError], str]] = {
     "a tensor without a time axis": (
         lambda: scan(lambda c, x: (c, x), 0.0, oc.placeholder("x", output=[3])),
         ShapeError,
-        "time axis of xs",
+        r"time axis of a loop(.|\n)*xs of shape 3(.|\n)*batch_axes=1",
+    ),
+    "a computed tensor without a time axis": (
+        lambda: oc.scan(lambda c, x: (c, x), 0.0, 2.0 * oc.placeholder("x", output=[3])),
+        ShapeError,
+        "xs of shape 3, without batch axes",
     ),
     "an array": (lambda: scan(lambda c, x: (c, x), 0.0, ONES), UsageError, "ndarray in xs"),
     "neither entries nor a length": (

@@ -97,6 +97,38 @@ def test_a_specification_that_visits_nothing_is_refused(spec: str) -> None:
         assert caught.value.where.startswith("einsum")
 
 
+def test_a_product_of_parts_names_concat() -> None:
+    with oc.Session(), pytest.raises(oc.SpecError, match="Some choice of one part") as caught:
+        oc.einsum("a; b => a^b", oc.tensor([1.0]), oc.tensor([2.0]))
+    assert "oc.concat joins operands" in caught.value.fix
+
+
+@pytest.mark.parametrize("number", [-1, 2.0, True, "3", None])
+def test_values_are_integers(number: Any) -> None:
+    with oc.Session(), pytest.raises(oc.SpecError, match="A value is a number of") as caught:
+        oc.einsum("i => i, copies", oc.tensor([1.0]), values={"copies": number})
+    assert caught.value.found == f"copies = {number!r}"
+
+
+def test_integers_of_numpy_are_sizes() -> None:
+    with oc.Session():
+        n = oc.static_extent("n", max=np.int64(4))
+        i = oc.static_index("i", range=np.int32(3))
+        assert (type(n.maximum), n.maximum, type(i.extent), i.extent) == (int, 4, int, 3)
+        for make in (
+            lambda: oc.static_extent("n", max=True),
+            lambda: oc.static_index("i", range=True),
+        ):
+            with pytest.raises(oc.UsageError):
+                make()
+        d = oc.dim("d")
+        oc.einsum("d => 0", oc.placeholder("x", output=[...]), capture=[d])
+        d.require(np.int64(5))
+        assert d.size == 5
+        copied = oc.einsum("i => i, copies", oc.tensor([1.0]), values={"copies": np.int64(2)})
+        assert str(copied.shape) == "1,2"
+
+
 def test_an_axis_that_a_concatenation_would_drop_is_refused_as_a_specification() -> None:
     with oc.Session():
         x = oc.tensor([[1.0, 2.0]], batch_axes=1)

@@ -81,8 +81,8 @@ Common-subexpression elimination moves constants of functions out of loops.
 """
 _OF_ZIG = ("-g0",)
 """Debug information, which Zig adds by default."""
-_NO_SPACE = re.compile("No space left on device|Disk quota exceeded|NoSpaceLeft")
-_STOPPED = re.compile(
+_NO_SPACE = "No space left on device|Disk quota exceeded|NoSpaceLeft"
+_STOPPED = (
     "signal terminated program|terminated with signal|failed due to signal|[Cc]ommand: Killed"
 )
 """Messages of GCC, linkers and clang about a subprocess that was killed."""
@@ -206,11 +206,11 @@ class Compilation:
             output = output.replace(str(self.source), str(kept))
         if status == 0 and self.target.exists():
             return
-        if _NO_SPACE.search(output):
+        if re.search(_NO_SPACE, output):
             raise OSError(
                 errno.ENOSPC, os.strerror(errno.ENOSPC), str((kept or self.target).parent)
             )
-        if status < 0 or _STOPPED.search(output):
+        if status < 0 or re.search(_STOPPED, output):
             by = f"signal {-status}" if status < 0 else output
             raise UnfinishedError(self.command, f"it was stopped: {by}")
         made = "" if status else ", but no shared object"

@@ -16,7 +16,7 @@ WITHOUT_COMPILER = (
 )
 
 _CANDIDATES = ("cc", "gcc", "clang")
-_WITHOUT_LIBRARY = re.compile("-[DUIOm]|-g$|-pipe$|-fno-")
+_WITHOUT_LIBRARY = "-[DUIOm]|-g$|-pipe$|-fno-"
 _PACKAGE = "ziglang"
 """The name of the package, and of its compiler in settings."""
 
@@ -49,7 +49,8 @@ class CompilerCommand:
         others, such as the flags of sanitizers, which need libraries for all code.
         """
         path = shutil.which(self.words[0])
-        if path is None or not all(map(_WITHOUT_LIBRARY.match, self.words[self.program :])):
+        flags = self.words[self.program :]
+        if path is None or not all(re.match(_WITHOUT_LIBRARY, each) for each in flags):
             return False
         try:
             with open(path, "rb") as file:

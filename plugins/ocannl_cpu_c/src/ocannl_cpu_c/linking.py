@@ -32,7 +32,7 @@ resolved in the process that loads the object.
 """
 
 _MAPS = Path("/proc/self/maps")  # linux: other systems have none
-_C_LIBRARY = re.compile(r"lib(c|m|pthread)\.so\.\d+|(ld-|libc\.)musl-[\w-]+\.so\.1")
+_C_LIBRARY = r"lib(c|m|pthread)\.so\.\d+|(ld-|libc\.)musl-[\w-]+\.so\.1"
 
 
 def linking(command: CompilerCommand, macros: Mapping[str, str], *, is_gcc: bool) -> Linking:
@@ -66,7 +66,7 @@ def loaded_c_library(maps: Path = _MAPS) -> tuple[str, ...]:
         return ()
     # sorted: their addresses have another order in each process
     paths = sorted({Path(line[line.index("/") :]) for line in lines if "/" in line})
-    found = [each for each in paths if _C_LIBRARY.fullmatch(each.name) and each.is_file()]
+    found = [each for each in paths if re.fullmatch(_C_LIBRARY, each.name) and each.is_file()]
     has_functions = {each.name.partition(".")[0] for each in found} >= {"libc", "libm"}
     is_musl = any("musl" in each.name for each in found)
     return tuple(map(str, found)) if has_functions or is_musl else ()

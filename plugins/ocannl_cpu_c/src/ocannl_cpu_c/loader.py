@@ -32,7 +32,7 @@ from ocannl_cpu_c.translation_units import CHECK_VERSION, checked_loops, key, ke
 
 _RUNTIME = Path(__file__).with_name("runtime.c")
 _ATTEMPTS = 3
-_UNRESOLVED = re.compile("undefined symbol|symbol not found")
+_UNRESOLVED = "undefined symbol|symbol not found"
 """Messages of dynamic linkers about code that was linked with too few libraries."""
 _CHECKED = tuple(dict.fromkeys(map(checked_loops, CompilerVectorization)))
 _SHOWN = 5
@@ -324,7 +324,7 @@ def _compile(
             problem = str(error)
         except OSError as error:  # a full disk, a file system that runs no code, odd entries
             problem = str(error)
-            if _UNRESOLVED.search(problem):
+            if re.search(_UNRESOLVED, problem):
                 every = [replace(each, libraries=Libraries.DEFAULT) for each in every]
             else:
                 try:

@@ -53,6 +53,14 @@ def test_equal_functions_make_equal_ops() -> None:
     assert Composite(oc.trunc) == Composite(lambda a, *, scale=1.0: oc.trunc(a))
 
 
+def test_numbers_of_a_composite_keep_their_class() -> None:
+    pixels = oc.tensor([100, 200], dtype="uint8")
+    assert Composite(lambda x: x - 128.0)(pixels).dtype is oc.float32
+    assert Composite(lambda x: 2 * x)(pixels).dtype is oc.uint8
+    assert Composite(lambda x: 2 * x) != Composite(lambda x: 2.0 * x)
+    check_op(Composite(lambda x: oc.minimum(x, np.inf) + 2**53), [np.array([2**60 + 1])])
+
+
 def test_operands_broadcast_kind_of_axis_by_kind_of_axis() -> None:
     x, b = oc.placeholder("x", batch=[4], output=[3]), oc.placeholder("b", output=[3])
     both, sums = Broadcast(np.hypot)(x, b), Reduce(np.add, (-1,))(x)
