@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -42,21 +42,10 @@ from ocannl_core.backend.results import (
 )
 from ocannl_core.backend.time_limit import call_within
 from ocannl_core.backend.watched_event import WatchedEvent, unwatched
-from ocannl_core.base import settings, timeline
-from ocannl_core.base.errors import (
-    CodegenError,
-    CompileError,
-    DeviceError,
-    HookError,
-    LinkError,
-    OcannlError,
-    TransferError,
-    VerifyError,
-    printable,
-)
+from ocannl_core.base import errors, settings, timeline
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.interruptions import reraise_interruption
-from ocannl_core.ir.kernels.library_product import LibraryCall, LibraryProduct, OfferProduct
+from ocannl_core.ir.kernels.library_product import OfferProduct
 from ocannl_core.ir.kernels.nodes import LeafStep, NodeInfos, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode, ModeChoice, NodeInfo, Placement, Reason, TensorNode
@@ -94,10 +83,12 @@ def _printable(report: TargetReport) -> TargetReport:
     """Return a report whose texts have no effect on a terminal."""
     return replace(
         report,
-        targets=tuple(replace(t, description=printable(t.description)) for t in report.targets),
-        reason=printable(report.reason),
-        fix=printable(report.fix),
-        details=tuple(map(printable, report.details)),
+        targets=tuple(
+            replace(t, description=errors.printable(t.description)) for t in report.targets
+        ),
+        reason=errors.printable(report.reason),
+        fix=errors.printable(report.fix),
+        details=tuple(map(errors.printable, report.details)),
     )
 
 
@@ -174,11 +165,11 @@ class Backend:
         except TimeoutError as error:
             reason = f"looking for devices hangs: {describe_hang(error)}"
             return self.hung.setdefault(limit, self._defect(reason, _PATIENCE))
-        except HookError as error:
+        except errors.HookError as error:
             return self._defect(f"looking for devices failed: {error.found}", error.fix)
         except BaseException as error:
             reraise_interruption(error)
-            reason = text_of(error) if isinstance(error, OcannlError) else describe(error)
+            reason = text_of(error) if isinstance(error, errors.OcannlError) else describe(error)
             return self._defect(f"looking for devices failed: {reason}")
         if violation:
             return self._defect(violation)
@@ -215,11 +206,10 @@ class Backend:
 
     def described(self) -> Mapping[str, Target]:
         """Return the devices that the plugin describes by name, of which none need be here."""
-        hook = "ocannl_described"
-        found: Mapping[str, Target] | None = self._call(hook)
-        if found is None:
-            return {}
-        return self._checked(hook, found, violation_of_described(found, self.name))
+        found: Mapping[str, Target] | None = self._answer(
+            "ocannl_described", lambda each: violation_of_described(each, self.name)
+        )
+        return {} if found is None else found
 
     def library(self, target: Target) -> OfferProduct | None:
         """Return the backend's choice of library calls for products; None if it has none, or the
@@ -230,15 +220,9 @@ class Backend:
         is_allowed = is_allowed and Capability.EXTERNAL_CALLS in target.capabilities
         if not is_allowed or not self.manager.hook.ocannl_library.get_hookimpls():
             return None
-        hook = "ocannl_library"
-
-        def offer(product: LibraryProduct) -> LibraryCall | None:
-            found: LibraryCall | None = self._call(hook, product=product, target=target)
-            if found is None:
-                return None
-            return self._checked(hook, found, violation_of_library_call(found))
-
-        return offer
+        return lambda product: self._answer(
+            "ocannl_library", violation_of_library_call, product=product, target=target
+        )
 
     @property
     def may_refuse(self) -> bool:
@@ -251,7 +235,7 @@ class Backend:
         reason: object = self._call(hook, step=step, nodes=nodes, target=target)
         if reason is not None and not (isinstance(reason, str) and reason.strip()):
             raise self.fault(hook, f"it must return a reason or None, and returned {shown(reason)}")
-        return None if reason is None else printable(reason)
+        return None if reason is None else errors.printable(reason)
 
     def generate(self, kernels: KernelStream | Plan, target: Target) -> Source:
         """Return the code of a routine.
@@ -268,7 +252,7 @@ class Backend:
                 raise stream.error from None
             self.raise_fault(hook, error)
         if source is None:
-            raise CodegenError(**self._missing("generates no code", hook))
+            raise errors.CodegenError(**self._missing("generates no code", hook))
         return self._checked(hook, source, violation_of_source(source))
 
     def source_class(self) -> type[Any] | None:
@@ -285,7 +269,7 @@ class Backend:
         hook = "ocannl_compile"
         executable: Executable | None = self._call(hook, source=source, target=target)
         if executable is None:
-            raise CompileError(**self._missing("compiles no code", hook))
+            raise errors.CompileError(**self._missing("compiles no code", hook))
         return self._checked(hook, executable, violation_of_executable(executable))
 
     def link(self, executable: Executable, *buffers: Mapping[TensorNode, Buffer]) -> Launcher:
@@ -368,28 +352,26 @@ class Backend:
         hook = "ocannl_allocate"
         buffer: Buffer | None = self._call(hook, info=info, target=target)
         if buffer is None:
-            raise LinkError(**self._missing("allocates no memory", hook))
+            raise errors.LinkError(**self._missing("allocates no memory", hook))
         return self._checked(hook, buffer, violation_of_buffer(buffer, info, target))
 
     def import_array(self, array: object, target: Target) -> Buffer | None:
         """Return memory of another library on a device as a buffer; None if it has no access."""
-        if not self.manager.hook.ocannl_import.get_hookimpls():
-            return None
-        hook = "ocannl_import"
-        buffer: Buffer | None = self._call(hook, array=array, target=target)
-        if buffer is None:
-            return None
-        return self._checked(hook, buffer, violation_of_import(buffer, target))
+        return self._answer(
+            "ocannl_import",
+            lambda buffer: violation_of_import(buffer, target),
+            array=array,
+            target=target,
+        )
 
     def share(self, buffer: Buffer, target: Target) -> Buffer | None:
         """Return another backend's buffer as memory of a device; None if not addressable."""
-        if not self.manager.hook.ocannl_share.get_hookimpls():
-            return None
-        hook = "ocannl_share"
-        found: Buffer | None = self._call(hook, buffer=buffer, target=target)
-        if found is None:
-            return None
-        return self._checked(hook, found, violation_of_buffer(found, buffer.info, target))
+        return self._answer(
+            "ocannl_share",
+            lambda found: violation_of_buffer(found, buffer.info, target),
+            buffer=buffer,
+            target=target,
+        )
 
     def transfer(self, destination: Buffer, source: Buffer) -> Event:
         """Copy cells to or from a device of this backend, or between two of them.
@@ -457,9 +439,9 @@ class Backend:
         except BaseException as error:
             self.raise_fault("a launcher", error, target)
 
-    def fault(self, hook: str, found: str) -> HookError:
+    def fault(self, hook: str, found: str) -> errors.HookError:
         """Return the error of a hook that breaks its specification."""
-        return HookError(
+        return errors.HookError(
             "A hook of a plugin works and returns what its specification states.",
             found=f"{hook}: {found}",
             where=f"backend {self.name}, plugin {self.plugin}",
@@ -474,13 +456,13 @@ class Backend:
             targets: The devices whose work it was. The first one is unusable after a failure that
                 states no other device, if it states that its device is unusable.
         """
-        failure: DeviceError | None = None
-        placed: DeviceError | None = None
+        failure: errors.DeviceError | None = None
+        placed: errors.DeviceError | None = None
         try:
             reraise_interruption(error)
-            failure = error if isinstance(error, DeviceError) else None
+            failure = error if isinstance(error, errors.DeviceError) else None
             if failure is None:
-                if isinstance(error, OcannlError | MemoryError):
+                if isinstance(error, errors.OcannlError | MemoryError):
                     raise error
                 failure = self._failure_of(error, hook)
             if failure is None:
@@ -509,7 +491,7 @@ class Backend:
         found = (each.target for each in buffers if each is not None)
         return tuple(each for each in found if each.backend == self.name)
 
-    def _failure_of(self, error: BaseException, hook: str) -> DeviceError | None:
+    def _failure_of(self, error: BaseException, hook: str) -> errors.DeviceError | None:
         """Return the failure of a device that an exception of a plugin reports, or None."""
         name = "ocannl_device_error"
         if self.manager.hook.ocannl_device_error.get_hookimpls():
@@ -518,23 +500,17 @@ class Backend:
             except BaseException as raised:
                 reraise_interruption(raised)
                 raise self.fault(name, f"it raised {describe(raised)}") from error
-            if isinstance(found, DeviceError):
+            if isinstance(found, errors.DeviceError):
                 return found
             if found is not None:
                 violation = f"it must return a DeviceError or None, and returned {shown(found)}"
                 raise self.fault(name, violation) from error
         failure = None if hook in _WITHOUT_DEVICE else failure_in(error)
-        return None if failure is None else DeviceError(failure, found=describe(error))
+        return None if failure is None else errors.DeviceError(failure, found=describe(error))
 
     def memory_statistics(self, target: Target) -> MemoryStatistics | None:
         """Return the memory of a device as its driver counts it; None if nothing states it."""
-        hook = "ocannl_memory_statistics"
-        if not self.manager.hook.ocannl_memory_statistics.get_hookimpls():
-            return None
-        found: MemoryStatistics | None = self._call(hook, target=target)
-        if found is None:
-            return None
-        return self._checked(hook, found, violation_of_statistics(found))
+        return self._answer("ocannl_memory_statistics", violation_of_statistics, target=target)
 
     def time_launch(self, launcher: Launcher, values: Sequence[int], target: Target) -> float:
         """Call a launcher, wait for its work, and return the seconds that it took: by the clock of
@@ -560,6 +536,13 @@ class Backend:
             return getattr(self.manager.hook, hook)(**arguments)
         except BaseException as error:
             self.raise_fault(hook, error, *self._targets_of(arguments))
+
+    def _answer(self, hook: str, violation: Callable[[T], str], **arguments: Any) -> T | None:
+        """Return the checked answer of a hook; None if the plugin has none, or it returns None."""
+        if not getattr(self.manager.hook, hook).get_hookimpls():
+            return None
+        found: T | None = self._call(hook, **arguments)
+        return None if found is None else self._checked(hook, found, violation(found))
 
     def _targets_of(self, arguments: Mapping[str, Any]) -> tuple[Target, ...]:
         """Return the devices that a call of a hook is for."""
@@ -592,7 +575,7 @@ class Backend:
                 )
             try:
                 verify(result)
-            except VerifyError as error:
+            except errors.VerifyError as error:
                 raise self.fault(hook, f"its result is no valid program: {error}") from error
             return result
 
@@ -614,10 +597,7 @@ class Backend:
 
 
 def transfer(
-    destination_backend: Backend | None,
-    source_backend: Backend | None,
-    destination: Buffer,
-    source: Buffer,
+    destination_backend: Backend, source_backend: Backend, destination: Buffer, source: Buffer
 ) -> Event:
     """Copy cells between buffers of equal format and extents.
 
@@ -625,51 +605,42 @@ def transfer(
     is copied through the host.
 
     Args:
-        destination_backend: The owner of the destination; None for an array of this process.
-        source_backend: The owner of the source; None for an array of this process.
+        destination_backend: The owner of the destination, or of the source of an array's cells.
+        source_backend: The owner of the source, or of the destination of cells for an array.
 
     Raises:
         TransferError: if the buffers differ, or no backend connects them.
     """
     _check_equal(destination, source)
-    asked: list[Backend] = []
-    for backend in (destination_backend, source_backend):
-        if backend is not None and backend not in asked:
-            asked.append(backend)
-            event = backend.try_transfer(destination, source)
-            if event is not None:
-                return event
-    if destination_backend is not None and source_backend is not None:
-        event = stage(
-            destination,
-            source,
-            to_destination=destination_backend.try_transfer,
-            from_source=source_backend.try_transfer,
-        )
+    asked = list(dict.fromkeys((destination_backend, source_backend)))
+    for backend in asked:
+        event = backend.try_transfer(destination, source)
         if event is not None:
             return event
-    raise _no_way(destination, source, asked)
+    event = stage(
+        destination,
+        source,
+        to_destination=destination_backend.try_transfer,
+        from_source=source_backend.try_transfer,
+    )
+    if event is not None:
+        return event
+    plugins = ", ".join(f"{backend.name} ({backend.plugin})" for backend in asked)
+    raise errors.TransferError(
+        "A backend must copy between its devices and the host.",
+        found=f"no way from {source.target} to {destination.target}, not even by way of the host",
+        where=f"called: {plugins}",
+        fix="this is a defect of the plugin: report it to its authors",
+    )
 
 
 def _check_equal(destination: Buffer, source: Buffer) -> None:
     wanted, given = destination.info, source.info
     if wanted.dtype is not given.dtype or wanted.buffer_dims != given.buffer_dims:
         formats = [f"{info.dtype} {list(info.buffer_dims)}" for info in (given, wanted)]
-        raise TransferError(
+        raise errors.TransferError(
             "A transfer must connect buffers of equal number format and extents.",
             found=f"{formats[0]} to {formats[1]}",
             where=f"from {source.target} to {destination.target}",
             fix="convert the values before copying them",
         )
-
-
-def _no_way(destination: Buffer, source: Buffer, asked: Sequence[Backend]) -> TransferError:
-    plugins = ", ".join(f"{backend.name} ({backend.plugin})" for backend in asked)
-    return TransferError(
-        "A backend must copy between its devices and the host.",
-        found=f"no way from {source.target} to {destination.target}, not even by way of the host",
-        where=f"called: {plugins}" if plugins else "no backend was called",
-        fix="this is a defect of the plugin: report it to its authors"
-        if asked
-        else "name the backends",
-    )

@@ -191,7 +191,7 @@ def violation_of_launcher(launcher: object) -> str:
     return f"it must return a function of the static indices, and returned {shown(launcher)}"
 
 
-def violation_of_library_call(found: object) -> str:
+def violation_of_library_call(found: LibraryCall) -> str:
     """Return why a result of `ocannl_library` is no call."""
     if not isinstance(found, LibraryCall):
         return f"it must return a LibraryCall or None, and returned {shown(found)}"
@@ -225,7 +225,7 @@ def violation_of_import(buffer: Buffer, target: Target) -> str:
     return "the memory of another library has no margins" if info.padding else ""
 
 
-def violation_of_statistics(found: object) -> str:
+def violation_of_statistics(found: MemoryStatistics) -> str:
     """Return why a result of `ocannl_memory_statistics` counts no memory."""
     if not isinstance(found, MemoryStatistics):
         return f"it must return MemoryStatistics or None, and returned {shown(found)}"

@@ -29,19 +29,14 @@ def call_within(seconds: float, action: Callable[[], T]) -> T:
     Raises:
         TimeoutError: if it takes longer. Errors of the function propagate.
     """
-    if _is_timer_free():
-        return _interrupt_after(seconds, action)
-    return _abandon_after(seconds, action)
-
-
-def _is_timer_free() -> bool:
-    """Return True in the main thread of a program that uses no timer signal."""
-    return (
+    if (
         hasattr(signal, "setitimer")
         and threading.current_thread() is threading.main_thread()
         and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
         and signal.getsignal(signal.SIGALRM) is not None
-    )
+    ):
+        return _interrupt_after(seconds, action)
+    return _abandon_after(seconds, action)
 
 
 def _interrupt_after(seconds: float, action: Callable[[], T]) -> T:

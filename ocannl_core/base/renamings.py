@@ -43,7 +43,7 @@ MODULES: dict[str, str] = {
     "plot.pictures": "display.pictures.expression_graph",
     "schedule.rules.vectorisable": "schedule.rules.vectorizable",
     "schedule.rules.vectorise_output": "schedule.rules.vectorize_output",
-    "schedule.rules.vectorise_reduction": "schedule.rules.vectorize_reduction",
+    "schedule.rules.vectorise_reduction": "schedule.rules.vector_reductions",
     "settings": "base.settings",
     "target": "ir.target",
     "train.optimiser": "train.optimizer",

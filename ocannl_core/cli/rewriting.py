@@ -128,7 +128,6 @@ class _Program:
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line))
         self._edits: list[_Edit] = []
-        self._scopes: dict[ast.AST, _Scope] = {}
         self._scope_of: dict[ast.AST, _Scope] = {}
         self._parents: dict[ast.AST, ast.AST] = {}
         self._optimizers: set[str] = set()

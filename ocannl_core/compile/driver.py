@@ -137,7 +137,8 @@ def _attempts(
         code = resolve(computation, options)
         candidates = partial_candidates(code)
         key = None
-        if not _runs_every_stage():
+        chosen = settings.current()
+        if chosen.dump_dir is None and chosen.tune != "search":  # which run every stage
             key = program_key(code.program, candidates, context.devices)
         lowered = find_lowered(code.program, candidates, key)
         checked = check_program(code, lowered, options, context)
@@ -194,11 +195,6 @@ def _dump_of(code: ResolvedCode, request: CompileRequest, *, is_held: bool) -> D
 
         dump.text("assignments", to_text(code.program))
     return dump
-
-
-def _runs_every_stage() -> bool:
-    """Return True for a dump, which shows every stage, and for a search, which is one of them."""
-    return settings.current().dump_dir is not None or settings.current().tune == "search"
 
 
 def _searches_placements() -> bool:

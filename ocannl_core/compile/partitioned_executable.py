@@ -20,25 +20,10 @@ from ocannl_core.backend.protocols import Buffer, Executable, Launcher
 from ocannl_core.base import timeline
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import IdentityMap
+from ocannl_core.compile import profile
 from ocannl_core.compile.parts import Item, Part, PartitionedSource
-from ocannl_core.compile.profile import (
-    KernelTime,
-    Profile,
-    TimedStep,
-    check_seconds,
-    counted_steps,
-    measured,
-    timed_step,
-)
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.kernels.nodes import (
-    Kernel,
-    Plan,
-    RepeatedSteps,
-    leaf_steps,
-    nodes_written,
-    repeat_as,
-)
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.node import NodeInfo, TensorNode
 
@@ -57,7 +42,7 @@ class Transfer:
     """The number of the device that needs it."""
 
 
-FlowStep = Part | Transfer | RepeatedSteps[Part | Transfer]
+FlowStep = Part | Transfer | kernel_ir.RepeatedSteps[Part | Transfer]
 """A step of the host: it launches a part, copies a node, or runs iterations."""
 
 _Places = dict[TensorNode, frozenset[int]]
@@ -117,9 +102,11 @@ class _Flow:
             yield Transfer(node, min(found), device)
             places[node] = found | self._alias(node, device)
 
-    def _invariant(self, repeated: RepeatedSteps[Part], places: _Places) -> Iterator[FlowStep]:
+    def _invariant(
+        self, repeated: kernel_ir.RepeatedSteps[Part], places: _Places
+    ) -> Iterator[FlowStep]:
         """Yield the transfers of nodes that no iteration writes: once, before the first one."""
-        parts = list(leaf_steps(repeated.steps))
+        parts = list(kernel_ir.leaf_steps(repeated.steps))
         written = {node for part in parts for node in _written(part)}
         for part in parts:
             for node in part.plan.params:
@@ -127,8 +114,8 @@ class _Flow:
                     yield from self._fetch(node, part.device, places)
 
     def _iterations(
-        self, repeated: RepeatedSteps[Part], places: _Places
-    ) -> RepeatedSteps[Part | Transfer]:
+        self, repeated: kernel_ir.RepeatedSteps[Part], places: _Places
+    ) -> kernel_ir.RepeatedSteps[Part | Transfer]:
         """Return the steps of an iteration, which begins and ends with values in equal places."""
         private = frozenset(repeated.scratch)
         entry = {node: found for node, found in places.items() if node not in private}
@@ -149,7 +136,7 @@ class _Flow:
         steps += self._restored(state, entry)
         places.update(entry)
         places.update({node: found for node, found in state.items() if node not in private})
-        return repeat_as(repeated, tuple(steps), repeated.scratch)
+        return kernel_ir.repeat_as(repeated, tuple(steps), repeated.scratch)
 
     def _restored(
         self, places: _Places, wanted: Mapping[TensorNode, frozenset[int]]
@@ -166,7 +153,7 @@ class _Flow:
 
 def _written(part: Part) -> list[TensorNode]:
     """Return the parameters that a part writes."""
-    written = {node for step in part.plan.steps for node in nodes_written(step)}
+    written = {node for step in part.plan.steps for node in kernel_ir.nodes_written(step)}
     return [node for node in part.plan.params if node in written]
 
 
@@ -179,7 +166,7 @@ class PartitionedExecutable:
         self.flow: tuple[FlowStep, ...] = ()
         """The steps of the link that was made last, with the transfers that it needs."""
         self._compiled: IdentityMap[Part, Executable] = IdentityMap()
-        for part in leaf_steps(source.items):
+        for part in kernel_ir.leaf_steps(source.items):
             backend, target = source.devices[part.device]
             self._compiled[part] = backend.compile(part.source, target)
 
@@ -229,7 +216,7 @@ class PartMemory:
         for node, buffer in merges.items():
             self.merges[node, 0] = buffer
         first: dict[TensorNode, int] = dict.fromkeys(buffers, 0)
-        for part in leaf_steps(source.items):
+        for part in kernel_ir.leaf_steps(source.items):
             device, nodes = part.device, part.plan.nodes
             for node in part.plan.params:
                 if (node, device) in self._at:
@@ -277,7 +264,7 @@ class _Link:
             case Transfer(node, source, destination):
                 to, origin = (self._memory.at(node, each) for each in (destination, source))
                 return lambda values: self._copy(destination, source, to, origin)
-            case RepeatedSteps(index=index, steps=inside):
+            case kernel_ir.RepeatedSteps(index=index, steps=inside):
                 order = step.iterations
                 actions = [self.action(each) for each in inside]
 
@@ -303,7 +290,7 @@ class _Link:
         given = (self._memory.of(part), found) if merged else (self._memory.of(part),)
         launch = backend.link(self._compiled[part], *given)
         wait, indices = self.waiting(part.device), part.plan.indices
-        title = f"{len(tuple(leaf_steps(part.plan.steps)))} kernels on {target}"
+        title = f"{len(tuple(kernel_ir.leaf_steps(part.plan.steps)))} kernels on {target}"
         copies = [
             (self._memory.merges[node, part.device], self._memory.merges[node, 0])
             for node in merged
@@ -328,12 +315,12 @@ class _Link:
         _transfer(self._devices[destination][0], self._devices[source][0], to, origin)
 
 
-def _merged(plan: Plan) -> tuple[TensorNode, ...]:
+def _merged(plan: kernel_ir.Plan) -> tuple[TensorNode, ...]:
     """Return the nodes whose merge buffers the kernels of a plan read."""
     every = (
         node
-        for step in leaf_steps(plan.steps)
-        if isinstance(step, Kernel)
+        for step in kernel_ir.leaf_steps(plan.steps)
+        if isinstance(step, kernel_ir.Kernel)
         for node in merge_reads(step.body)
     )
     return tuple(dict.fromkeys(every))
@@ -349,7 +336,7 @@ def described_flow(executable: PartitionedExecutable) -> Iterator[str]:
         for step in steps:
             match step:
                 case Part():
-                    count = len(tuple(leaf_steps(step.plan.steps)))
+                    count = len(tuple(kernel_ir.leaf_steps(step.plan.steps)))
                     last = number + count - 1
                     kernels = f"kernel {number}" if count == 1 else f"kernels {number} to {last}"
                     number = last + 1
@@ -358,7 +345,7 @@ def described_flow(executable: PartitionedExecutable) -> Iterator[str]:
                     places = f"from {devices[source][1]} to {devices[destination][1]}"
                     nbytes = plan.nodes[node].nbytes
                     yield f"{indent}transfer of {node.name}, {nbytes} bytes, {places}"
-                case RepeatedSteps(count=count, steps=inside):
+                case kernel_ir.RepeatedSteps(count=count, steps=inside):
                     yield f"{indent}{count} times"
                     yield from lines(inside, indent + "  ")
 
@@ -370,7 +357,7 @@ def profile_parts(
     values: Sequence[int],
     memory: Mapping[TensorNode, Buffer],
     seconds: float,
-) -> Profile:
+) -> profile.Profile:
     """Return the least time of every kernel of a routine on several devices, and of every transfer.
 
     Args:
@@ -378,7 +365,7 @@ def profile_parts(
         memory: The memory of the plan's parameters. It is copied.
         seconds: The time to spend; a few rounds are always made.
     """
-    check_seconds(seconds)
+    profile.check_seconds(seconds)
     source = executable.source
     backend, target = source.devices[0]
     plan = source.plan
@@ -387,7 +374,7 @@ def profile_parts(
         backend.transfer(copies[node], buffer).wait()
     found = PartMemory(source, copies, {})
     flow = flow_of(source.items, plan.params, found.shared)
-    return measured(plan.name, [*_timed(flow, source, found, values, 1)], seconds)
+    return profile.measured(plan.name, [*_timed(flow, source, found, values, 1)], seconds)
 
 
 def _timed(
@@ -396,26 +383,26 @@ def _timed(
     memory: PartMemory,
     values: Sequence[int],
     count: int,
-) -> Iterator[TimedStep]:
+) -> Iterator[profile.TimedStep]:
     for step in flow:
         match step:
-            case RepeatedSteps(steps=inside):
+            case kernel_ir.RepeatedSteps(steps=inside):
                 yield from _timed(inside, source, memory, values, count * step.count)
             case Transfer(node, origin, destination):
                 to, cells = (memory.at(node, each) for each in (destination, origin))
                 backends = source.devices[destination][0], source.devices[origin][0]
                 names = f"{source.devices[origin][1]} to {source.devices[destination][1]}"
                 title = f"transfer of {node.name} from {names}"
-                facts = KernelTime(0, title, 0.0, nbytes=cells.info.nbytes)
+                facts = profile.KernelTime(0, title, 0.0, nbytes=cells.info.nbytes)
                 run = partial(_transfer, *backends, to, cells)
-                yield TimedStep(facts, run, count)
+                yield profile.TimedStep(facts, run, count)
             case Part(device, plan):
                 backend, target = source.devices[device]
                 own = {node: backend.allocate(plan.nodes[node], target) for node in plan.own_nodes}
                 buffers = {**memory.of(step), **own}
-                for each in counted_steps(plan):
+                for each in profile.counted_steps(plan):
                     repeated = replace(each, count=each.count * count)
-                    yield timed_step(plan, repeated, (backend, target), buffers, values)
+                    yield profile.timed_step(plan, repeated, (backend, target), buffers, values)
 
 
 def _transfer(to_backend: Backend, from_backend: Backend, to: Buffer, origin: Buffer) -> float:

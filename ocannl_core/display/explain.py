@@ -19,14 +19,7 @@ from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.profile import duration
 from ocannl_core.compile.tuned_placements import PlacementResult
 from ocannl_core.ir.indexing import StaticExtent
-from ocannl_core.ir.kernels.nodes import (
-    HostCall,
-    KeptApart,
-    LaunchPart,
-    Plan,
-    TuningResult,
-    leaf_steps,
-)
+from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.product_status import ProductStatus, ProductUnit, product_counts
 from ocannl_core.ir.kernels.transforms import schedule_text
 from ocannl_core.ir.node import Margin, MemoryMode
@@ -108,10 +101,10 @@ class KernelExplanation:
     is_external: bool = False
     parallel: tuple[tuple[str, int], ...] = ()
     schedule: str = ""
-    measured: TuningResult | None = None
+    measured: kernel_ir.TuningResult | None = None
     products: tuple[ProductStatus, ...] = ()
-    parts: tuple[LaunchPart, ...] = ()
-    apart: tuple[KeptApart, ...] = ()
+    parts: tuple[kernel_ir.LaunchPart, ...] = ()
+    apart: tuple[kernel_ir.KeptApart, ...] = ()
     has_plain_tiles: bool = False
 
     @property
@@ -292,7 +285,7 @@ def _routine(routine: Routine) -> RoutineExplanation:
         )
     kernels = tuple(
         KernelExplanation(step.title, (), is_external=True)
-        if isinstance(step, HostCall)
+        if isinstance(step, kernel_ir.HostCall)
         else KernelExplanation(
             step.title,
             tuple(node.name for node in step.arguments),
@@ -318,10 +311,10 @@ def _routine(routine: Routine) -> RoutineExplanation:
     )
 
 
-def _plain_tiles(source: Source, plan: Plan) -> list[bool]:
+def _plain_tiles(source: Source, plan: kernel_ir.Plan) -> list[bool]:
     """Return `KernelText.has_plain_tiles` of each kernel; False for a source without such texts."""
     if isinstance(source, PartitionedSource):
-        parts = leaf_steps(source.items)
+        parts = kernel_ir.leaf_steps(source.items)
         return [each for part in parts for each in _plain_tiles(part.source, part.plan)]
     if not isinstance(source, RoutineSource):
         return [False] * len(plan.kernels)
@@ -336,7 +329,7 @@ def _placements_text(found: PlacementResult) -> str:
     return f"cached placements: {times}; the default's took {duration(found.default_seconds)}"
 
 
-def _launch_lines(parts: Sequence[LaunchPart]) -> Iterator[str]:
+def _launch_lines(parts: Sequence[kernel_ir.LaunchPart]) -> Iterator[str]:
     """Yield the kernels that share a launch, with their blocks and schedules."""
     first = 0
     for part in parts:
@@ -347,7 +340,7 @@ def _launch_lines(parts: Sequence[LaunchPart]) -> Iterator[str]:
         first = last + 1
 
 
-def _measured_text(found: TuningResult) -> str:
+def _measured_text(found: kernel_ir.TuningResult) -> str:
     """Return the tuning result of a kernel, and whether it is used."""
     times = f"{duration(found.seconds)}, best of {found.tried}"
     if found.problem:

@@ -63,8 +63,7 @@ class IndexArithmetic:
     def __mul__(self, other: object) -> Any:
         return _combined((other, self)) if _is_whole(other) else NotImplemented
 
-    def __rmul__(self, other: object) -> Any:
-        return self.__mul__(other)
+    __rmul__ = __mul__
 
     def __neg__(self) -> Any:
         return _combined((-1, self))

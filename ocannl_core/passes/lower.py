@@ -519,7 +519,8 @@ class _Lowering:
         """Append fills of the margins that a nest reads, unless they hold the value already."""
         match assignment:
             case assign.Accumulate(combine=combine, beyond=beyond, args=args, op=op):
-                needed = _margin_value(combine) if beyond is None else beyond
+                needed = 0.0 if combine is BinaryOp.SECOND and beyond is None else beyond
+                needed = neutral(combine) if needed is None else needed
             case assign.SetVector(arg=arg):
                 args, op, needed = (arg,), UnaryOp.IDENTITY, 0.0
             case _:
@@ -560,11 +561,6 @@ class _Lowering:
     def forget_margins(self, target: TensorNode, nest: LoopNest) -> None:
         if self.reaches_margins(target, nest.lhs, nest):
             self.margins.pop(target, None)
-
-
-def _margin_value(combine: BinaryOp) -> float:
-    """Return the default value of margins that an accumulation reads."""
-    return 0.0 if combine is BinaryOp.SECOND else neutral(combine)
 
 
 _MOVED = frozenset((ComputedIndex, SubAxis))

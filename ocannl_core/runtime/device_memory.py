@@ -338,7 +338,8 @@ class RoutineMemory:
     def _assign(self, variable: tuple[MemoryBlock, list[int]], number: int) -> None:
         block, value = variable
         value[0] = number
-        self._memory.access.write(block.address, _word(number))
+        word = (number & (1 << 64) - 1).to_bytes(_VARIABLE_BYTES, "little")
+        self._memory.access.write(block.address, word)
 
     def _raise_failures(self, checks: Iterable[CheckPositions]) -> None:
         """Raise the error of a check that has failed."""
@@ -354,10 +355,6 @@ class RoutineMemory:
         raise_failed_check(
             checks, cells_of, lambda extent: self._index(extent)[1][0], self._plan.name
         )
-
-
-def _word(number: int) -> bytes:
-    return (number & (1 << 64) - 1).to_bytes(_VARIABLE_BYTES, "little")
 
 
 def _no_function(kernel: object, launch: Launch, returned: object) -> HookError:

@@ -135,7 +135,7 @@ def classify_cost(node: Node, inside: int, own: TensorNode | None) -> int:
             return inside
 
 
-def has_computation(value: ir.Expr, own: TensorNode | None) -> bool:
+def has_computation(value: ir.Expr, own: TensorNode) -> bool:
     """Return True if a value applies a primitive to a loaded number, or contains loops.
 
     Combining the node's own cell with a value does not count. That is right only if the cell holds
@@ -145,7 +145,7 @@ def has_computation(value: ir.Expr, own: TensorNode | None) -> bool:
     return bool(found & COMPUTES)
 
 
-def is_access(node: Node, own: TensorNode | None) -> bool:
+def is_access(node: Node, own: TensorNode) -> bool:
     """Return True for a read of a scalar, or of memory other than a node's own cells."""
     match node:
         case ir.Load(loaded):

@@ -95,10 +95,3 @@ def subject_named(name: str) -> Subject:
         BackendNotFoundError: if the backend is not installed, is broken, or has no such device.
     """
     return Subject(*manager.select(name))
-
-
-def installed_targets() -> tuple[str, ...]:
-    """Return `NAME:DEVICE` for every device of every backend that is installed and works."""
-    return tuple(
-        str(target) for backend in manager.load_all() for target in backend.targets().targets
-    )

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
+from ocannl_core.backend import manager
 from ocannl_core.base import settings
 from ocannl_core.ir.numbers import dtypes
-from ocannl_core.testing.subject import installed_targets
 
-PAIRS = list(product(installed_targets(), repeat=2))
+PAIRS = list(
+    product([str(t) for each in manager.load_all() for t in each.targets().targets], repeat=2)
+)
 
 
 @pytest.mark.parametrize(("origin", "destination"), PAIRS)

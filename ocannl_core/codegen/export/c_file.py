@@ -12,14 +12,7 @@ import numpy as np
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.dialect import Dialect
-from ocannl_core.codegen.export.header import (
-    STATUS,
-    WIDTH,
-    call,
-    comment,
-    init_parameters,
-    signature,
-)
+from ocannl_core.codegen.export import header
 from ocannl_core.codegen.export.model import (
     ABI,
     ALIGNMENT,
@@ -61,13 +54,13 @@ class _File:
         yield from self._tables()
         if model.are_inside:
             yield from self._weights()
-        texts = ",\n      ".join(f'"{text}"' for _, text in STATUS)
+        texts = ",\n      ".join(f'"{text}"' for _, text in header.STATUS)
         yield _STATE.format(
             prefix=model.prefix,
             fingerprint=model.fingerprint,
             alignment=ALIGNMENT,
             texts=texts,
-            count=len(STATUS),
+            count=len(header.STATUS),
             threads=_HEAD_OF_THREADS.format(prefix=model.prefix) if model.thread_bytes else "",
         )
         if model.thread_bytes:
@@ -138,7 +131,7 @@ class _File:
             cells = f"uint{8 * width}_t words[{len(words)}]; {kind} cells[1];"
             yield f"static const union {{ {cells} }} weights{number}"
             yield f"    __attribute__((aligned({ALIGNMENT}))) = {{{{ /* {tensor.name} */"
-            yield from (f"  {line}" for line in wrap(texts, WIDTH - 2))
+            yield from (f"  {line}" for line in wrap(texts, header.WIDTH - 2))
             yield "}};\n"
 
     def _initial_cells(self, tensor: ExportedTensor) -> str:
@@ -149,7 +142,7 @@ class _File:
 
     def _init(self) -> Iterator[str]:
         model, upper = self.model, self.model.prefix.upper()
-        yield f"int {model.prefix}_init({init_parameters(model)}) {{"
+        yield f"int {model.prefix}_init({header.init_parameters(model)}) {{"
         yield "  struct head *const head = state;"
         yield f"  if (!state || (uintptr_t)state % {ALIGNMENT} ||"
         yield f"      state_bytes < {upper}_STATE_BYTES)"
@@ -172,7 +165,7 @@ class _File:
 
     def _function(self, function: ExportedFunction) -> Iterator[str]:
         names = {each.index: argument(each.name) for each in function.indices}
-        yield f"{signature(self.model, function, self.dialect)} {{"
+        yield f"{header.signature(self.model, function, self.dialect)} {{"
         body = list(self._steps(function, function.source.steps, names, "  ", count()))
         yield "  char *const s = state;"
         if any("head->" in line for line in body):
@@ -231,7 +224,7 @@ class _File:
         arrays = [self._argument(function, node) for node in launch.arguments]
         indices = [names[index] for index in launch.indices]
         if launch.title:
-            yield f"{indent}// {comment(launch.title)}"
+            yield f"{indent}// {header.comment(launch.title)}"
         if self._is_shared(launch):
             yield from self._shared_launch(function, launch, arrays, indices, indent)
             return
@@ -244,7 +237,7 @@ class _File:
             arguments += [str(bound) for count in _counts(launch) for bound in (0, count)]
         if launch.checks:
             arguments.append("&failed")
-        yield call(launch.text.symbol, arguments, indent, ";")
+        yield header.call(launch.text.symbol, arguments, indent, ";")
         if launch.checks:
             yield f"{indent}if (failed) return {self._status('BAD_POSITION')};"
 
@@ -269,7 +262,7 @@ class _File:
             yield f"static void {symbol}_part("
             yield "    const struct shared *given, char *memory, const int64_t *bounds) {"
             yield "  (void)memory;"
-            yield f"{call(symbol, given, '  ', ';')}\n}}\n"
+            yield f"{header.call(symbol, given, '  ', ';')}\n}}\n"
 
     def _shared_launch(
         self,
@@ -328,7 +321,7 @@ class _File:
                 for array, size in zip(("inputs", "outputs", "indices"), counts, strict=True)
                 for k in range(size)
             ]
-            called = call(f"{prefix}_{function.name}", ["state", *arguments], "      ", ";")
+            called = header.call(f"{prefix}_{function.name}", ["state", *arguments], "      ", ";")
             yield f"    case {number}:\n      return {called.lstrip()}"
         yield f"    default: return {self._status('BAD_FUNCTION')};\n  }}\n}}"
 

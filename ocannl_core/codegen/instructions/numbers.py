@@ -28,7 +28,7 @@ _PREDICATES: Mapping[Op, str] = {
     BinaryOp.NE: "ne",
 }
 _ARITHMETIC: Mapping[Op, str] = {BinaryOp.ADD: "add", BinaryOp.SUB: "sub", BinaryOp.MUL: "mul"}
-_BITWISE = {
+_BITWISE: Mapping[Op, str] = {
     BinaryOp.OR: "or",
     BinaryOp.AND: "and",
     BinaryOp.BIT_OR: "or",
@@ -193,9 +193,6 @@ class Numbers:
             prefix = "s" if dtype.kind is dtypes.Kind.SIGNED else "u"
         return self.b.compare(prefix + predicate, a, b)
 
-    def _less(self, a: Value, b: Value, dtype: dtypes.DType) -> Value:
-        return self._compare("lt", a, b, dtype)
-
     def apply(
         self, op: Op, operands: list[Value], operand: dtypes.DType, dtype: dtypes.DType
     ) -> Value:
@@ -211,31 +208,25 @@ class Numbers:
 
     def _exact(self, op: Op, operands: list[Value], dtype: dtypes.DType) -> Value:
         """Return the result before it is rounded."""
-        b, held = self.b, held_type(dtype)
-        zero, first, second = self.constant(0, dtype), operands[0], operands[-1]
+        b, first, second = self.b, operands[0], operands[-1]
         match op:
             case TernaryOp.WHERE:
                 return b.select(self.is_true(first, dtype), operands[1], second)
-            case UnaryOp.RELU:
-                return b.select(self._less(first, zero, dtype), zero, first)
-            case UnaryOp.NOT:
-                return self.truth(self._compare("eq", first, zero, dtype), dtype)
-            case UnaryOp.NEG if dtype.is_float:
-                return b.binary("fsub", self.constant(-0.0, dtype), first)
-            case UnaryOp.NEG:
-                return self._negative(first, held)
             case BinaryOp.MAX | BinaryOp.MIN:
                 pair = (second, first) if op is BinaryOp.MAX else (first, second)
                 chosen = self._compare("le", *pair, dtype)
                 if dtype.is_float:
                     chosen = b.binary("or", chosen, b.compare("uno", first, first))
                 return b.select(chosen, first, second)
-            case BinaryOp.OR | BinaryOp.AND:
-                return self._truths(op, operands, dtype)
+            case UnaryOp.BIT_NOT if dtype.is_float or dtype is dtypes.bool_:
+                return self._exact(UnaryOp.NOT, operands, dtype)
+        if op in (BinaryOp.OR, BinaryOp.AND) or (op in _BITWISE and dtype.is_float):
+            conditions = [self.is_true(each, dtype) for each in operands]
+            return self.truth(b.binary(_BITWISE[op], *conditions), dtype)
         if op in _PREDICATES:
             return self._comparison(op, operands, dtype, dtype)
-        if op in _ARITHMETIC:
-            return b.binary("f" * dtype.is_float + _ARITHMETIC[op], first, second)
+        if symbol := _ARITHMETIC.get(op) or _BITWISE.get(op):
+            return b.binary("f" * dtype.is_float + symbol, first, second)
         found = (self._of_floats if dtype.is_float else self._of_integers)(op, operands, dtype)
         if found is not None:
             return found
@@ -255,18 +246,10 @@ class Numbers:
         left, right = operands
         return self.truth(self._compare(_PREDICATES[op], left, right, operand), dtype)
 
-    def _truths(self, op: BinaryOp, operands: list[Value], dtype: dtypes.DType) -> Value:
-        conditions = [self.is_true(each, dtype) for each in operands]
-        return self.truth(self.b.binary(_BITWISE[op], *conditions), dtype)
-
     def _of_floats(self, op: Op, operands: list[Value], dtype: dtypes.DType) -> Value | None:
         b, held = self.b, held_type(dtype)
         zero, first, second = self.constant(0, dtype), operands[0], operands[-1]
         match op:
-            case UnaryOp.BIT_NOT:
-                return self._exact(UnaryOp.NOT, operands, dtype)
-            case BinaryOp.BIT_OR | BinaryOp.BIT_AND | BinaryOp.BIT_XOR:
-                return self._truths(op, operands, dtype)
             case BinaryOp.DIV:
                 return b.binary("fdiv", first, second)
             case BinaryOp.MOD:
@@ -285,7 +268,7 @@ class Numbers:
     def _other_sign(self, rest: Value, divisor: Value, dtype: dtypes.DType) -> Value:
         """Return the bit that a remainder is not 0 and has another sign than the divisor."""
         zero = self.constant(0, dtype)
-        signs = [self._less(each, zero, dtype) for each in (rest, divisor)]
+        signs = [self._compare("lt", each, zero, dtype) for each in (rest, divisor)]
         is_other = self.b.binary("xor", *signs)
         return self.b.binary("and", self._compare("ne", rest, zero, dtype), is_other)
 
@@ -308,19 +291,13 @@ class Numbers:
         b, held = self.b, held_type(dtype)
         zero, first, second = self.constant(0, dtype), operands[0], operands[-1]
         match op:
-            case UnaryOp.BIT_NOT if dtype is dtypes.bool_:
-                return self._exact(UnaryOp.NOT, operands, dtype)
             case UnaryOp.BIT_NOT:
                 return b.binary("xor", first, self.integer(-1, held))
-            case BinaryOp.BIT_OR | BinaryOp.BIT_AND | BinaryOp.BIT_XOR:
-                return b.binary(_BITWISE[op], first, second)
             case UnaryOp.TRUNC | UnaryOp.FLOOR | UnaryOp.CEIL | UnaryOp.ROUND:
                 return first
             case UnaryOp.ABS:
-                is_less = self._less(first, zero, dtype)
+                is_less = self._compare("lt", first, zero, dtype)
                 return b.select(is_less, self._negative(first, held), first)
-            case TernaryOp.FMA:
-                return b.binary("add", b.binary("mul", first, operands[1]), second)
             case BinaryOp.POW:
                 return self._power(first, second, dtype)
             case BinaryOp.DIV | BinaryOp.MOD | BinaryOp.FLOOR_DIV:
@@ -365,7 +342,7 @@ class Numbers:
         reciprocal = b.select(
             b.compare("eq", base, minus), b.select(is_odd, minus, one), reciprocal
         )
-        return b.select(self._less(exponent, zero, dtype), reciprocal, power)
+        return b.select(self._compare("lt", exponent, zero, dtype), reciprocal, power)
 
     def _bits(self, number: Value, dtype: dtypes.DType) -> Value:
         """Return the bits of a number; all NaN have one pattern."""

@@ -51,7 +51,11 @@ def keys_as_data(
     """
     every = tuple(_with_bodies(program.body))
     once = _assigned_once(every, program.nodes)
-    words = _filled_words(every, once)
+    words = {
+        each.target: (each.source.bits & _MASK, each.source.bits >> 32, 0, 0)
+        for each in every
+        if isinstance(each, Fetch) and isinstance(each.source, ConstantBits) and each.target in once
+    }
     hashes = _constant_hashes(every, once, words)
     read = {n for each in every if hashes.keys().isdisjoint(_targets(each)) for n in _reads(each)}
     keys: dict[Words, TensorNode] = {}
@@ -98,15 +102,6 @@ def _assigned_once(every: Iterable[Leaf], nodes: Mapping[TensorNode, NodeInfo]) 
     """Return the nodes of one word that one assignment writes."""
     written = Counter(node for each in every for node in _targets(each))
     return {node for node, count in written.items() if count == 1 and nodes.get(node) == _WORD}
-
-
-def _filled_words(every: Iterable[Leaf], once: AbstractSet[TensorNode]) -> dict[TensorNode, Words]:
-    """Return the words that fills store, of nodes that are assigned once."""
-    return {
-        each.target: (each.source.bits & _MASK, each.source.bits >> 32, 0, 0)
-        for each in every
-        if isinstance(each, Fetch) and isinstance(each.source, ConstantBits) and each.target in once
-    }
 
 
 def _constant_hashes(

@@ -58,9 +58,7 @@ def kernel_nest(body: ir.Block, nodes: Mapping[TensorNode, NodeInfo] | None = No
     if reduction is not None and not inner_loops:  # else every loop is one over cells
         cell_vars &= {var for store in epilogue for var in free_variables(store)}
     all_loops = [*loops, *inner_loops]
-    if len(all_loops) > len(AXIS_LETTERS):
-        return None
-    if not all(map(_has_plain_bound, all_loops)):
+    if len(all_loops) > len(AXIS_LETTERS) or not all(map(_has_plain_bound, all_loops)):
         return None
     axes = tuple(
         LoopAxis(

@@ -132,7 +132,8 @@ class Requirements:
                     for each in walk(node):  # by an instruction, without primitives
                         executed[each] = None
             for part in _parts_of(node):
-                if part in self._missing and not (node in executed and _is_primitive(part)):
+                is_primitive = not isinstance(part, Capability | DType)
+                if part in self._missing and not (node in executed and is_primitive):
                     yield Lack(part, written, origin)
             dtype = getattr(node, "dtype", None)
             if self._formats is not None and dtype is not None and dtype not in self._formats:
@@ -161,7 +162,3 @@ def _parts_of(node: Node) -> tuple[Part, ...]:
         case _:
             capability = _STATEMENTS.get(type(node))
             return () if capability is None else (capability,)
-
-
-def _is_primitive(part: Part) -> bool:
-    return not isinstance(part, Capability | DType)

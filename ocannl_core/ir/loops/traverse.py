@@ -322,14 +322,10 @@ def size(root: Node) -> int:
     return sum(1 for _ in walk(root))
 
 
-def _indices_of_loop(loop: ir.For) -> tuple[AxisIndex, ...]:
-    return () if loop.bound is None else (loop.bound.index, loop.bound.end)
-
-
 _INDICES: dict[type[Node], Callable[[Any], tuple[AxisIndex, ...]]] = {
     **{kind: attrgetter("indices") for kind in _INSIDE if "indices" in kind.__match_args__},
     ir.IndexValue: lambda node: (node.index,),
-    ir.For: _indices_of_loop,
+    ir.For: lambda node: () if node.bound is None else (node.bound.index, node.bound.end),
     ir.CheckPositions: lambda node: tuple(
         [VarIndex(each) for each in (*node.extents, node.at_run_time) if each is not None]
     ),

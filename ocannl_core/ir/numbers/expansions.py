@@ -40,7 +40,7 @@ _OF_OPERATORS: Mapping[Op, Expansion] = {
     BinaryOp.MIN: ("where", ("le", "a", "b"), "a", _WHERE_B_IS_LESS),
     TernaryOp.FMA: ("add", ("mul", "a", "b"), "c"),
 }
-"""Expansions of primitives for which every renderer of the core has code, exact but for `fma`,
+"""Expansions of primitives for which renderers of the C family have code, exact but for `fma`,
 whose product is rounded.
 """
 
@@ -59,15 +59,11 @@ def decomposable(missing: frozenset[Op | VectorOp]) -> frozenset[Op]:
     found: set[Op] = set()
     pending = [op for op in DECOMPOSITIONS if op in missing]
     while True:
-        ready = [op for op in pending if all(_has(each, missing, found) for each in _inside(op))]
+        ready = [op for op in pending if (_inside(op) & missing) <= found]
         if not ready:
             return frozenset(found)
         found.update(ready)
         pending = [op for op in pending if op not in found]
-
-
-def _has(op: Op, missing: frozenset[Op | VectorOp], found: set[Op]) -> bool:
-    return op not in missing or op in found
 
 
 @cache

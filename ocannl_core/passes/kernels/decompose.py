@@ -62,18 +62,14 @@ def decompose(
     """
     if not isinstance(step, Kernel):
         return step
-    executed = filter(_is_one_instruction, walk(step.body))
     kept: IdentityMap[Node, None] = IdentityMap()
-    for loop in executed:
-        for each in walk(loop):
-            kept[each] = None
+    for loop in walk(step.body):
+        if isinstance(loop, ir.For) and loop.kind in (ir.AxisKind.TILE, ir.AxisKind.DOT):
+            for each in walk(loop):  # one instruction
+                kept[each] = None
     rewrites = _Rewrites(expanded, formats, fresh_locals(step.body), kept)
     body = rewrite(step.body, on_expr=rewrites.decomposed)
     return step if body is step.body else replace(step, body=body)
-
-
-def _is_one_instruction(node: Node) -> bool:
-    return isinstance(node, ir.For) and node.kind in (ir.AxisKind.TILE, ir.AxisKind.DOT)
 
 
 @dataclass(slots=True)

@@ -96,14 +96,16 @@ def _with_values(body: ir.Block) -> ir.Block | None:
                 rest.append(stmt)
     if not values or declared != set(values):
         return None
-    if any(_changes(each, values) for stmt in rest for each in traverse.walk(stmt)):
+    changed = (
+        each.local
+        for stmt in rest
+        for each in traverse.walk(stmt)
+        if isinstance(each, ir.SetLocal | ir.SubgroupReduce)
+    )
+    if not values.keys().isdisjoint(changed):
         return None
     return traverse.map_exprs(ir.Block(tuple(rest)), lambda expr: _value_of(expr, values))
 
 
 def _value_of(expr: ir.Expr, values: dict[ir.Local, ir.Expr]) -> ir.Expr:
     return values.get(expr.local, expr) if isinstance(expr, ir.LocalRead) else expr
-
-
-def _changes(node: object, values: dict[ir.Local, ir.Expr]) -> bool:
-    return isinstance(node, ir.SetLocal | ir.SubgroupReduce) and node.local in values

@@ -145,8 +145,7 @@ def _is_across(nest: Nest, reduction: Reduction) -> bool:
     rows = {axis.var for axis in nest.output_axes if axis.extent > 1}
     summed = {axis.var for axis in nest.reduced}
     return any(not rows.issubset(free_variables(factor)) for factor in reduction.factors) and any(
-        isinstance(factor, Load)
-        and rows.issubset(free_variables(factor))
+        rows.issubset(free_variables(factor))
         and summed.isdisjoint(indexing.variables(factor.indices[-1]))
         for factor in reduction.factors
         if isinstance(factor, Load) and factor.indices

@@ -55,10 +55,6 @@ class NodeAccesses:
     reads: tuple[tuple[int, AccessSite], ...]
     is_read_before_write: bool
     """True unless every cell is definitely assigned before it is read."""
-    is_zeroed: bool
-    """True if some statement fills the whole node with zero."""
-    starts_zeroed: bool
-    """True if its first access is such a fill."""
     is_constant: bool
     """True if it has one cell and its value depends on no memory."""
 
@@ -74,7 +70,10 @@ class NodeAccesses:
     @property
     def depends_on_memory(self) -> bool:
         """Return True if its value depends on the memory of other nodes."""
-        return any(reads_memory(value, self.node) for value in self._values())
+        return any(
+            fold(value, lambda each, inner: any(inner) or is_access(each, self.node))
+            for value in self._values()
+        )
 
     @property
     def is_complex(self) -> bool:
@@ -182,7 +181,7 @@ def analyze_accesses(program: ir.LoopProgram) -> Accesses:
             notes[site.node].read(analyzed.position, site)
         for site in analyzed.writes:
             note, info = notes[site.node], program.nodes[site.node]
-            note.write(analyzed.position, site)
+            note.writes.append((analyzed.position, site))
             if info.size == 1 and note.is_constant and _is_constant(site, constants):
                 constants.add(site.node)
             else:
@@ -195,8 +194,6 @@ def analyze_accesses(program: ir.LoopProgram) -> Accesses:
             tuple(note.writes),
             tuple(note.reads),
             node in coverage.read_first,
-            note.is_zeroed,
-            note.starts_zeroed,
             node in constants,
         )
         for node, note in notes.items()
@@ -210,19 +207,11 @@ class _AccessRecord:
 
     writes: list[tuple[int, AccessSite]] = field(default_factory=list)
     reads: list[tuple[int, AccessSite]] = field(default_factory=list)
-    is_zeroed: bool = False
-    starts_zeroed: bool = False
     is_constant: bool = True
 
     def read(self, position: int, site: AccessSite) -> None:
         if not site.is_own:
             self.reads.append((position, site))
-
-    def write(self, position: int, site: AccessSite) -> None:
-        if isinstance(site.access, ir.Fill) and site.access.value == 0:
-            self.is_zeroed = True
-            self.starts_zeroed = self.starts_zeroed or not (self.writes or self.reads)
-        self.writes.append((position, site))
 
 
 def _read_key(site: AccessSite) -> Hashable:
@@ -270,8 +259,3 @@ def stores_repeatedly(site: AccessSite, indices: IndexMap) -> bool:
     """Return True if several iterations of the loops around an access store to the same cell."""
     used = {var for index in indices for var in variables(index)}
     return any(loop.var not in used and loop.stop - loop.start > 1 for loop in site.loops)
-
-
-def reads_memory(value: ir.Expr, own: TensorNode | None) -> bool:
-    """Return True if a value depends on memory other than a node's own cells."""
-    return fold(value, lambda each, inner: any(inner) or is_access(each, own))

@@ -73,7 +73,8 @@ def _sink_fills(
         if isinstance(stmt, ir.Barrier):
             waiting = tuple(fills)
         elif fills and not isinstance(stmt, ir.Remark):
-            waiting = [node for node in _accessed_nodes(stmt) if node in fills]
+            accessed = dict.fromkeys((*traverse.nodes_of(stmt), *traverse.allocated_nodes(stmt)))
+            waiting = [node for node in accessed if node in fills]
         rewritten = stmt
         for node in waiting:
             *_, fill = sunk = fills.pop(node)
@@ -88,11 +89,6 @@ def _sink_fills(
     for sunk in fills.values():
         yield from sunk
     yield from remark
-
-
-def _accessed_nodes(stmt: ir.Stmt) -> Collection[TensorNode]:
-    """Return the nodes that a statement reads, writes or allocates."""
-    return dict.fromkeys((*traverse.nodes_of(stmt), *traverse.allocated_nodes(stmt)))
 
 
 def _forward_fill(nest: ir.Stmt, node: TensorNode, start: ir.Const) -> ir.Stmt:

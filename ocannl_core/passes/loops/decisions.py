@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.ir.loops.nodes import Definition, LoopProgram
+from ocannl_core.ir.loops.nodes import Allocate, Block, Definition, LoopProgram, Scope
 from ocannl_core.ir.node import MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.passes.loops.inline.decide import InliningResult, Policy, inline
 from ocannl_core.passes.loops.one_hot import gather_one_hot
-from ocannl_core.passes.loops.placement import allocate_scratch, decide_placement
 from ocannl_core.passes.loops.simplify import simplify
 
 ChooseMode = Callable[[TensorNode, NodeInfo, tuple[MemoryMode, ...]], Placement | None]
@@ -193,3 +192,45 @@ class Decisions:
         """Return a decision with the reason of the backend, if that made it."""
         choice = self.chosen.get(node)
         return decided if choice is None or choice.mode is not decided.mode else choice
+
+
+def allocate_scratch(
+    program: LoopProgram,
+    stored: Collection[TensorNode],
+    definitely_assigned: Collection[TensorNode],
+) -> LoopProgram:
+    """Allocate the local nodes of a program at the start of its body.
+
+    Args:
+        stored: Nodes that the context keeps; they stay parameters.
+        definitely_assigned: Nodes written before they are read: they need no memory outside.
+    """
+    scratch = dict.fromkeys(
+        n for n in program.params if n in definitely_assigned and n not in stored
+    )
+    if not scratch:
+        return program
+    allocations = tuple(Allocate(node, Scope.ROUTINE) for node in scratch)
+    return replace(
+        program,
+        params=tuple(node for node in program.params if node not in scratch),
+        body=Block((*allocations, *program.body.stmts)),
+    )
+
+
+def decide_placement(
+    node: TensorNode,
+    refused: Mapping[TensorNode, Reason],
+    definitely_assigned: Collection[TensorNode],
+) -> Placement:
+    """Return the placement of a node that is neither virtual nor kept by the context.
+
+    Args:
+        refused: Why nodes are not virtual, this one among them.
+    """
+    reason = refused[node]
+    if reason is Reason.NO_SETTER:
+        reason = Reason.READ_ONLY
+    needed = MemoryMode.DEVICE_ONLY if node in definitely_assigned else MemoryMode.MATERIALIZED
+    decided = Placement(MemoryMode.NEVER_VIRTUAL, reason)
+    return decided.refine(Placement(needed, reason), node).settled()

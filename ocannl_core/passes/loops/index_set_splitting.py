@@ -83,13 +83,9 @@ def _is_reduction(nest: ir.For) -> bool:
                 written.append({var for index in indices for var in variables(index)})
             case ir.StoreVector() | ir.Scatter() | ir.Fill():
                 return True
-    if any(isinstance(each, ir.Scoped) and _has_loops(each) for each in walk(nest)):
+    if any(isinstance(each, ir.Scoped) and contains(each.body, ir.For) for each in walk(nest)):
         return True
     return any(not used.issuperset(loops) for used in written)
-
-
-def _has_loops(scoped: ir.Scoped) -> bool:
-    return any(isinstance(each, ir.For) for each in statements(scoped.body))
 
 
 @dataclass(slots=True)

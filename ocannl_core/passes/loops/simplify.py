@@ -223,14 +223,10 @@ class _Rules:
         local, known = before.local, self.known
         is_again = isinstance(stmt, ir.SetLocal) and stmt.local == local
         is_last = local in known.declared and known.reads[local] == known.sets[local] == 1
-        if not is_again and not is_last:
-            return None
-        if writes(before.value):
+        if (not is_again and not is_last) or writes(before.value):
             return None
         reads = _count_reads(stmt.value, local)
-        if reads == 0 and not is_again:
-            return None
-        if reads > 1 and not isinstance(before.value, ir.Const):
+        if (reads == 0 and not is_again) or (reads > 1 and not isinstance(before.value, ir.Const)):
             return None
         if any(_count_reads(n.body, local) for n in walk(stmt.value) if isinstance(n, ir.Scoped)):
             return None

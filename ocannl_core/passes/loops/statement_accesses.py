@@ -131,13 +131,11 @@ _Context = tuple[tuple[ir.For, ...], ir.Stmt | None, bool]
 """The loops around a node, the store whose value contains it, and `AccessSite.is_verbatim`."""
 
 
-def _in_store(node: ir.Stmt, context: _Context) -> _Context:
-    return context[0], node, context[2]
-
-
 _INSIDE: dict[type[Node], Callable[[Any, _Context], _Context]] = {
     ir.For: lambda node, context: ((*context[0], node), *context[1:]),
-    **dict.fromkeys((ir.Store, ir.StoreVector, ir.Scatter), _in_store),
+    **dict.fromkeys(
+        (ir.Store, ir.StoreVector, ir.Scatter), lambda node, context: (context[0], node, context[2])
+    ),
     ir.Verbatim: lambda _, context: (*context[:2], True),
     ir.Gather: lambda _, context: context,
 }

@@ -42,10 +42,6 @@ statements in front of all loops.
 """
 
 
-def _no_buffers(inside: str | None, region: Region) -> tuple[Stmt, ...]:
-    return ()
-
-
 @dataclass(slots=True)
 class Emission:
     """The loops and the arrays of a nest under a schedule."""
@@ -55,7 +51,7 @@ class Emission:
     """The accesses of a vectorized part, on thread blocks; None if there are none."""
     operands: NodeInfos | None = None
     """Extents and formats of the operands; None if unknown."""
-    fill: Fill = _no_buffers
+    fill: Fill = field(default=lambda inside, region: ())
     nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
     """The arrays of the nest."""
     shared: list[TensorNode] = field(default_factory=list)

@@ -113,8 +113,7 @@ class Accumulation:
             for each in self.buffers.values()
             if isinstance(each.operand, ir.Load) and each.pack.inside in state.outside
         ]
-        found = [(load, inside) for load, inside in loads if inside is not None]
-        return packing_loop(region, found, state.outside, outer, state.kinds, nodes)
+        return packing_loop(region, loads, state.outside, outer, state.kinds, nodes)
 
     def term(self, region: Region) -> ir.Expr:
         """Return the term at a point, with packed operands loaded from their buffers."""

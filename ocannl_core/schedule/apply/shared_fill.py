@@ -104,12 +104,9 @@ def least_rank(factor: Expr, var: LoopVar) -> int:
     """Return the least position of a variable among the axes of loads, from the outermost one."""
     ranks = [
         at
-        for load in _loads(factor)
+        for load in walk(factor)
+        if isinstance(load, Load)
         for at, index in enumerate(load.indices, -len(load.indices))
         if any(each is var for _, each in as_affine(index)[0])
     ]
     return max(ranks, default=-100)
-
-
-def _loads(expr: Expr) -> list[Load]:
-    return [each for each in walk(expr) if isinstance(each, Load)]

@@ -53,12 +53,7 @@ from ocannl_core.schedule.machine_model import (
     WARP_BLOCKS,
     WARP_REGISTERS,
 )
-from ocannl_core.schedule.rules.block_tiles import (
-    ProductAxes,
-    copy_width,
-    product_axes,
-    split_tiles,
-)
+from ocannl_core.schedule.rules import block_tiles
 from ocannl_core.schedule.rules.unit_choice import find_unit
 
 
@@ -80,7 +75,7 @@ class TensorCoreTile:
     """The tile of a product that a thread block computes by matrix instructions."""
 
     instruction: MatrixInstruction
-    axes: ProductAxes
+    axes: block_tiles.ProductAxes
     operands: tuple[StagedOperand, StagedOperand]
     """The operand with the rows and the one with the columns."""
     warps: tuple[int, int]
@@ -156,7 +151,7 @@ def candidate_tiles(
     instruction, blocks = find_unit(MatrixInstruction, reduction, target), target.thread_blocks
     if blocks is None or isinstance(instruction, Obstacle):
         return
-    axes = product_axes(nest, nodes)
+    axes = block_tiles.product_axes(nest, nodes)
     if axes is None:
         return
     row, column, term, at = axes.row, axes.column, axes.term, axes.row_operand
@@ -245,7 +240,7 @@ def find_tensor_core_tile(
     instruction = find_unit(MatrixInstruction, reduction, target)
     if isinstance(instruction, Obstacle):
         return instruction
-    axes = product_axes(nest, nodes)
+    axes = block_tiles.product_axes(nest, nodes)
     if axes is None:
         return Obstacle.AXES
     is_small = min(axes.row.extent, axes.column.extent) < MIN_BLOCK_TILE
@@ -292,7 +287,7 @@ def _staged(
     steps = strides(nest.axes, loads, nodes)
     is_across = steps.get(cells.name) == 1 and steps.get(terms.name) != 1
     outer, inner = (terms, cells) if is_across else (cells, terms)
-    width = copy_width(expr, nest.axes, inner.name, nodes, blocks.asynchronous_copies)
+    width = block_tiles.copy_width(expr, nest.axes, inner.name, nodes, blocks.asynchronous_copies)
     return StagedOperand(position, fragment, (outer.name, inner.name), width, expr.dtype)
 
 
@@ -343,7 +338,7 @@ def schedule_tensor_core_tile(nest: Nest, tile: TensorCoreTile) -> transforms.Sc
     row_digits = [(digit.rows, digit) for digit in sums.digits if digit.rows]
     column_digits = [(digit.columns, digit) for digit in sums.digits if digit.columns]
     height, width = tile.cells
-    outer, inner, tile_rows = split_tiles(splits, i, height, tile.supertile)
+    outer, inner, tile_rows = block_tiles.split_tiles(splits, i, height, tile.supertile)
     tile_of_columns, tile_columns = splits.cut(j, width)
     warps: list[str] = []
     steps: list[str] = []

@@ -14,14 +14,7 @@ from functools import partial
 from ocannl_core.base.errors import ShapeError
 from ocannl_core.base.graphs import reachable, strongly_connected_components
 from ocannl_core.base.origin import Origin
-from ocannl_core.shape.closing.close_formulas import (
-    close_counted_leaf_rows,
-    close_counted_rows,
-    join_parts,
-    refuse_lost_parts,
-    rows_awaiting_counts,
-    waiting_dims,
-)
+from ocannl_core.shape.closing import close_formulas
 from ocannl_core.shape.closing.closing_state import Closing, OperandReader
 from ocannl_core.shape.language.constraints import DimEqual, RowBelow, RowEqual, Subscript
 from ocannl_core.shape.language.shape_terms import DimVar, Row, RowKind, RowVar, Shape, Size
@@ -127,7 +120,7 @@ def close(
         if not closing.start_stage():
             break
         stage(closing)
-    refuse_lost_parts(state)
+    close_formulas.refuse_lost_parts(state)
     closing.finish()
 
 
@@ -168,7 +161,7 @@ def _lonely_pairs(closing: Closing, dims: Iterable[DimVar]) -> Iterator[tuple[Di
     that a formula computes: such an operand may turn out to be 1, and is broadcast then.
     """
     state = closing.state
-    waiting = waiting_dims(closing)
+    waiting = close_formulas.waiting_dims(closing)
     for res in dims:
         operands = state.operands.get(res, {})
         if len(operands) == 1 and res not in state.ceilings and res not in state.units:
@@ -191,7 +184,7 @@ def close_leaves(closing: Closing) -> None:
     state = closing.state
     row_news, row_news_for_uses = closing.row_reader(), closing.row_reader()
     dim_news = closing.dim_reader()
-    awaiting = rows_awaiting_counts(closing)
+    awaiting = close_formulas.rows_awaiting_counts(closing)
     while True:
         progress = _follow_uses(closing, row_news_for_uses)
         leaves = [var for var in closing.open_rows(row_news.take()) if ranks.leaf_of(state, var)]
@@ -212,7 +205,7 @@ def close_leaves(closing: Closing) -> None:
 def _waiting_after_systems(closing: Closing) -> dict[DimVar, SolutionRole]:
     """Solve the equations of sizes as a system; return the sizes that open formulas compute."""
     _solve_systems(closing)
-    return waiting_dims(closing)
+    return close_formulas.waiting_dims(closing)
 
 
 def _solve_systems(closing: Closing) -> None:
@@ -323,7 +316,7 @@ def close_rows(closing: Closing) -> None:
     state = closing.state
     news = closing.row_reader()
     waiting: dict[RowVar, None] = {}
-    awaiting = rows_awaiting_counts(closing)
+    awaiting = close_formulas.rows_awaiting_counts(closing)
     while True:
         ready = [var for var in closing.open_rows(news.take()) if _is_row_ready(state, var)]
         guesses = _guesses_from_operands(state, [var for var in ready if var not in awaiting])
@@ -337,8 +330,8 @@ def close_rows(closing: Closing) -> None:
         if not closing.decide_rows(guesses, "rows"):
             return
         if awaiting:
-            close_counted_rows(closing)
-            awaiting = rows_awaiting_counts(closing)
+            close_formulas.close_counted_rows(closing)
+            awaiting = close_formulas.rows_awaiting_counts(closing)
 
 
 def _guesses_from_operands(state: SolverState, candidates: list[RowVar]) -> dict[RowVar, int]:
@@ -440,11 +433,11 @@ STAGES: tuple[Callable[[Closing], None], ...] = (
     close_subscripted_rows,
     unify_cycles,
     close_leaf_rows,
-    close_counted_leaf_rows,
-    join_parts,
+    close_formulas.close_counted_leaf_rows,
+    close_formulas.join_parts,
     close_leaves,
     close_unused_leaf_dims,
-    close_counted_rows,
+    close_formulas.close_counted_rows,
     close_rows,
     close_dims_from_uses,
     close_dims,

@@ -17,14 +17,8 @@ from ocannl_core.base.errors import ShapeError, VerifyError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir import indexing
+from ocannl_core.shape.language import subscripts
 from ocannl_core.shape.language.shape_terms import Dim, Row, Shape, Size, rows_in_buffer_order
-from ocannl_core.shape.language.subscripts import (
-    Keys,
-    Position,
-    depends_on_size,
-    operand_index,
-    sliced_shape,
-)
 from ocannl_core.shape.projections.axis_classes import HINTS, derive
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.state import SolverState
@@ -325,14 +319,14 @@ def _project_slice(
     solver.run(state)  # refuses shapes that contradict the keys
     domain, rows = loops_over(result)
     lhs = tuple(index for row in rows for index in row)
-    rhs = (operand_index(logic.keys, operand, lhs),)
+    rhs = (subscripts.operand_index(logic.keys, operand, lhs),)
     return indexing.Projections(domain, lhs, rhs, result.dims, (operand.dims,))
 
 
-def _refuse_run_time_sizes(keys: Keys, whole: Shape, origin: Origin) -> None:
+def _refuse_run_time_sizes(keys: subscripts.Keys, whole: Shape, origin: Origin) -> None:
     """Refuse keys whose positions depend on a size that is given at run time."""
-    for key, size in depends_on_size(keys, whole):
-        part = f"position {key.index}" if isinstance(key, Position) else "a part"
+    for key, size in subscripts.depends_on_size(keys, whole):
+        part = f"position {key.index}" if isinstance(key, subscripts.Position) else "a part"
         name = "n" if size.extent is None else size.extent.name
         raise ShapeError(
             "Positions counted from the end, and parts of an axis, need its size.",
@@ -347,7 +341,7 @@ def _project_update(
     logic: SliceUpdate, result: Shape, operands: Sequence[Shape], origin: Origin
 ) -> indexing.Projections:
     """Return the projections of a write to a part of the result."""
-    found = project(logic.logic, sliced_shape(logic.keys, result), operands, origin)
+    found = project(logic.logic, subscripts.sliced_shape(logic.keys, result), operands, origin)
     if any(isinstance(index, indexing.ConcatIndex) for index in found.lhs) or found.lhs_margins:
         raise ShapeError(
             "A slice is written at single positions, not in concatenated parts or windows.",
@@ -355,7 +349,7 @@ def _project_update(
             where=str(origin),
             fix="assign the value to a declared tensor first, and that to the slice",
         )
-    lhs = operand_index(logic.keys, result, found.lhs)
+    lhs = subscripts.operand_index(logic.keys, result, found.lhs)
     return replace(found, lhs=lhs, lhs_dims=result.dims)
 
 

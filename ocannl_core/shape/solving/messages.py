@@ -216,12 +216,12 @@ def rank_cycle(cause: Constraint, circle: Sequence[Constraint]) -> ShapeError:
     )
 
 
-def out_of_steps(steps: int, cause: Constraint | None) -> ShapeError:
+def out_of_steps(steps: int, cause: Constraint) -> ShapeError:
     """Return the error of inference that exceeds its budget."""
     return ShapeError(
         "Shape inference must come to an end within its step budget.",
         found=f"still working after {steps} steps",
-        where=str(cause.origin) if cause else "",
+        where=str(cause.origin),
         fix="give more shapes explicitly",
     )
 

@@ -116,9 +116,7 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
         missing = [tail for tail in waiting if tail is not None and tail not in found]
         if var not in entered:
             entered.add(var)
-            if var in state.row_leaves or equally_long(state, var):
-                return None
-            if _is_made_later(state, var):
+            if var in state.row_leaves or equally_long(state, var) or _is_made_later(state, var):
                 return None
         elif missing:
             return None  # each is at least as long as the other

@@ -29,17 +29,11 @@ from ocannl_core.shape.translation.logic import (
 )
 from ocannl_core.tensor.computations import computation_steps as code
 from ocannl_core.tensor.computations.computation import Computation
-from ocannl_core.tensor.graph import definitions
+from ocannl_core.tensor.graph import definitions, precision
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import assigned_in_step
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.index_maps import IndexMaps
-from ocannl_core.tensor.graph.precision import (
-    format_for_numbers,
-    is_reduction,
-    operand_precisions,
-    result_precision,
-)
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.tensor import MergeBuffer, Tensor
 from ocannl_core.tensor.primitives.operands import (
@@ -297,11 +291,13 @@ class CodeRecorder:
     def _note_formats(self, step: code.Assign, operands: list[Tensor]) -> None:
         """Give a declared tensor without a stated format the format of the assigned value."""
         values = operands[:1] if isinstance(step.logic, PlaceRows) else operands
-        found = result_precision(
+        found = precision.result_precision(
             step.op,
-            operand_precisions(step.op, values, format_for_numbers(step.op, values)),
+            precision.operand_precisions(
+                step.op, values, precision.format_for_numbers(step.op, values)
+            ),
             self.session.default_dtype,
-            is_reduction=is_reduction(step.combine, step.logic),
+            is_reduction=precision.is_reduction(step.combine, step.logic),
         )
         step.target.precision.check_computable(step.origin)
         is_declared = isinstance(step.target.definition, definitions.Declared)

@@ -30,15 +30,9 @@ from ocannl_core.ir.numbers.primitives import OF_OTHER_FORMATS, BinaryOp, UnaryO
 from ocannl_core.shape.language.shape_terms import Shape, broadcast_shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Adjoint, Pointwise, SliceUpdate
-from ocannl_core.tensor.computations import computation_steps
+from ocannl_core.tensor.computations import computation_steps, external_calls
 from ocannl_core.tensor.computations.computation_steps import eliminate_copies
 from ocannl_core.tensor.computations.doubtful_broadcasts import report_broadcasts
-from ocannl_core.tensor.computations.external_calls import (
-    ExternalCalls,
-    backpropagation_tensors,
-    with_siblings,
-    with_steps,
-)
 from ocannl_core.tensor.computations.gradient_states import GradientStates
 from ocannl_core.tensor.computations.loop_code import LoopCode
 from ocannl_core.tensor.computations.slot_code import SlotCode, check_margins
@@ -142,12 +136,12 @@ def mentioned_tensors(steps: tuple[computation_steps.Step, ...]) -> set[Tensor]:
             case computation_steps.Assign(target=target):
                 found |= {target, *computation_steps.operand_tensors(step)}
             case computation_steps.Forward(tensors):
-                found |= with_steps(with_siblings(tensors))
+                found |= external_calls.with_steps(external_calls.with_siblings(tensors))
                 found.update(operand for tensor in tensors for operand in tensor.operands)
             case computation_steps.ZeroGradients(roots):
-                found.update(with_siblings(ancestors(list(roots))))
+                found.update(external_calls.with_siblings(ancestors(list(roots))))
             case computation_steps.Backpropagate(roots):
-                found.update(*map(backpropagation_tensors, roots))
+                found.update(*map(external_calls.backpropagation_tensors, roots))
             case computation_steps.UpdateGradients():
                 found |= mentioned_tensors(step.steps)
             case _:
@@ -186,7 +180,7 @@ class AssignmentEmitter:
         """The time of the last change of each tensor, counted in changes of any tensor."""
         self.now = 0
         self.gradients = GradientStates()
-        self.calls = ExternalCalls(self)
+        self.calls = external_calls.ExternalCalls(self)
         self.loops = LoopCode(self, kept_bytes)
 
     def node_of(self, tensor: Tensor) -> TensorNode:
@@ -226,7 +220,7 @@ class AssignmentEmitter:
                 for tensor in tensors:
                     self.forward(tensor, anew=is_written_here)
             case computation_steps.ZeroGradients(roots, keeps_sums):
-                cleared = dict.fromkeys(with_siblings(ancestors(list(roots))))
+                cleared = dict.fromkeys(external_calls.with_siblings(ancestors(list(roots))))
                 for tensor in cleared:
                     gradient = tensor.grad
                     if gradient is None or (keeps_sums and self.gradients.is_sum(gradient)):

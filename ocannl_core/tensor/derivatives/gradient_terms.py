@@ -28,19 +28,9 @@ from ocannl_core.tensor.derivatives.derived_operations import (
     substitute,
     term_operation,
 )
+from ocannl_core.tensor.graph import slots
 from ocannl_core.tensor.graph.definitions import Applied, Filled, ResultOf
 from ocannl_core.tensor.graph.precision import Precision
-from ocannl_core.tensor.graph.slots import (
-    POSITION,
-    Application,
-    Code,
-    Formula,
-    SlotAssignment,
-    Variable,
-    operand_variables,
-    variables_in,
-    with_occurrences,
-)
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operands import check_recorded_here, note_accesses
 from ocannl_core.tensor.primitives.operation import Operation
@@ -62,7 +52,7 @@ class GradientTerm(NamedTuple):
         """Return the term as a tensor of the input's shape."""
         if isinstance(self.value, float):
             return filled_like(self.input, self.value)
-        (summand,) = operand_variables(1)
+        (summand,) = slots.operand_variables(1)
         operation = term_operation(f"{origin.operation}_grad", summand, (summand,), None)
         shapes = (self.common, self.input.terms, self.value.terms)
         logic = Adjoint(Pointwise(), shapes, 1, (2,))
@@ -118,19 +108,19 @@ class OperationTerms:
         self._definition = definition
         self._gradient = gradient
         self._values = values
-        self._code: Code = operation.gradient
+        self._code: slots.Code = operation.gradient
         self._padding = padding_of(operation)
         self._has_parts = isinstance(definition.logic, Several)
         self._origin = Origin(f"gradient of {tensor.origin.operation}", tensor.origin.location)
-        self._written: dict[Variable, Formula] = {}
+        self._written: dict[slots.Variable, slots.Formula] = {}
         """The values of intermediate slots at the current assignment."""
-        self._sums: dict[Variable, Tensor] = {}
+        self._sums: dict[slots.Variable, Tensor] = {}
         """The tensors behind variables that stand for sums in intermediate slots."""
 
     def terms(self, position: int) -> Iterator[Tensor]:
         """Yield the terms of the gradient of one operand."""
-        target = Variable("gradient", position)
-        together: list[Formula] = []
+        target = slots.Variable("gradient", position)
+        together: list[slots.Formula] = []
         self._written.clear()
         for each in self._code.assignments:
             if each.target.role == "intermediate":
@@ -144,7 +134,7 @@ class OperationTerms:
         if together:
             yield self._term(target, added(together))
 
-    def _value(self, assignment: SlotAssignment) -> Formula:
+    def _value(self, assignment: slots.SlotAssignment) -> slots.Formula:
         """Return the value that an assignment sets or adds."""
         combine, target = assignment.combine, assignment.target
         if combine not in (BinaryOp.SECOND, BinaryOp.ADD, BinaryOp.SUB):
@@ -159,7 +149,7 @@ class OperationTerms:
         value = substitute(assignment.value, self._written)
         return negated(value) if combine is BinaryOp.SUB else value
 
-    def _write(self, assignment: SlotAssignment) -> None:
+    def _write(self, assignment: slots.SlotAssignment) -> None:
         """Note the value of an intermediate slot after an assignment.
 
         A plain assignment is substituted into its readers: it has one value for each cell, which
@@ -179,23 +169,27 @@ class OperationTerms:
                 value = added((before, value))
         self._written[target] = value
 
-    def _sum_of_two(self, target: Variable, one: Formula, other: Formula) -> Formula:
-        assert isinstance(one, Variable)
-        assert isinstance(other, Variable)
+    def _sum_of_two(
+        self, target: slots.Variable, one: slots.Formula, other: slots.Formula
+    ) -> slots.Formula:
+        assert isinstance(one, slots.Variable)
+        assert isinstance(other, slots.Variable)
         terms, model = (self._sums[one], self._sums[other]), self._tensor_at(target.position)
         total = replace(target, occurrence=len(self._sums) + 1)
         self._sums[total] = derived_tensor(add, terms, Pointwise(), model, self._origin)
         return total
 
-    def _term(self, target: Variable, value: Formula, stated: Logic | None = None) -> Tensor:
+    def _term(
+        self, target: slots.Variable, value: slots.Formula, stated: Logic | None = None
+    ) -> Tensor:
         """Return the sum of a value over the cells that an assignment adds to each cell."""
         logic = self._definition.logic
-        occurrences = list(variables_in(value)) if self._has_parts else []
+        occurrences = list(slots.variables_in(value)) if self._has_parts else []
         if self._has_parts:
-            value = with_occurrences(value)
-        variables = [v for v in dict.fromkeys(variables_in(value)) if v != POSITION]
+            value = slots.with_occurrences(value)
+        variables = [v for v in dict.fromkeys(slots.variables_in(value)) if v != slots.POSITION]
         positions = self._definition.operation.positions
-        every = operand_variables(len(self._definition.operands))
+        every = slots.operand_variables(len(self._definition.operands))
         variables += every[len(every) - positions :]
         operands = tuple(map(self._tensor_of, occurrences or variables))
         model = self._tensor_at(target.position)
@@ -204,12 +198,12 @@ class OperationTerms:
             adjoint = Adjoint(stated or Pointwise(), shapes, 0, tuple(range(1, len(shapes))))
         else:
             adjoint = self._adjoint(target.position, tuple(v.position for v in variables))
-        values: dict[Variable, Formula] = dict(
-            zip(variables, operand_variables(len(variables)), strict=True)
+        values: dict[slots.Variable, slots.Formula] = dict(
+            zip(variables, slots.operand_variables(len(variables)), strict=True)
         )
         formula = substitute(value, values)
         if isinstance(formula, float):
-            formula = Application(UnaryOp.IDENTITY, (formula,))  # compares by bits
+            formula = slots.Application(UnaryOp.IDENTITY, (formula,))  # compares by bits
         operation = term_operation(
             f"{self._definition.operation.name}_grad",
             formula,
@@ -234,7 +228,7 @@ class OperationTerms:
     def _tensor_at(self, position: int) -> Tensor:
         return self._tensor if position == 0 else self._definition.operands[position - 1]
 
-    def _tensor_of(self, variable: Variable) -> Tensor:
+    def _tensor_of(self, variable: slots.Variable) -> Tensor:
         """Return the tensor that a slot of the gradient code stands for."""
         if variable.is_merge:
             raise UsageError(

@@ -30,12 +30,7 @@ from ocannl_core.tensor.graph.parameter_set import Parameters
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.structures import leaves_of
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.messages.call_errors import (
-    check_flags,
-    example_of,
-    refuse,
-    renamed_arguments,
-)
+from ocannl_core.tensor.messages import call_errors
 from ocannl_core.tensor.messages.foreign_names import missing_attribute
 
 P = ParamSpec("P")
@@ -96,7 +91,7 @@ class NetworkBlock(Generic[R]):
             raise UsageError.at_caller(
                 "The parameters of a block exist once it has been applied.",
                 found=repr(self),
-                fix=f"y = {example_of(self.name) or 'net(x)'}, which creates them",
+                fix=f"y = {call_errors.example_of(self.name) or 'net(x)'}, which creates them",
             )
         blocks = {self: None}
         pending = [self]
@@ -140,7 +135,7 @@ class NetworkBlock(Generic[R]):
         return session.block_copies[self]
 
     def _apply(self, session: Session, tensors: tuple[Any, ...]) -> R:
-        check_flags(self.name, self.function, self.config)
+        call_errors.check_flags(self.name, self.function, self.config)
         outer = session.block
         if outer is not None:
             session.undo_log.put(outer.block._uses, self, None)
@@ -153,7 +148,7 @@ class NetworkBlock(Generic[R]):
             except ShapeError as error:
                 raise self._at_use(error, tensors, use) from None
             except Exception as error:
-                refuse(error, self.name, self.function, tensors, self.config)
+                call_errors.refuse(error, self.name, self.function, tensors, self.config)
                 raise
             finally:
                 session.block = outer
@@ -198,7 +193,7 @@ class NetworkBlock(Generic[R]):
             raise UsageError.at_caller(
                 f"The positional parameters of {self.name} are the tensors that it is applied to.",
                 found=f"{error}; {len(args) + len(named)} given",
-                fix=example_of(self.name) or f"{self.name}{signature}",
+                fix=call_errors.example_of(self.name) or f"{self.name}{signature}",
             ) from None
         bound.apply_defaults()
         return bound.args
@@ -388,7 +383,7 @@ class BlockFunction(Generic[P, R]):
                 [f"unknown {', '.join(unknown)}"] * bool(unknown)
                 + [f"missing {', '.join(missing)}"] * bool(missing)
             ),
-            fix=renamed_arguments(
+            fix=call_errors.renamed_arguments(
                 [name for name in config if name not in keywords], self._signature
             )
             or "pass " + (", ".join(f"{name}=..." for name in keywords) or "tensors only"),

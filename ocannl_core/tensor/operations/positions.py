@@ -30,25 +30,10 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.translation.logic import PlaceAlong, PlaceRows, ScatterRows, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import filled_like
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph import slots
 from ocannl_core.tensor.graph.assignment import accumulator
-from ocannl_core.tensor.graph.slots import (
-    RESULT,
-    Application,
-    Code,
-    SlotAssignment,
-    operand_variables,
-)
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.axes import (
-    Axes,
-    apply,
-    axes_of,
-    known_axes,
-    operand,
-    settle_axes,
-    sized_axes_of,
-    write_shape,
-)
+from ocannl_core.tensor.operations import axes
 from ocannl_core.tensor.operations.contractions import selected_gradient
 from ocannl_core.tensor.operations.rearrangement import broadcast_to, flatten, move, unflatten
 from ocannl_core.tensor.operations.reductions import product_gradient
@@ -224,7 +209,7 @@ def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tens
     session = session_of((values, ids), operation.name)
     made = as_tensor(values, session), as_tensor(ids, session)
     for each in made:
-        settle_axes(each, operation.name)
+        axes.settle_axes(each, operation.name)
     return made
 
 
@@ -238,7 +223,7 @@ def with_kinds_of(x: Tensor, ids: Tensor, axis: SupportsIndex, name: str) -> Ten
     Raises:
         ShapeError: if the positions have more or fewer axes of that kind, and in all.
     """
-    own, other = known_axes(x, name), known_axes(ids, name)
+    own, other = axes.known_axes(x, name), axes.known_axes(ids, name)
     if own is None or other is None or own.ranks == other.ranks:
         return ids
     selected = own.position(axis)
@@ -253,8 +238,8 @@ def with_kinds_of(x: Tensor, ids: Tensor, axis: SupportsIndex, name: str) -> Ten
             fix="ids[..., None] has one more axis, of size 1; positions with as many axes as the "
             "tensor get their kinds",
         )
-    spec = f"{other.spec} => {write_shape(other.names, own.ranks)}"
-    found = apply(identity, (ids,), spec, name=name)
+    spec = f"{other.spec} => {axes.write_shape(other.names, own.ranks)}"
+    found = axes.apply(identity, (ids,), spec, name=name)
     found.relabel(ids.label)
     return found
 
@@ -291,16 +276,16 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
         UsageError: if positions are no integers; when the routine runs, if one is beyond.
         ShapeError: if the shapes do not fit.
     """
-    given, places = operand(x, "put"), operand(ids, "put")
+    given, places = axes.operand(x, "put"), axes.operand(ids, "put")
     check_integers(places, "put")
-    new = values if isinstance(values, Real) else operand(values, "put")
-    own = sized_axes_of(given, "put")
+    new = values if isinstance(values, Real) else axes.operand(values, "put")
+    own = axes.sized_axes_of(given, "put")
     if axis is None:
         if isinstance(new, Tensor):
-            new = flatten(broadcast_to(new, *sized_axes_of(places, "put").lengths))
+            new = flatten(broadcast_to(new, *axes.sized_axes_of(places, "put").lengths))
         return unflatten(put(flatten(given), flatten(places), new, 0), own, own.lengths)
     position = own.position(axis)
-    count = len(axes_of(places, "put"))
+    count = len(axes.axes_of(places, "put"))
     if count != 1:
         raise ShapeError.at_caller(
             "Positions along an axis have one axis.",
@@ -309,11 +294,11 @@ def put(x: Any, ids: Any, values: Any, axis: SupportsIndex | None = None) -> Any
             "positions for each place on the other axes",
         )
     kind = _one_axis_like(own, position)
-    source = sized_axes_of(places, "put")
+    source = axes.sized_axes_of(places, "put")
     if source.ranks != kind:
-        places = move("put", places, f"{source.spec} => {write_shape(source.names, kind)}")
+        places = move("put", places, f"{source.spec} => {axes.write_shape(source.names, kind)}")
     if isinstance(new, Tensor) and source.known_sizes != (0,):
-        if len(axes_of(new, "put")) == len(own):
+        if len(axes.axes_of(new, "put")) == len(own):
             new = with_kinds_of(given, new, position, "put")
         wanted = list(own.lengths)
         wanted[position] = source.lengths[0]
@@ -332,10 +317,10 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
             may be of size 1.
         values: The new cells, of the shape of `ids`, or a number.
     """
-    given, places = operand(x, "put_along"), operand(ids, "put_along")
+    given, places = axes.operand(x, "put_along"), axes.operand(ids, "put_along")
     check_integers(places, "put_along")
     places = with_kinds_of(given, places, axis, "put_along")
-    own, other = sized_axes_of(given, "put_along"), sized_axes_of(places, "put_along")
+    own, other = axes.sized_axes_of(given, "put_along"), axes.sized_axes_of(places, "put_along")
     position = own.position(axis)
     fits = own.ranks == other.ranks and all(
         k == position or other.size(k) in (None, 1, own.size(k)) or own.size(k) is None
@@ -348,8 +333,8 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
         )
     new = values
     if not isinstance(new, Real):
-        new = with_kinds_of(given, operand(new, "put_along"), axis, "put_along")
-        cells = sized_axes_of(new, "put_along")
+        new = with_kinds_of(given, axes.operand(new, "put_along"), axis, "put_along")
+        cells = axes.sized_axes_of(new, "put_along")
         limit = other.size(position)
         if cells.ranks == own.ranks and limit and cells.size(position) not in (None, 1, limit):
             raise ShapeError.at_caller(
@@ -360,7 +345,7 @@ def put_along(x: Any, ids: Any, values: Any, axis: SupportsIndex = -1) -> Any:
     return _place("put_along", PlaceAlong(position), given, new, places)
 
 
-def _one_axis_like(own: Axes, axis: int) -> tuple[int, int, int]:
+def _one_axis_like(own: axes.Axes, axis: int) -> tuple[int, int, int]:
     """Return the numbers of batch, output and input axes of positions along one axis."""
     kind = own.kind(axis)
     return int(kind == 0), int(kind == 1), int(kind == 2)
@@ -375,8 +360,8 @@ def _place(name: str, logic: PlaceRows | PlaceAlong, x: Tensor, new: Any, ids: T
 @cache
 def _placement(name: str, logic: PlaceRows | PlaceAlong) -> Operation:
     """Return the operation `v = v1; v[v3] = v2`."""
-    x, new, ids = operand_variables(3)
-    replaced = Application(BinaryOp.FIRST, (new, ids))
+    x, new, ids = slots.operand_variables(3)
+    replaced = slots.Application(BinaryOp.FIRST, (new, ids))
 
     def gradient(x: Tensor, new: Tensor, ids: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
         return _place(name, logic, g, 0.0, ids), _of_last_writes(name, logic, ids, g), None
@@ -385,10 +370,10 @@ def _placement(name: str, logic: PlaceRows | PlaceAlong) -> Operation:
         name=name,
         operands=3,
         logic=None,
-        forward=Code.of(
-            (RESULT, x, new, ids),
-            SlotAssignment(RESULT, BinaryOp.SECOND, False, x),
-            SlotAssignment(RESULT, BinaryOp.SECOND, False, replaced, logic),
+        forward=slots.Code.of(
+            (slots.RESULT, x, new, ids),
+            slots.SlotAssignment(slots.RESULT, BinaryOp.SECOND, False, x),
+            slots.SlotAssignment(slots.RESULT, BinaryOp.SECOND, False, replaced, logic),
         ),
         positions=1,
         moves_cells=True,
@@ -400,7 +385,7 @@ def _of_last_writes(name: str, logic: PlaceRows | PlaceAlong, ids: Tensor, g: Te
     """Return the cells of a gradient at positions, 0 for all but the last of equal positions: the
     last one has left its number there.
     """
-    own, axis = axes_of(g, name), logic.axis
+    own, axis = axes.axes_of(g, name), logic.axis
     numbers = filled_like(ids, RangeOverOffsets(), int32)
     if isinstance(logic, PlaceAlong):
         blank = filled_like(g, Constant(0), int32)
@@ -409,8 +394,8 @@ def _of_last_writes(name: str, logic: PlaceRows | PlaceAlong, ids: Tensor, g: Te
     else:
         last = scatter(ids, numbers, size=own.known_size(axis), combine=pointwise.maximum)
         last = take(last, ids)
-        along = write_shape([own.names[axis]], _one_axis_like(own, axis))
+        along = axes.write_shape([own.names[axis]], _one_axis_like(own, axis))
         taken, spec = take(g, ids, axis), f"{along}; {own.spec}; |-> => {own.spec}"
     zero = constant(0.0, g.session, dtype=g.dtype)
     is_last = pointwise.equal(last, numbers)
-    return apply(pointwise.where, (is_last, taken, zero), spec, name=name)
+    return axes.apply(pointwise.where, (is_last, taken, zero), spec, name=name)

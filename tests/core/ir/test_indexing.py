@@ -115,6 +115,14 @@ def test_the_row_major_offset_is_horner_evaluation_of_the_position(
     assert value_of(offset, env) == expected
 
 
+def test_static_indices_add_up_on_both_sides_of_an_operator() -> None:
+    i, j = StaticIndex("i", 5), StaticIndex("j", 7)
+    sums = (1 + i, 4 - i, -i, 2 * i - j, i * 2 + 1)
+    assert [str(each) for each in sums] == ["i + 1", "-i + 4", "-i", "2*i - j", "2*i + 1"]
+    assert (i + 4) - i == 4
+    assert j - (j - i) is i
+
+
 def test_variables_come_in_order_of_appearance() -> None:
     assert variables(affine([(2, VARS[1]), (1, VARS[0])], 1)) == (VARS[1], VARS[0])
     assert variables(SubAxis()) == ()

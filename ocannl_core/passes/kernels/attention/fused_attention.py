@@ -151,11 +151,6 @@ def _is_product(expr: Expr) -> bool:
     return isinstance(expr, Binary) and expr.op in (BinaryOp.MUL, BinaryOp.DIV)
 
 
-def is_widening(narrow: DType, wide: DType) -> bool:
-    """Return True if a float format is at least as wide as another one."""
-    return narrow.is_float and wide.is_float and narrow.nbytes <= wide.nbytes
-
-
 def joined(numerators: list[Expr], denominators: list[Expr], dtype: DType) -> Expr:
     """Return a product of factors, divided by others."""
     result: Expr = numerators[0] if numerators else Const(1.0, dtype)

@@ -217,9 +217,7 @@ class _Chooser:
         nest = nest_plan.nest_of(self._steps[start])
         if nest is None or not _is_fusible(nest) or not _is_contraction(nest):
             return None
-        if self._max_saved_bytes(start) <= self._machine.l2_bytes:
-            return None
-        if not nest.output_axes:
+        if self._max_saved_bytes(start) <= self._machine.l2_bytes or not nest.output_axes:
             return None
         candidate: _RowCandidate | None = self._candidate(start, [_names(nest.output_axes)])
         best: RowFusion | None = None

@@ -225,7 +225,9 @@ def with_private_rows(
         match stmt:
             case ir.Store(node, indices) if node in rows:
                 return replace(stmt, node=rows[node].copy, indices=own_indices(indices))
-            case ir.For(var, kind=ir.AxisKind.VECTOR) if not _moves(stmt, copies):
+            case ir.For(var, kind=ir.AxisKind.VECTOR) if not any(
+                access.node in copies for access in accesses(stmt.body)
+            ):
                 return stmt
             case ir.For(var, kind=ir.AxisKind.SERIAL | ir.AxisKind.VECTOR) if var in used:
                 return replace(stmt, kind=ir.AxisKind.UNROLLED)
@@ -233,7 +235,3 @@ def with_private_rows(
                 return stmt
 
     return rewrite(ir.Block(stmts), on_stmt, on_expr).stmts
-
-
-def _moves(loop: ir.For, copies: set[TensorNode]) -> bool:
-    return any(access.node in copies for access in accesses(loop.body))

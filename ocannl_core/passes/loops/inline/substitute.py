@@ -52,7 +52,8 @@ def build_cell_value(
         case [ir.SetLocal(_, value), *_] if not _mentions(value, local):
             pass
         case _:
-            stmts.insert(0, ir.SetLocal(local, _zero(dtype)))
+            zero = ir.ConstBits(0, dtype) if dtype is uint4x32 else ir.Const(0.0, dtype)
+            stmts.insert(0, ir.SetLocal(local, zero))
     return ir.Scoped(local, ir.Block(tuple(stmts)), cell)
 
 
@@ -125,7 +126,3 @@ def _mentions(value: ir.Expr, local: ir.Local) -> bool:
     return any(
         isinstance(each, ir.LocalRead) and each.local == local for each in traverse.walk(value)
     )
-
-
-def _zero(dtype: DType) -> ir.Expr:
-    return ir.ConstBits(0, dtype) if dtype is uint4x32 else ir.Const(0.0, dtype)

@@ -98,7 +98,6 @@ class CudaDevice:
         self.failures: tuple[type[Exception], ...] = (driver.Error, DriverCallError)
         self.ordinal = ordinal
         device = driver.Device(ordinal)
-        self.capability: tuple[int, int] = device.compute_capability()
         self.context: Any = device.retain_primary_context()
         with self:
             self.stream: Any = driver.Stream(_NON_BLOCKING)

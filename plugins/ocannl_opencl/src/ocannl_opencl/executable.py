@@ -170,7 +170,6 @@ class _Linker:
             node: self._buffer(node, buffers, "buffer") for node in plan.params
         }
         self._allocate_scratch()
-        self._varying = frozenset(plan.indices)
 
     def _allocate_scratch(self) -> None:
         """Allocate the nodes of the routine.

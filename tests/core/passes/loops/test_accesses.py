@@ -225,17 +225,6 @@ def test_a_position_given_at_a_call_covers_nothing() -> None:
     assert coverage.read_first == {t}
 
 
-def test_zeroing_is_noted() -> None:
-    d = Draft("p")
-    t, c = d.node("t", float32, 2), d.node("c", float32, 2)
-    copy = loop(I, 2, d.store(c, I, value=d.load(t, I)))
-    first = facts(d, "t", Fill(t, 0.0), copy)
-    assert (first.is_zeroed, first.starts_zeroed) == (True, True)
-    later = facts(d, "t", copy, Fill(t, 0.0))
-    assert (later.is_zeroed, later.starts_zeroed) == (True, False)
-    assert not facts(d, "t", Fill(t, 1.0), copy).is_zeroed
-
-
 def test_constants_accesses_and_complexity_are_distinguished() -> None:
     d = Draft("p")
     x, c = d.node("x", float32, 4), d.node("c", float32, 4)

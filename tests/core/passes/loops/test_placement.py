@@ -33,9 +33,9 @@ from ocannl_core.ir.loops.verify import verify
 from ocannl_core.ir.node import Margin, MemoryMode, NodeInfo, Placement, Reason, TensorNode
 from ocannl_core.ir.numbers.dtypes import float32, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
-from ocannl_core.passes.loops.decisions import Decisions
+from ocannl_core.passes.loops.accesses import analyze_accesses
+from ocannl_core.passes.loops.decisions import Decisions, allocate_scratch
 from ocannl_core.passes.loops.pipeline import core_passes, run_passes
-from ocannl_core.passes.loops.placement import allocate_scratch
 from tests.support.external_calls import CopyCall
 
 Run = Callable[..., dict[TensorNode, np.ndarray[Any, Any]]]
@@ -81,8 +81,16 @@ def program(*stmts: Stmt) -> LoopProgram:
     return used
 
 
+def with_scratch(
+    whole: LoopProgram, stored: Mapping[TensorNode, Placement] = STORED
+) -> LoopProgram:
+    facts = analyze_accesses(whole).nodes.items()
+    assigned = {node for node, found in facts if found.is_definitely_assigned}
+    return allocate_scratch(whole, stored, assigned)
+
+
 def is_scratch(node: TensorNode, *stmts: Stmt) -> bool:
-    allocated = allocate_scratch(program(*stmts), STORED)
+    allocated = with_scratch(program(*stmts))
     verify(allocated)
     return node not in allocated.params
 
@@ -141,13 +149,13 @@ def test_a_node_that_may_be_read_before_it_is_written_stays_outside(name: str) -
     stmts = OUTSIDE[name]
     whole = LoopProgram("p", (X, T, C, P, W), (STEP,), NODES, Block(stmts))
     verify(whole)
-    assert T in allocate_scratch(whole, STORED).params
+    assert T in with_scratch(whole).params
 
 
 def test_a_node_that_the_context_stores_stays_a_parameter() -> None:
     kept = {**STORED, T: Placement(MemoryMode.MATERIALIZED, Reason.KEPT)}
     whole = program(Fill(T, 0.0), READ)
-    assert allocate_scratch(whole, kept) is whole
+    assert with_scratch(whole, kept) is whole
 
 
 def test_margins_count_as_cells() -> None:
@@ -163,7 +171,7 @@ def test_margins_count_as_cells() -> None:
 
 
 def test_memory_is_allocated_at_the_start_in_the_order_of_parameters() -> None:
-    allocated = allocate_scratch(program(Fill(P, 0.0), Fill(T, 0.0)), STORED)
+    allocated = with_scratch(program(Fill(P, 0.0), Fill(T, 0.0)))
     assert allocated.body.stmts[:2] == (Allocate(T, Scope.ROUTINE), Allocate(P, Scope.ROUTINE))
     assert allocated.params == (X, C, W)
 
@@ -171,7 +179,7 @@ def test_memory_is_allocated_at_the_start_in_the_order_of_parameters() -> None:
 def test_memory_of_the_routine_starts_with_rubbish_that_no_result_sees(interpret: Run) -> None:
     double = Binary(BinaryOp.MUL, load(T), Const(2.0, float32), float32)
     whole = program(each(store(T, load(X))), each(store(C, double)))
-    allocated = allocate_scratch(whole, STORED)
+    allocated = with_scratch(whole)
     found = interpret(allocated, {X: [1, 2, 3, 4]})
     np.testing.assert_array_equal(found[C], [2, 4, 6, 8])
     assert T not in found

@@ -14,13 +14,14 @@ from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.loops.verify import verify
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
+from ocannl_core.passes.loops.accesses import analyze_accesses
 from ocannl_core.passes.loops.cse import eliminate_common_subexpressions
 from ocannl_core.passes.loops.dead_stores import forward_fills, remove_dead_stores
+from ocannl_core.passes.loops.decisions import allocate_scratch
 from ocannl_core.passes.loops.fma_contraction import contract_to_fma
 from ocannl_core.passes.loops.index_set_splitting import split_index_sets
 from ocannl_core.passes.loops.licm import hoist_invariants
 from ocannl_core.passes.loops.one_hot import gather_one_hot
-from ocannl_core.passes.loops.placement import allocate_scratch
 from ocannl_core.passes.loops.simplify import simplify
 from ocannl_core.testing.compare import assert_same
 from ocannl_core.testing.programs import Example
@@ -87,7 +88,9 @@ def test_all_passes_in_sequence_keep_every_bit(interpret: Run, example: Example)
     for run in (*EXACT.values(), *EXACT.values()):
         found = run(found)
         verify(found)
-    found = remove_dead_stores(allocate_scratch(found, dict.fromkeys(found.params)))  # type: ignore[arg-type]
+    facts = analyze_accesses(found).nodes.items()
+    assigned = {node for node, each in facts if each.is_definitely_assigned}
+    found = remove_dead_stores(allocate_scratch(found, found.params, assigned))
     verify(found)
     assert_same_cells(interpret, example, found)
 
