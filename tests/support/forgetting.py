@@ -11,6 +11,17 @@ from ocannl_core.shape.environment import Environment
 
 
 @contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Let the garbage collector traverse only what is made inside."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
 def forgetting() -> Iterator[None]:
     """Let every transaction look for unreachable variables."""
     forget_if_due = Environment.forget_unreachable
@@ -19,10 +30,5 @@ def forgetting() -> Iterator[None]:
         environment._next_cleaning = 0
         forget_if_due(environment)
 
-    gc.collect()
-    gc.freeze()  # a run traverses only what is made from here on
-    try:
-        with patch.object(Environment, "forget_unreachable", forget):
-            yield
-    finally:
-        gc.unfreeze()
+    with frozen_heap(), patch.object(Environment, "forget_unreachable", forget):
+        yield
