@@ -10,15 +10,12 @@ from unittest.mock import patch
 from ocannl_core.shape.environment import Environment
 
 
-@contextmanager
-def frozen_heap() -> Iterator[None]:
-    """Let the garbage collector traverse only what is made inside."""
+def freeze_heap() -> None:
+    """Let the garbage collector traverse only objects that are made later, as after the collection
+    of tests; to unfreeze the heap would slow down all later tests of the process.
+    """
     gc.collect()
     gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager
@@ -30,5 +27,6 @@ def forgetting() -> Iterator[None]:
         environment._next_cleaning = 0
         forget_if_due(environment)
 
-    with frozen_heap(), patch.object(Environment, "forget_unreachable", forget):
+    freeze_heap()
+    with patch.object(Environment, "forget_unreachable", forget):
         yield

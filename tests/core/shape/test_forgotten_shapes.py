@@ -16,7 +16,7 @@ from ocannl_core.shape.language.einsum_parser import parse_spec
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.language.subscripts import StaticSlice
 from ocannl_core.shape.translation.logic import Einsum, Logic, Pointwise, Slice
-from tests.support.forgetting import forgetting, frozen_heap
+from tests.support.forgetting import forgetting, freeze_heap
 
 _LOGICS: list[Logic] = [
     *(Einsum(parse_spec(text)) for text in ("2*i, => i", "i => 0", "..., 2*i => ..., i")),
@@ -69,12 +69,12 @@ def _chain(environment: Environment, length: int) -> Shape:
 def test_memory_does_not_grow_with_the_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment_module, "LEAST_GARBAGE", 500)
     entries = []
-    with frozen_heap():
-        environment = Environment()
-        held = _chain(environment, 5)
-        for _ in range(40):
-            assert str(environment.view(_chain(environment, 10))) == "3"
-            entries.append(sum(map(len, environment._state.tables)))
+    freeze_heap()
+    environment = Environment()
+    held = _chain(environment, 5)
+    for _ in range(40):
+        assert str(environment.view(_chain(environment, 10))) == "3"
+        entries.append(sum(map(len, environment._state.tables)))
     assert max(entries[20:]) < 1.2 * max(entries[:20])
     assert str(environment.view(held)) == "3"
 
