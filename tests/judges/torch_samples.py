@@ -102,7 +102,7 @@ def judge(op: Any, sample: Any, backend: str, torch: Any) -> Outcome:
             array = array.astype(np.float64) if array.dtype == bool else array
             made = oc.tensor(
                 np.ascontiguousarray(array).reshape(array.shape),
-                requires_grad=bool(value.requires_grad) or None,
+                requires_grad=bool(value.requires_grad),
             )
             if array.dtype == np.float64 and value.dtype == torch.bool:
                 made = made != 0.0
