@@ -173,9 +173,11 @@ class Environment:
     def forget_unreachable(self) -> None:
         """Forget variables that no shape or reference outside can reach, once there are many."""
         state = self._state
-        if state.fresh.number < self._next_cleaning or not gc.isenabled() or self.undo_log.depth:
-            return  # the log of a transaction refers to variables, too
+        if state.fresh.number < self._next_cleaning or not gc.isenabled():
+            return
         with self.undo_log.lock:
+            if self.undo_log.depth:
+                return  # the log of a transaction refers to variables, too
             drop_unreachable([*state.tables, self._made_from, self._unchecked], _keys_in)
             kept = len({*state.parents, *state.values, *state.rows})
             self._next_cleaning = state.fresh.number + max(LEAST_GARBAGE, kept)

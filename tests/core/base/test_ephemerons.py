@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ocannl_core.base import ephemerons
 from ocannl_core.base.ephemerons import EphemeronKey, drop_unreachable
 
 
@@ -91,3 +92,20 @@ def test_an_interruption_before_tables_are_cleared_changes_nothing(
         drop_unreachable([table], parts)
     assert [*table] == keys
     assert not any(hasattr(key, "_entries") for key in keys)
+
+
+def test_entries_that_an_interrupt_left_in_a_key_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def delete(key: _Key) -> None:
+        raise KeyboardInterrupt
+
+    keys = _keys("a", "b")
+    table = dict.fromkeys(keys, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(ephemerons, "_delete_entries", delete)
+        with pytest.raises(KeyboardInterrupt):
+            drop_unreachable([table], _parts)
+    table[keys[0]] = 1
+    drop_unreachable([table], _parts)
+    assert table == {keys[0]: 1, keys[1]: 0}
