@@ -19,10 +19,33 @@ from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Operand
 from ocannl_core.tensor.graph.slots import Slot, SlotApplication
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.dimension import Capture
 from ocannl_core.tensor.primitives.operands import exact_number
 from ocannl_core.tensor.primitives.operation import Operation, define_operation
+from ocannl_core.tensor.primitives.pointwise_operations import (
+    abs,
+    cast,
+    equal,
+    erf,
+    exp,
+    expm1,
+    identity,
+    less,
+    less_equal,
+    log1p,
+    logical_and,
+    logical_not,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    not_equal,
+    power_primitive,
+    recip_sqrt,
+    sat01,
+    tanh,
+    where,
+)
 
 _SQRT_HALF = math.sqrt(0.5)
 _DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
@@ -33,18 +56,18 @@ _SELU_SCALE = 1.0507009873554805
 
 def _logistic(v1: Any) -> Any:
     """Return `1 / (1 + exp(-v1))`. No exponential is above 1, so that none leaves a short range."""
-    return _share(v1, pointwise.exp(pointwise.neg(pointwise.abs(v1))))
+    return _share(v1, exp(neg(abs(v1))))
 
 
 def _slope(v1: Any) -> Any:
     """Return `_logistic(v1)` by a formula with derivatives at 0, where `abs` has none: at a tie the
     gradient of a minimum flows to its first operand, that of positive numbers.
     """
-    return _share(v1, pointwise.exp(pointwise.minimum(pointwise.neg(v1), v1)))
+    return _share(v1, exp(minimum(neg(v1), v1)))
 
 
 def _share(v1: Any, small: Any) -> Any:
-    return pointwise.where(pointwise.less(v1, 0.0), small, 1.0) / (1.0 + small)
+    return where(less(v1, 0.0), small, 1.0) / (1.0 + small)
 
 
 def _sigmoid(v: Any, v1: Any) -> None:
@@ -56,9 +79,7 @@ def _sigmoid_gradient(g: Any, g1: Any, v: Any) -> None:
 
 
 def _softplus(v: Any, v1: Any) -> None:
-    v[:] = pointwise.maximum(v1, 0.0) + pointwise.log1p(
-        pointwise.exp(pointwise.neg(pointwise.abs(v1)))
-    )
+    v[:] = maximum(v1, 0.0) + log1p(exp(neg(abs(v1))))
 
 
 def _softplus_gradient(g: Any, g1: Any, v1: Any) -> None:
@@ -66,13 +87,11 @@ def _softplus_gradient(g: Any, g1: Any, v1: Any) -> None:
 
 
 def _log_sigmoid(v: Any, v1: Any) -> None:
-    v[:] = pointwise.minimum(v1, 0.0) - pointwise.log1p(
-        pointwise.exp(pointwise.neg(pointwise.abs(v1)))
-    )
+    v[:] = minimum(v1, 0.0) - log1p(exp(neg(abs(v1))))
 
 
 def _log_sigmoid_gradient(g: Any, g1: Any, v1: Any) -> None:
-    g1 += g * _slope(pointwise.neg(v1))
+    g1 += g * _slope(neg(v1))
 
 
 def _silu(v: Any, v1: Any) -> None:
@@ -85,38 +104,36 @@ def _silu_gradient(g: Any, g1: Any, v1: Any, gate_rhs1: Any) -> None:
 
 
 def _gelu(v: Any, v1: Any) -> None:
-    v[:] = v1 * (0.5 + 0.5 * pointwise.erf(_SQRT_HALF * v1))
+    v[:] = v1 * (0.5 + 0.5 * erf(_SQRT_HALF * v1))
 
 
 def _gelu_gradient(g: Any, g1: Any, v1: Any) -> None:
-    density = _DENSITY * pointwise.exp(-0.5 * (v1 * v1))
-    g1 += g * (0.5 + 0.5 * pointwise.erf(_SQRT_HALF * v1) + v1 * density)
+    density = _DENSITY * exp(-0.5 * (v1 * v1))
+    g1 += g * (0.5 + 0.5 * erf(_SQRT_HALF * v1) + v1 * density)
 
 
 def _softsign(v: Any, v1: Any) -> None:
-    v[:] = v1 / (1.0 + pointwise.abs(v1))
+    v[:] = v1 / (1.0 + abs(v1))
 
 
 def _softsign_gradient(g: Any, g1: Any, v1: Any) -> None:
     # the difference of two terms would cancel
-    root = 1.0 + pointwise.abs(v1)
+    root = 1.0 + abs(v1)
     g1 += g / root / root
 
 
 def _logaddexp(v: Any, v1: Any, v2: Any) -> None:
     # equal infinities have no difference
-    distance = pointwise.where(pointwise.equal(v1, v2), 0.0, pointwise.abs(v1 - v2))
-    v[:] = pointwise.maximum(v1, v2) + pointwise.log1p(pointwise.exp(pointwise.neg(distance)))
+    distance = where(equal(v1, v2), 0.0, abs(v1 - v2))
+    v[:] = maximum(v1, v2) + log1p(exp(neg(distance)))
 
 
 def _logaddexp_gradient(g: Any, g1: Any, g2: Any, v1: Any, v2: Any) -> None:
     difference = v1 - v2
-    is_infinite = pointwise.logical_and(
-        pointwise.equal(v1, v2), pointwise.not_equal(difference, difference)
-    )
-    distance = pointwise.where(is_infinite, 0.0, difference)
+    is_infinite = logical_and(equal(v1, v2), not_equal(difference, difference))
+    distance = where(is_infinite, 0.0, difference)
     g1 += g * _slope(distance)
-    g2 += g * _slope(pointwise.neg(distance))
+    g2 += g * _slope(neg(distance))
 
 
 sigmoid = define_operation("sigmoid", forward=_sigmoid, gradient=_sigmoid_gradient)
@@ -138,11 +155,9 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
     if approximate == "tanh":
         x = as_float(x)
         narrow, x = formats_of(x)[1], widened(x)
-        square = pointwise.minimum(
-            pointwise.mul(x, x), 400.0
-        )  # the tangent is 1 beyond; no cube overflows
+        square = minimum(mul(x, x), 400.0)  # the tangent is 1 beyond; no cube overflows
         inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * (square * x))
-        return pointwise.mul(0.5 * x, 1.0 + pointwise.tanh(inner), dtype=narrow)
+        return mul(0.5 * x, 1.0 + tanh(inner), dtype=narrow)
     if approximate != "none":
         raise UsageError.at_caller(
             "gelu is computed by the error function, or approximated by a hyperbolic tangent.",
@@ -155,42 +170,40 @@ def gelu(x: Operand, *, approximate: str = "none") -> Any:
 def mish(x: Operand) -> Any:
     """Return `x * tanh(softplus(x))`."""
     narrow, x = formats_of(x)[1], widened(x)
-    return pointwise.mul(x, pointwise.tanh(softplus(x)), dtype=narrow)
+    return mul(x, tanh(softplus(x)), dtype=narrow)
 
 
 def leaky_relu(x: Operand, slope: float = 0.01) -> Any:
     """Return `x` above 0, and `slope * x` below."""
-    return pointwise.where(x > 0.0, x, slope * x)
+    return where(x > 0.0, x, slope * x)
 
 
 def elu(x: Operand, alpha: float = 1.0) -> Any:
     """Return `x` above 0, and `alpha * (exp(x) - 1)` below."""
     narrow, x = formats_of(x)[1], widened(x)
-    return pointwise.where(
-        x > 0.0, x, alpha * pointwise.expm1(pointwise.minimum(x, 0.0)), dtype=narrow
-    )
+    return where(x > 0.0, x, alpha * expm1(minimum(x, 0.0)), dtype=narrow)
 
 
 def selu(x: Operand) -> Any:
     """Return `elu`, scaled so that mean 0 and variance 1 are kept (Klambauer et al. 2017)."""
-    return pointwise.mul(_SELU_SCALE, elu(widened(x), _SELU_ALPHA), dtype=formats_of(x)[1])
+    return mul(_SELU_SCALE, elu(widened(x), _SELU_ALPHA), dtype=formats_of(x)[1])
 
 
 @takes_old_keywords("oc.hardtanh")
 def hardtanh(x: Operand, min: float = -1.0, max: float = 1.0) -> Any:
     """Return `x` between two bounds, and the bounds outside. No gradient flows at a bound."""
-    return pointwise.minimum(max, pointwise.maximum(min, x))
+    return minimum(max, maximum(min, x))
 
 
 def hardsigmoid(x: Operand) -> Any:
     """Return `(x + 3) / 6`, bounded by 0 and 1."""
-    return pointwise.sat01((widened(as_float(x)) + 3.0) * (1.0 / 6.0), dtype=formats_of(x)[1])
+    return sat01((widened(as_float(x)) + 3.0) * (1.0 / 6.0), dtype=formats_of(x)[1])
 
 
 def hardswish(x: Operand) -> Any:
     """Return `x * hardsigmoid(x)`."""
     narrow, x = formats_of(x)[1], widened(x)
-    return pointwise.mul(x, hardsigmoid(x), dtype=narrow)
+    return mul(x, hardsigmoid(x), dtype=narrow)
 
 
 def relu6(x: Operand) -> Any:
@@ -214,48 +227,48 @@ def clip(x: Operand, min: Any = None, max: Any = None) -> Any:
             found="none",
             fix="oc.clip(x, 0.0, 1.0), or oc.clip(x, min=0.0)",
         )
-    bounded = x if min is None else pointwise.maximum(x, min)
-    return bounded if max is None else pointwise.minimum(bounded, max)
+    bounded = x if min is None else maximum(x, min)
+    return bounded if max is None else minimum(bounded, max)
 
 
 def square(x: Operand) -> Any:
     """Return `x * x`."""
-    return pointwise.mul(x, x)
+    return mul(x, x)
 
 
-rsqrt = pointwise.recip_sqrt
+rsqrt = recip_sqrt
 
 
 def greater(a: Operand, b: Operand, *, dtype: DType | str | None = None) -> Any:
     """Return 1 where `a` is greater than `b`, and 0 elsewhere."""
-    return pointwise.less(b, a, dtype=dtype)
+    return less(b, a, dtype=dtype)
 
 
 def greater_equal(a: Operand, b: Operand, *, dtype: DType | str | None = None) -> Any:
     """Return 1 where `a` is at least `b`, and 0 elsewhere, as for NaN."""
-    return pointwise.less_equal(b, a, dtype=dtype)
+    return less_equal(b, a, dtype=dtype)
 
 
 def logical_xor(a: Operand, b: Operand) -> Any:
     """Return 1 where exactly one of the two is 0, and 0 elsewhere."""
-    return pointwise.not_equal(pointwise.logical_not(a), pointwise.logical_not(b))
+    return not_equal(logical_not(a), logical_not(b))
 
 
 def isnan(x: Operand) -> Any:
     """Return 1 where a cell is NaN, and 0 elsewhere."""
-    return pointwise.not_equal(x, x)
+    return not_equal(x, x)
 
 
 def isfinite(x: Operand) -> Any:
     """Return 1 where a cell is neither infinite nor NaN, and 0 elsewhere."""
-    return pointwise.equal(x, x) if _holds_integers(x) else pointwise.equal(x - x, 0.0)
+    return equal(x, x) if _holds_integers(x) else equal(x - x, 0.0)
 
 
 def isinf(x: Operand) -> Any:
     """Return 1 where a cell is infinite, and 0 elsewhere."""
     if isinstance(x, Tensor) and not x.dtype.has_infinities:
-        return pointwise.less(x, x)
-    return pointwise.equal(pointwise.abs(x), math.inf)
+        return less(x, x)
+    return equal(abs(x), math.inf)
 
 
 def _holds_integers(x: object) -> TypeGuard[Tensor]:
@@ -264,7 +277,7 @@ def _holds_integers(x: object) -> TypeGuard[Tensor]:
 
 def as_float(x: Operand) -> Any:
     """Return floats; integers are converted to the session's default format."""
-    return pointwise.cast(x, x.session.default_dtype) if _holds_integers(x) else x
+    return cast(x, x.session.default_dtype) if _holds_integers(x) else x
 
 
 def formats_of(x: Operand) -> tuple[DType, DType] | tuple[None, None]:
@@ -284,7 +297,7 @@ def widened(x: Operand) -> Any:
     are added there and rounded once.
     """
     wide, _ = formats_of(x)
-    return x if wide is None else pointwise.cast(x, wide)
+    return x if wide is None else cast(x, wide)
 
 
 def logaddexp(a: Operand, b: Operand) -> Any:
@@ -305,7 +318,7 @@ def _power_by(exponent: float) -> Operation:
     """Return the operation that raises to a fixed power; no gradient flows into the exponent."""
 
     def forward(v: Any, v1: Any) -> None:
-        v[:] = pointwise.power_primitive(v1, exponent)
+        v[:] = power_primitive(v1, exponent)
 
     def gradient(g: Any, g1: Any, v1: Any) -> None:
         if exponent == 0:
@@ -315,7 +328,7 @@ def _power_by(exponent: float) -> Operation:
         elif exponent == 2:
             g1 += g * (2.0 * v1)
         else:
-            g1 += g * (exponent * pointwise.power_primitive(v1, exponent - 1))
+            g1 += g * (exponent * power_primitive(v1, exponent - 1))
 
     return define_operation("power", forward=forward, gradient=gradient)
 
@@ -341,7 +354,7 @@ def power(
             as for all operations on cells, such as `add`.
     """
     if isinstance(base, Slot | SlotApplication) or isinstance(exponent, Slot | SlotApplication):
-        return pointwise.power_primitive(base, exponent)
+        return power_primitive(base, exponent)
     is_recorded = sessions.current().recorder is not None  # where no gradient flows anyway
     is_by_number = isinstance(exponent, Real) and projections is None
     keywords: dict[str, Any] = {
@@ -354,12 +367,10 @@ def power(
         "requires_grad": requires_grad,
     }
     if is_by_number and is_recorded and logic is not None:
-        return pointwise.identity(
-            pointwise.power_primitive(base, exponent), **keywords
-        )  # one tensor has the logic
+        return identity(power_primitive(base, exponent), **keywords)  # one tensor has the logic
     is_whole = isinstance(base, Tensor) and base.dtype.holds_integers  # a float makes floats of it
     if is_by_number and not is_recorded and not (is_whole and not isinstance(exponent, Integral)):
         number = exact_number(exponent)
         if isinstance(number, float):
             return _power_by(number)(base, **keywords)
-    return pointwise.power_primitive(base, exponent, projections=projections, **keywords)
+    return power_primitive(base, exponent, projections=projections, **keywords)
