@@ -61,7 +61,7 @@ class IndexArithmetic:
         return _combined((1, other), (-1, self))
 
     def __mul__(self, other: object) -> Any:
-        return _combined((other, self)) if _is_whole(other) else NotImplemented
+        return _combined((other, self)) if is_whole(other) else NotImplemented
 
     __rmul__ = __mul__
 
@@ -113,7 +113,8 @@ def affine_text(terms: Iterable[tuple[int, str]], offset: int) -> str:
     return f"-{text[3:]}" if text.startswith(" -") else text[3:]
 
 
-def _is_whole(value: object) -> TypeGuard[Integral]:
+def is_whole(value: object) -> TypeGuard[Integral]:
+    """Return True for an integer of Python or NumPy that is no truth."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -123,7 +124,7 @@ def static_terms(value: object) -> tuple[tuple[tuple[int, StaticIndex], ...], in
         return ((1, value),), 0
     if isinstance(value, IndexExpression):
         return value.terms, value.offset
-    return ((), int(value)) if _is_whole(value) else None
+    return ((), int(value)) if is_whole(value) else None
 
 
 def axis_index(value: StaticIndex | IndexExpression) -> AxisIndex:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from numbers import Integral, Real
+from numbers import Real
 from types import EllipsisType
 from typing import Any
 
@@ -16,7 +16,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin, caller_location, is_inside
 from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.host_arrays import check_number, plain_number
-from ocannl_core.ir.indexing import StaticExtent, StaticIndex
+from ocannl_core.ir.indexing import StaticExtent, StaticIndex, is_whole
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.constraints import RowEqual
 from ocannl_core.shape.language.shape_terms import Dim, Row, RowKind, Shape, Size, closed_row
@@ -550,10 +550,6 @@ def _check_keyword(subject: str, name: object, fix: str) -> None:
         raise UsageError.at_caller(rule, found=repr(name), fix=fix)
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 def static_index(name: str, *, range: int | None = None) -> StaticIndex:
     """Return an integer that a routine takes when it is called: `step(i=3)`.
 
@@ -563,13 +559,13 @@ def static_index(name: str, *, range: int | None = None) -> StaticIndex:
             then has this size.
     """
     _check_keyword("A static index", name, 'an identifier, as in oc.static_index("i")')
-    if range is not None and (not _is_whole(range) or range < 1):
+    if range is not None and (not is_whole(range) or range < 1):
         raise UsageError.at_caller(
             "The range of a static index is the number of values that it can have.",
             found=f"range={range!r}",
             fix="range=n for the values 0, 1, ..., n-1",
         )
-    return StaticIndex(name, range and int(range))
+    return StaticIndex(name, None if range is None else int(range))
 
 
 def static_extent(name: str, *, max: int) -> StaticExtent:
@@ -587,7 +583,7 @@ def static_extent(name: str, *, max: int) -> StaticExtent:
         max: The greatest value, at least 2.
     """
     _check_keyword("An extent", name, 'an identifier, as in oc.static_extent("n", max=256)')
-    if not _is_whole(max) or max < 2:
+    if not is_whole(max) or max < 2:
         raise UsageError.at_caller(
             "The maximum of an extent is the room for its axes in memory: at least 2, because axes "
             "of size 1 are repeated.",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.assignments.nodes import Constant, EmbedIndex
-from ocannl_core.ir.indexing import StaticExtent, VarIndex, affine
+from ocannl_core.ir.indexing import StaticExtent, VarIndex, affine, is_whole
 from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.capture import DimRef
 from ocannl_core.shape.language.shape_terms import closed_shape
@@ -89,7 +88,7 @@ class Dimension(Tensor):
         environment.set_dim(self.reference, int(times * size), origin)
 
     def _check(self, number: object) -> None:
-        if isinstance(number, bool) or not isinstance(number, Integral) or number < 1:
+        if not is_whole(number) or number < 1:
             raise UsageError.at_caller(
                 "A size is a positive number, or a positive multiple of another dimension.",
                 found=f"{number!r} for {self.name}",

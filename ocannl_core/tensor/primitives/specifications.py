@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import product, zip_longest
-from numbers import Integral
 from typing import Any
 
 from ocannl_core.base import settings
 from ocannl_core.base.context_variables import scoped
 from ocannl_core.base.errors import ShapeError, SpecError, SpecWarning
 from ocannl_core.base.origin import Origin, caller_depth, caller_location
+from ocannl_core.ir.indexing import is_whole
 from ocannl_core.shape.language.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis_names
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.translation.einsum import operand_name
@@ -115,7 +115,7 @@ def stated_logic(
         text: `.`, `@`, `T`, or an einsum specification.
     """
     for label, number in (values or {}).items():
-        if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
+        if not is_whole(number) or number < 0:
             raise SpecError(
                 "A value is a number of positions, or a coefficient.",
                 found=f"{label} = {number!r}",
