@@ -32,7 +32,7 @@ def notes_for_authors(backend: Backend) -> list[str]:
     names of a later one, and what a later version of the interface may break. One line each.
     """
     notes: list[str] = []
-    stated = getattr(backend.manager.get_plugin(backend.name), "OCANNL_API", BACKEND_API)
+    stated = backend.stated_api
     if stated != BACKEND_API:
         notes.append(
             f"OCANNL_API is {_text(stated)}; {_text(BACKEND_API)} is new: see {VERSIONS_PAGE}"

@@ -122,6 +122,14 @@ class Backend:
         return f"{self.distribution} {self.version}".strip()
 
     @property
+    def stated_api(self) -> tuple[int, int]:
+        """The version of the interface for which its plugin was written."""
+        stated: tuple[int, int] = getattr(
+            self.manager.get_plugin(self.name), "OCANNL_API", BACKEND_API
+        )
+        return stated
+
+    @property
     def is_synchronous(self) -> bool:
         """True if submitted work is finished at once: the plugin has no `ocannl_synchronize`."""
         plugin = self.manager.get_plugin(self.name)
@@ -183,8 +191,7 @@ class Backend:
         """Return a report whose targets have the primitives of the version of the interface that
         the plugin states, where they state none.
         """
-        version = getattr(self.manager.get_plugin(self.name), "OCANNL_API", BACKEND_API)
-        known = primitives_of(version)
+        known = primitives_of(self.stated_api)
         if len(known) == len(EVERY_PRIMITIVE):
             return report
         targets = (

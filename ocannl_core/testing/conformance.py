@@ -445,6 +445,21 @@ class BackendConformance:
     def test_positions_in_bounds_pass_a_check(self, subject: Subject, oracle: Subject) -> None:
         check(subject, oracle, programs.checked_positions())
 
+    @needs(Capability.POSITION_CHECKS)
+    def test_a_check_ends_at_the_extent_that_a_call_states(self, subject: Subject) -> None:
+        if subject.backend.stated_api < (1, 1):
+            pytest.skip(f"{subject} is written for 1.0, where checks have no extent at run time")
+        program, positions = programs.check_up_to_an_extent()
+        cells = subject.upload(np.array([4, 0, 2], np.int32), program.nodes[positions])
+        buffers = {
+            node: cells if node is positions else subject.backend.allocate(info, subject.target)
+            for node, info in program.nodes.items()
+        }
+        launch = subject.backend.link(subject.compile(program), buffers)
+        _finish(launch([5]), subject)
+        with pytest.raises(UsageError, match="positions\\[0\\] = 4"):
+            _finish(launch([4]), subject)
+
     @needs(Capability.MERGE_BUFFERS)
     def test_merge_buffers_are_read_beside_the_nodes(self, subject: Subject) -> None:
         program, cell = programs.sum_with_merge_buffer()
@@ -580,7 +595,7 @@ class BackendConformance:
         self, subject: Subject, oracle: Subject
     ) -> None:
         draft, i = Draft("positions"), fresh_var("i")
-        position = affine([(7, i)], 3)
+        position = affine([(7, i)], -120)
         stores = [
             draft.store(draft.node(str(dtype), dtype, 50), i, value=ir.IndexValue(position, dtype))
             for dtype in (*FLOATS, *INTEGERS)
