@@ -20,12 +20,15 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.backend import manager, registry
-from ocannl_core.backend.protocols import Event, TargetReport
+from ocannl_core.backend.protocols import Event, MemoryStatistics, TargetReport
 from ocannl_core.backend.registry import PluginEntry
 from ocannl_core.backend.specs import hookimpl
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.cli import main
+from ocannl_core.ir.loops.traverse import rewrite
 from ocannl_core.ir.target import Capability, Target
 from ocannl_core.testing.corpora.reference_cases import ReferenceCase
+from tests.support.limited_backend import all_but
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
 interpreter = pytest.importorskip("ocannl_interp.routine")
@@ -476,6 +479,85 @@ def test_a_corpus_runs_in_place_of_the_suite(capsys: pytest.CaptureFixture[str])
     assert code == 0
     assert ["bool", "yes", "works", "3 passed"] in rows  # abs, add, and
     assert "test_" not in text
+
+
+def test_a_corpus_leaves_out_primitives_that_the_device_lacks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from ocannl_core.ir.numbers.dtypes import bool_
+    from ocannl_core.ir.numbers.primitives import UnaryOp
+
+    register(formats=(bool_,), primitives=all_but(UnaryOp.ABS))
+    code, rows, text = check(capsys, "primitives/a", "--corpus", "primitives")
+    assert code == 0
+    assert ["bool", "yes", "works", "2 passed, 1 skipped"] in rows
+    assert "skipped primitives/abs/bool: mine:0 does not declare abs\n" in text
+
+
+def test_a_device_without_checks_of_positions_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    register(capabilities=(Capability.REPETITIONS,))
+    code, rows, _ = check(capsys, "perceptron")
+    assert code == 0
+    assert ["the rest of the language", "always", "works", "1 passed"] in rows
+
+
+def test_training_is_skipped_on_a_device_without_its_primitives(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from ocannl_core.ir.numbers.primitives import UnaryOp
+
+    register(primitives=all_but(UnaryOp.EXP))
+    code, _, text = check(capsys, "perceptron")
+    assert code == 0
+    assert "mine:0 does not support the network: the primitive exp, which mine:0 lacks\n" in text
+
+
+def test_a_wrong_result_has_the_operands_of_the_cell_that_differs_most(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Cells in front of it differ, too, within the tolerance."""
+    from ocannl_core.ir.loops import nodes as ir
+    from ocannl_core.ir.numbers.dtypes import float32
+    from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+    from ocannl_core.passes.loops.pipeline import NamedPass
+
+    def inexact(expr: ir.Expr) -> ir.Expr:
+        match expr:
+            case ir.Unary(UnaryOp.EXP, arg, dtype):
+                down = ir.Unary(UnaryOp.EXP, ir.Unary(UnaryOp.NEG, arg, dtype), dtype)
+                is_large = ir.Binary(BinaryOp.LT, ir.Const(2.5, dtype), arg, dtype)
+                zero, close = ir.Const(0.0, dtype), ir.Unary(UnaryOp.RECIP, down, dtype)
+                return ir.Ternary(TernaryOp.WHERE, is_large, zero, close, dtype)
+        return expr
+
+    def ocannl_passes(target: Any) -> Any:
+        def run(program: ir.LoopProgram) -> ir.LoopProgram:
+            return replace(program, body=rewrite(program.body, on_expr=inexact))
+
+        return [NamedPass("inexact", run)]
+
+    register(formats=(float32,), ocannl_passes=ocannl_passes)
+    code, _, text = check(capsys, "meaning and float32", "--verbose")
+    assert code == 1
+    found = re.search(r"operands of the first one: a = ([^,]+),", text)
+    assert found is not None
+    assert float(found[1]) > 2.5
+
+
+def test_statistics_of_a_small_memory_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    def ocannl_allocate(info: Any, target: Any) -> Any:
+        if info.nbytes > 4096:
+            raise MemoryError
+        return ocannl_interp.ocannl_allocate(info, target)
+
+    for in_use, code in ((4096, 0), (0, 1)):
+
+        def ocannl_memory_statistics(in_use: int = in_use) -> MemoryStatistics:
+            return MemoryStatistics(4096, 4096, in_use, 4096)
+
+        register(ocannl_allocate=ocannl_allocate, ocannl_memory_statistics=ocannl_memory_statistics)
+        assert check(capsys, "statistics")[0] == code
+        manager.refresh()
 
 
 def add_corpus(monkeypatch: pytest.MonkeyPatch, load: Callable[[], object]) -> None:
