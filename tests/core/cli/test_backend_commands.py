@@ -46,7 +46,7 @@ def register(**changes: Any) -> None:
 
     @hookimpl
     def ocannl_targets() -> TargetReport:
-        hooks = ("ocannl_", "__name__")
+        hooks = ("ocannl_", "OCANNL_", "__name__")
         device = {key: value for key, value in changes.items() if not key.startswith(hooks)}
         return TargetReport((Target("mine", **device),))
 
@@ -56,6 +56,8 @@ def register(**changes: Any) -> None:
     for name, value in changes.items():
         if name.startswith("ocannl_"):
             setattr(module, name, hookimpl(value))
+        elif name.startswith("OCANNL_"):
+            setattr(module, name, value)
     module.__name__ = changes.get("__name__", "mine")
     manager.register("mine", module)
 
@@ -542,6 +544,16 @@ def test_a_wrong_result_has_the_operands_of_the_cell_that_differs_most(
     found = re.search(r"operands of the first one: a = ([^,]+),", text)
     assert found is not None
     assert float(found[1]) > 2.5
+
+
+def test_authors_get_the_reason_for_sources_that_are_not_saved(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    register(OCANNL_SOURCE=int)
+    _, _, text = check(capsys, "new_memory")
+    assert (
+        "  OCANNL_SOURCE: int is no dataclass, so that its sources are not saved on disk\n" in text
+    )
 
 
 def test_statistics_of_a_small_memory_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
