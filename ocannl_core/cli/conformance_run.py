@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -264,8 +265,10 @@ def _error_of(report: Any) -> str:
 
 def _run_suite(outcomes: _Outcomes, expression: str | None, *, is_verbose: bool) -> None:
     try:
-        import hypothesis  # noqa: F401
         import pytest
+
+        if find_spec("hypothesis") is None:  # pytest warns of one that is imported before
+            raise ImportError("No module named 'hypothesis'")
     except ImportError as error:
         raise UsageError(
             "The conformance suite runs under pytest, with Hypothesis.",

@@ -631,6 +631,26 @@ def test_new_backend_prints_the_commands_that_install_and_check_it(
 
 
 @pytest.mark.parametrize("language", ["c", "python"])
+def test_a_new_backend_is_formatted(language: str, tmp_path: Path) -> None:
+    ruff = [sys.executable, "-m", "ruff"]
+    if subprocess.run([*ruff, "--version"], check=False, capture_output=True).returncode:
+        pytest.skip("ruff is not installed")
+    folder = tmp_path / "new"
+    assert main(["new-backend", "my_chip", "--into", str(folder), "--language", language]) == 0
+    for command in (["format", "--check"], ["check"]):
+        command = [*ruff, *command, "--no-cache", "."]
+        done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_a_check_has_no_warnings_of_its_own() -> None:
+    command = [sys.executable, "-m", "ocannl_core.cli", "check-backend", "interp", "-k", "new_mem"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning" not in done.stdout
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
 @pytest.mark.parametrize("name", ["my_chip", "compiler", "language"])
 def test_names_in_a_new_backend_follow_its_own(
     name: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
