@@ -348,7 +348,8 @@ class Backend:
             raise self.fault(hook, found)
         if not isinstance(choice.reason, str):
             raise self.fault(hook, f"the reason of a choice is a text, not {shown(choice.reason)}")
-        return Placement(choice.mode, Reason.BACKEND_CHOICE, choice.reason)
+        reason = errors.printable(" ".join(choice.reason.split()))
+        return Placement(choice.mode, Reason.BACKEND_CHOICE, reason)
 
     def allocate(self, info: NodeInfo, target: Target) -> Buffer:
         """Return new memory for the cells of a node, all zero.
