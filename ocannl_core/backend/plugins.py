@@ -188,7 +188,7 @@ def check_wrapper(name: str, plugin: object) -> None:
 
 def package_of(plugin: object) -> Path | None:
     """Return the folder of the package that a module is in; None for a module in no package."""
-    first = getattr(plugin, "__name__", "").partition(".")[0]
+    first = plugin.__name__.partition(".")[0] if isinstance(plugin, ModuleType) else ""
     for module in (sys.modules.get(first), plugin):
         file = getattr(module, "__file__", None)
         if file is not None and Path(file).name == "__init__.py":
