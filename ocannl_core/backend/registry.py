@@ -233,7 +233,11 @@ def checks_named(name: str) -> Callable[[], Iterator[Check]] | None:
         try:
             function = plugins.readers[name]()
             assert callable(function), f"{function!r} is no function"
-            yield from function()
+            for check in function():
+                if not isinstance(check, Check) or not isinstance(check.outcome, CheckOutcome):
+                    raise TypeError(f"Checks have a CheckOutcome, and one is {shown(check)}")
+                str(check)  # raises for fields that are no texts
+                yield check
         except BaseException as error:
             reraise_interruption(error)
             yield Check(subject, CheckOutcome.FAIL, f"its checks failed: {describe(error)}")

@@ -21,10 +21,11 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core.backend import manager
-from ocannl_core.backend.protocols import TargetReport
+from ocannl_core.backend.protocols import CheckOutcome, TargetReport
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, HookError, OcannlError
 from ocannl_core.base.files.directory import warn_once
+from ocannl_core.cli import doctor
 from ocannl_core.ir.kernels.nodes import FinishedStep, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode
@@ -660,3 +661,24 @@ def test_the_list_of_backends_stays_json_when_a_plugin_prints(tmp_path: Path) ->
     assert rows["interp"]["status"] == "available"
     for text in ("hello from print", "hello from a library", "still printing"):
         assert text in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("checks", "reason"),
+    [
+        ("lambda: [Check('a chip', 'OK')]", "Checks have a CheckOutcome, and one is"),
+        ("lambda: ['a chip']", "Checks have a CheckOutcome, and one is 'a chip'"),
+        ("lambda: [Check('a chip', CheckOutcome.OK, found=3)]", "AttributeError"),
+        ("lambda: 3", "TypeError"),
+    ],
+    ids=str,
+)
+def test_wrong_checks_of_a_plugin_are_a_failed_check(
+    install: Install, checks: str, reason: str
+) -> None:
+    code = f"from ocannl_core.backend_api import Check, CheckOutcome\nchecks = {checks}\n"
+    install("chip", code, attribute="checks", group="ocannl.checks")
+    found = list(doctor.checks("chip"))
+    assert [each.outcome for each in found] == [CheckOutcome.FAIL]
+    assert reason in found[0].found
+    assert "dist-chip" in found[0].what
