@@ -630,13 +630,14 @@ def test_new_backend_prints_the_commands_that_install_and_check_it(
     ]
 
 
+@pytest.mark.parametrize("name", ["chip", "my_chip"])  # in front of and behind ocannl_core
 @pytest.mark.parametrize("language", ["c", "python"])
-def test_a_new_backend_is_formatted(language: str, tmp_path: Path) -> None:
+def test_a_new_backend_is_formatted(language: str, name: str, tmp_path: Path) -> None:
     ruff = [sys.executable, "-m", "ruff"]
     if subprocess.run([*ruff, "--version"], check=False, capture_output=True).returncode:
         pytest.skip("ruff is not installed")
     folder = tmp_path / "new"
-    assert main(["new-backend", "my_chip", "--into", str(folder), "--language", language]) == 0
+    assert main(["new-backend", name, "--into", str(folder), "--language", language]) == 0
     for command in (["format", "--check"], ["check"]):
         command = [*ruff, *command, "--no-cache", "."]
         done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
@@ -717,7 +718,9 @@ def test_a_new_printer_works_before_the_first_edit(
         assert step.source.startswith("def kernel_0(")
 
 
-@pytest.mark.parametrize("name", ["MyChip", "my-chip", "1st", "class", "", "../up", "interp"])
+@pytest.mark.parametrize(
+    "name", ["MyChip", "my-chip", "1st", "class", "", "../up", "interp", "chip_", "core"]
+)
 def test_a_new_backend_needs_an_identifier_of_its_own(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
