@@ -262,6 +262,17 @@ class Backend:
             raise errors.CodegenError(**self._missing("generates no code", hook))
         return self._checked(hook, source, violation_of_source(source))
 
+    def text(self, source: Source) -> str:
+        """Return the text of generated code, which a source may compute when it is read."""
+        hook = "text of a Source"
+        try:
+            text: object = source.text
+        except BaseException as error:
+            self.raise_fault(hook, error)
+        if not isinstance(text, str):
+            raise self.fault(hook, f"it must be a text, and is {shown(text)}")
+        return text
+
     def source_class(self) -> type[Any] | None:
         """Return the class of sources that can be kept on disk; None if the backend states none."""
         stated: object = getattr(self.manager.get_plugin(self.name), "OCANNL_SOURCE", None)

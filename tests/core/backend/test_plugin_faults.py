@@ -298,6 +298,35 @@ def test_a_launcher_that_fails_at_a_later_call_is_named() -> None:
             step()
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (lambda source: source.missing, "it raised AttributeError"),
+        (lambda source: 7, "it must be a text, and is 7"),
+    ],
+    ids=["raises", "number"],
+)
+def test_the_text_of_a_source_that_fails_when_it_is_read_is_named(
+    text: Callable[[Any], object], found: str
+) -> None:
+    class Late:
+        language = "late"
+
+        def __init__(self, plan: Plan) -> None:
+            self.plan = plan
+
+        @property
+        def text(self) -> object:
+            return text(self)
+
+    faulty(ocannl_generate=lambda kernels: Late(kernels.plan()))
+    with oc.Session():
+        step = oc.Context("faulty").compile(oc.train.forward(oc.tensor([1.0, 2.0]) * 3.0))
+        with pytest.raises(HookError, match=f"text of a Source: {found}") as caught:
+            print(step.source)
+    assert "backend faulty" in str(caught.value)
+
+
 @pytest.mark.parametrize("answer", WRONG, ids=type_name)
 @pytest.mark.parametrize(
     ("hook", "accepted"),
