@@ -290,14 +290,18 @@ routine scatter(rows: float32[10, 2], position: float32[10], sums: float32[3, 2]
     return example(text, {"rows": rows, "position": positions}, {"sums": sums, "last": last})
 
 
-def checked_positions() -> Example:
-    """Checks of positions that are in bounds, in every format, among margins that are not."""
+POSITIONS = (uint8, int8, uint16, int16, int32, uint32, int64, uint64)
+"""The formats of positions."""
+
+
+def checked_positions(formats: Sequence[DType] = POSITIONS) -> Example:
+    """Checks of positions that are in bounds, in each format, among margins that are not."""
     draft, i = Draft("checks"), fresh_var("i")
     result = draft.node("result", int32, 3)
     table = np.array([0, 4, 2])
     arrays: dict[TensorNode, Array] = {}
     checks = []
-    for dtype in (uint8, int8, uint16, int16, int32, uint32, int64, uint64):
+    for dtype in formats:
         node = draft.node(str(dtype), dtype, 3, padding=(Margin(1, 2),))
         arrays[node] = np.pad(table.astype(dtype.numpy), (1, 2), constant_values=99)
         checks.append(ir.CheckPositions(node, 5, "an axis"))

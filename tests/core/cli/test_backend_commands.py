@@ -496,6 +496,17 @@ def test_a_corpus_leaves_out_primitives_that_the_device_lacks(
     assert "skipped primitives/abs/bool: mine:0 does not declare abs\n" in text
 
 
+def test_checks_of_positions_run_in_the_formats_of_the_device(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from ocannl_core.ir.numbers.dtypes import int32, int64
+
+    register(capabilities=(Capability.POSITION_CHECKS,), formats=(int32, int64))
+    code, rows, _ = check(capsys, "in_bounds_pass")
+    assert code == 0
+    assert ["position checks", "yes", "works", "1 passed"] in rows
+
+
 def test_a_device_without_checks_of_positions_trains(capsys: pytest.CaptureFixture[str]) -> None:
     register(capabilities=(Capability.REPETITIONS,))
     code, rows, _ = check(capsys, "perceptron")
