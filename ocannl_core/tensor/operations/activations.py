@@ -316,6 +316,7 @@ def logaddexp(a: Operand, b: Operand) -> Any:
 @cache
 def _power_by(exponent: float) -> Operation:
     """Return the operation that raises to a fixed power; no gradient flows into the exponent."""
+    exponent = int(exponent) if exponent % 1 == 0 else exponent  # of integers, it makes no floats
 
     def forward(v: Any, v1: Any) -> None:
         v[:] = power_primitive(v1, exponent)
