@@ -252,6 +252,17 @@ def test_the_same_bits_from_every_compiler(target: str, tmp_path: Path) -> None:
     assert len(found) == 1
 
 
+def test_arrays_of_kernels_are_aligned_in_c99(tmp_path: Path) -> None:
+    oc.reset()
+    a, b = (oc.placeholder(name, output=[128, 128], dtype="float16") for name in "ab")
+    ctx = oc.Context("cpu_c")
+    routine = ctx.compile(oc.train.forward(oc.einsum("ij; jk => ik", a, b)))
+    files = ctx.export(routine, tmp_path / "model.c")
+    assert "aligned(64)" in files.source.read_text()
+    for command in compilers():
+        built(files.source, command, ["-std=c99"])
+
+
 def test_states_are_independent(tmp_path: Path) -> None:
     program = perceptron()
     files = program.context.export(program.routines, tmp_path / "model.c")
