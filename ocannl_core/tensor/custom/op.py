@@ -38,7 +38,7 @@ from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.shape_previews import implied_ranks
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operands import session_of
-from ocannl_core.tensor.primitives.specifications import describe_operands
+from ocannl_core.tensor.primitives.specifications import composite_name, describe_operands
 
 _caller: ContextVar[Location | None] = ContextVar("ocannl_op_caller", default=None)
 
@@ -322,7 +322,8 @@ class Apply:
                 fix="Apply(self, inputs, outputs)",
             )
         self.op = op
-        self.origin = Origin(repr(op), _caller.get() or caller_location())
+        name = composite_name() or repr(op)
+        self.origin = Origin(name, _caller.get() or caller_location())
         self.outputs: list[Tensor | ObjectResult] = []
         self._call: OpCall | None = None
         self._backward: tuple[GradientTerm, ...] | None = None
