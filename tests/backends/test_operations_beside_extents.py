@@ -152,19 +152,22 @@ def test_lines_along_the_extent_itself_are_refused() -> None:
             oc.Context("interp").compile(oc.train.forward(getattr(oc, name)(x * 1.0, axis=0)))
 
 
-@pytest.mark.parametrize("axis", [0, 1, (2, 0), None], ids=str)
-def test_gradients_of_products_along_an_extent_are_expressions(target: str, axis: Any) -> None:
+@pytest.mark.parametrize(("axis", "order"), [(0, 2), ((2, 0), 1)])
+def test_gradients_of_products_along_an_extent_are_expressions(
+    target: str, axis: Any, order: int
+) -> None:
     found = []
     for size in (3, None):
         oc.reset()
         n: Any = oc.static_extent("n", max=MOST) if size else 3
         ctx, w = oc.Context(target), oc.param("w", init=[1.0, 0.5])
         x = oc.placeholder("x", batch=[n], output=[2, 2])
-        (first,) = oc.gradients(oc.prod(x * w, axis=axis).sum(), [w])
-        (second,) = oc.gradients((first**2).sum(), [w])
-        step = ctx.compile(oc.train.forward(second), keep=[first, second])
-        ctx.init_params(second)
+        (gradient,) = oc.gradients(oc.prod(x * w, axis=axis).sum(), [w])
+        if order == 2:
+            (gradient,) = oc.gradients((gradient**2).sum(), [w])
+        step = ctx.compile(oc.train.forward(gradient))
+        ctx.init_params(gradient)
         ctx[x] = np.array([[[1, 2], [3, 4]], [[0.5, 1], [2, 0]], [[1, 1], [0.25, 3]]])
         step(**{"n": size} if size else {})
-        found.append((ctx[first], ctx[second]))
+        found.append(ctx[gradient])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
