@@ -211,16 +211,16 @@ class _Lowering:
             if call.op.line_axis is not None and extents:
                 extents = (extents[call.op.line_axis],)
             if found := [extent for extent in extents if extent is not None]:
+                rule = "External operations work on whole arrays, of constant sizes."
+                fix = (
+                    "give the axis a constant size; an op that computes the lines along another "
+                    "axis each by itself states that one, as in line_axis = -1"
+                )
+                if call.op.line_axis is not None:
+                    rule = "Operations along an axis work on whole lines, of constant sizes."
+                    fix = "give the axis a constant size, or compute along another one"
                 raise self.error(
-                    "External operations work on whole arrays, of constant sizes.",
-                    f"{node.name}, an axis of which has the extent {found[0]}",
-                    "give the axis a constant size"
-                    + (
-                        "; an op that computes the lines along another axis each by itself states"
-                        " that one, as in line_axis = -1"
-                        if call.op.line_axis is None
-                        else ""
-                    ),
+                    rule, f"{node.name}, an axis of which has the extent {found[0]}", fix
                 )
 
     def check_offsets(self, target: TensorNode) -> None:
