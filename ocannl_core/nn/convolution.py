@@ -319,7 +319,14 @@ def resize(
     counted = tuple(range(-1 - len(sizes), -1)) if axis is None else axis
     positions = own.positions(counted)
     for position, size in zip(positions, sizes, strict=True):
-        count = own.known_size(position)
+        count, extent = own.known_size(position), own.extent(position)
+        if extent is not None:
+            raise ShapeError.at_caller(
+                "The cells of a new size are counted in the old one, which is constant.",
+                found=f"axis {position} of {x.describe()}, of size {own.sizes[position]}, which "
+                "calls give",
+                fix="give the axis a constant size, or resize others: axis=...",
+            )
         middles = (np.arange(size) + 0.5) * count / size - 0.5
         if size == count:
             continue

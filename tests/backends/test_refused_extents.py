@@ -148,6 +148,15 @@ def test_positions_that_need_the_extent_are_taken(target: str, key: Any, part: s
         assert ctx[last].tolist() == [2.0 * rows - 2.0, 2.0 * rows - 1.0]
 
 
+@pytest.mark.parametrize("size", [4, 6, 12])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_an_extent_is_not_resized(mode: str, size: int) -> None:
+    oc.reset()
+    x = oc.placeholder("x", batch=[2], output=[oc.static_extent("n", max=6), 3])
+    with pytest.raises(oc.ShapeError, match=r"axis 1 of placeholder x .*, of size n<=6, which"):
+        oc.nn.resize(x, [size], mode=mode)
+
+
 def test_one_is_repeated_along_an_extent(target: str) -> None:
     oc.reset()
     ctx, n = oc.Context(target), oc.static_extent("n", max=6)
