@@ -147,7 +147,7 @@ def test_an_extent_is_not_rolled(distance: int) -> None:
 def test_lines_along_the_extent_itself_are_refused() -> None:
     oc.reset()
     x = oc.placeholder("x", batch=[oc.static_extent("n", max=MOST)], output=[4])
-    with pytest.raises(oc.LoweringError, match="of constant sizes"):
+    with pytest.raises(oc.LoweringError, match="on whole lines take constant sizes"):
         oc.Context("interp").compile(oc.train.forward(oc.sort(x * 1.0, axis=0)))
 
 
