@@ -193,11 +193,12 @@ def dead_on_entry(
     return found
 
 
-def partial_targets(body: Iterable[assign.Assignment]) -> set[TensorNode]:
-    """Return the nodes of which some assignment may write only a part."""
-    return {
+def partial_targets(body: Iterable[assign.Assignment]) -> list[TensorNode]:
+    """Return the nodes of which some assignment may write only a part, in order."""
+    found = [
         target for each in leaves(body) for target in targets(each) if not _writes_all(each, target)
-    }
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _writes_all(assignment: Leaf, target: TensorNode) -> bool:
