@@ -163,8 +163,14 @@ FOREIGN: dict[str, str] = {
     "empty": "oc.zeros((2, 3))",
     "empty_like": "oc.zeros_like(x)",
     "identity": "oc.eye(3) is a matrix; oc.primitives.identity copies cells",
-    **dict.fromkeys(["rand", "rand_like"], "oc.uniform(), which has the shape of its use"),
-    **dict.fromkeys(["randn", "randn_like"], "oc.normal(), which has the shape of its use"),
+    **dict.fromkeys(
+        ["rand", "rand_like"],
+        "oc.uniform() has the shape of its use; oc.require_shape(oc.uniform(), '32|64') states it",
+    ),
+    **dict.fromkeys(
+        ["randn", "randn_like"],
+        "oc.normal() has the shape of its use; oc.require_shape(oc.normal(), '32|64') states it",
+    ),
     **dict.fromkeys(["randint", "integers"], "oc.cast(10 * oc.uniform(), 'int32') is below 10"),
     **dict.fromkeys(["manual_seed", "seed", "key", "PRNGKey", "default_rng"], _SEED),
     "grad": "(g,) = oc.gradients(loss, [w])",
