@@ -14,6 +14,10 @@ from ocannl_core.tensor.operations.axes import require_shape, require_shapes
 
 def last_size(x: Tensor, name: str) -> int:
     """Return the size of the last output axis."""
+    inferred = x.session.environment.view(x.terms).output.trailing
+    # a size that is inferred already stays, and a preview of the others takes longer
+    if inferred and isinstance(inferred[-1], Size):
+        return inferred[-1].n
     known = x.shape.output.trailing or x.shape.output.leading * (x.shape.output.tail is None)
     if known and isinstance(known[-1], Size):
         return known[-1].n

@@ -480,6 +480,21 @@ class Environment:
             return None
         return batch, output, input
 
+    def implied_shape(self, shape: Shape) -> Shape | None:
+        """Return a shape all sizes of which are known, if its operands imply that it has no further
+        axes; None for others.
+        """
+        rows: list[Row] = []
+        with self.undo_log.lock:
+            for row in (shape.batch, shape.input, shape.output):
+                known = self._state.current_row(row)
+                if not all(isinstance(dim, Size) for dim in known.dims):
+                    return None
+                if known.tail is not None and implied_axes(self._state, row) != known.known:
+                    return None
+                rows.append(Row(trailing=known.dims))
+        return Shape(*rows)
+
     def set_ranks(
         self, shape: Shape, ranks: tuple[int, int, int], origin: Origin
     ) -> tuple[Dim, ...]:

@@ -20,6 +20,8 @@ from ocannl_core.shape.solving.messages import rank_cycle
 from ocannl_core.shape.solving.state import LeafTensor, SolverState, preferred_leaf
 
 _SUSPICIOUS_DEPTH = 8
+_MOST_STEPS = 64
+"""The number of axes that a row gains from its operands, at most."""
 
 
 def record(
@@ -97,45 +99,47 @@ def _cycle(state: SolverState, came_from: dict[RowVar, RowVar], var: RowVar) -> 
 def implied_axes(state: SolverState, row: Row) -> int | None:
     """Return the number of axes that a row has because its operands have them.
 
-    Return None if the rank of a leaf among the operands, or an equation of rows, is open: then uses
-    that follow may add axes.
+    Return None if the rank of a leaf or of a declaration among the operands, or an equation of
+    rows, is open: then uses that follow may add axes.
     """
     flat = state.flat(row)
     known = len(flat.leading) + len(flat.trailing)
     if flat.tail is None:
         return known
-    found: dict[RowVar, int] = {}
-    entered: set[RowVar] = set()
+    lengths: dict[RowVar, int] = {}  # beyond the known axes, as far as operands are visited
+    readers: dict[RowVar, list[tuple[RowVar, int]]] = {}
     pending = [flat.tail]
     while pending:
-        var = pending[-1]
-        if var in found:
-            pending.pop()
+        var = pending.pop()
+        if var in lengths:
             continue
-        waiting = [c.opnd.tail for c in open_operands(state, var)]
-        missing = [tail for tail in waiting if tail is not None and tail not in found]
-        if var not in entered:
-            entered.add(var)
-            if var in state.row_leaves or equally_long(state, var) or _is_made_later(state, var):
-                return None
-        elif missing:
-            return None  # each is at least as long as the other
-        pending += missing
-        if not missing:
-            lengths = [
-                found[c.opnd.tail] - _surplus(c)
-                for c in open_operands(state, var)
-                if c.opnd.tail is not None
-            ]
-            # closing gives rows that may be scalars the axis of their operand
-            lengths += [
-                1
-                for c in state.suspended.get(var, ())
-                if c in state.scalars and state.flat(c.res).tail == var
-            ]
-            found[var] = max(0, *lengths) if lengths else 0
-            pending.pop()
-    return known + found[flat.tail]
+        if var in state.row_leaves or equally_long(state, var) or _is_made_later(state, var):
+            return None
+        # closing gives rows that may be scalars the axis of their operand
+        lengths[var] = int(
+            any(
+                each in state.scalars and state.flat(each.res).tail == var
+                for each in state.suspended.get(var, ())
+                if isinstance(each, RowBelow)
+            )
+        )
+        operands = open_operands(state, var)
+        if not operands and not lengths[var] and var not in state.anchored:
+            return None  # nothing is known about it
+        for each in operands:
+            if (operand := each.opnd.tail) is not None:
+                readers.setdefault(operand, []).append((var, _surplus(each)))
+                pending.append(operand)
+    news = deque(var for var, length in lengths.items() if length)
+    for _ in range(_MOST_STEPS * len(lengths)):
+        if not news:
+            return known + lengths[flat.tail]
+        operand = news.popleft()
+        for var, surplus in readers.get(operand, ()):
+            if lengths[operand] - surplus > lengths[var]:
+                lengths[var] = lengths[operand] - surplus
+                news.append(var)
+    return None  # each of some rows is longer than the next
 
 
 def _is_made_later(state: SolverState, var: RowVar) -> bool:

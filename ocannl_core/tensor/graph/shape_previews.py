@@ -32,15 +32,17 @@ def preview(tensor: Tensor) -> Shape | None:
     Previews of operands without open leaves are made together. All are kept until a constraint is
     added.
     """
-    previews = tensor.session.environment.previews
+    environment = tensor.session.environment
+    previews = environment.previews
     if tensor.id not in previews:
-        is_known = _find_determined(tensor)
-        known = [each for each, holds in is_known.items() if holds]
-        _add_previews(known, has_defaults=True)
-        if tensor.id not in previews:
-            is_computed = isinstance(tensor.definition, _COMPUTED)
-            previews[tensor.id] = None
-            _add_previews([tensor] if is_computed else [], has_defaults=False)
+        previews[tensor.id] = implied = environment.implied_shape(tensor.terms)
+        if implied is None and isinstance(tensor.definition, _COMPUTED):
+            is_known = _find_determined(tensor)
+            if is_known[tensor]:
+                known = [each for each, holds in is_known.items() if holds]
+                _add_previews(known, has_defaults=True)
+            else:
+                _add_previews([tensor], has_defaults=False)
     return previews[tensor.id]
 
 

@@ -141,7 +141,19 @@ def test_a_shape_that_would_be_a_default_stays_open() -> None:
             oc.mean(hidden, axis=-1)
         stated = oc.require_shape(oc.nn.dense()(x), "2|5")
         assert str(oc.mean(stated, axis=-1).shape) == "2|"
-        assert not (oc.param("w", output=[8]) @ hidden).shape.is_closed
+        assert not hidden.shape.is_closed
+        assert str((oc.param("w", output=[8]) @ hidden).shape) == "2|8"
+
+
+def test_shapes_that_operands_imply_are_known_without_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ocannl_core.shape.environment.close", None)
+    with oc.Session():
+        x = oc.placeholder("x", batch=[2], output=[4])
+        for size in (5, 3, 8):
+            x = oc.relu(oc.nn.dense(x, output=[size]) * 2.0 + oc.tensor([0.5]))
+            assert str(x.shape) == f"2|{size}"
 
 
 def test_taking_the_sizes_of_an_operand_leaves_parameters_open() -> None:
