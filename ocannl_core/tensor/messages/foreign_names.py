@@ -214,7 +214,8 @@ FOREIGN: dict[str, str] = {
     ),
     **dict.fromkeys(
         ["linalg", "inv", "inverse", "svd", "qr", "cholesky", "solve", "det", "eigh", "fft"],
-        "oc.norm and oc.einsum; oc.custom.Op makes an operation of a function of NumPy",
+        "oc.norm and oc.einsum; a loop of oc.scan, as docs/howto/loop_over_time.md has it for "
+        "Cholesky's factor; oc.custom.Op makes an operation of a function of NumPy",
     ),
     "normalize": "x / oc.norm(x, axis=-1)",
     "logit": "oc.log(x) - oc.log1p(-x)",
