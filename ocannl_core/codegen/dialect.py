@@ -301,7 +301,7 @@ class Dialect:
 
     def array(self, name: str, dtype: dtypes.DType, size: int, scope: Scope) -> str:
         """Return the declaration of an array that is local to the kernel."""
-        return f"_Alignas(64) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
+        return f"__attribute__((aligned(64))) {self.storage_type(dtype)} {name}[{max(size, 1)}];"
 
     def group_arrays(self, arrays: Sequence[tuple[str, dtypes.DType, int]]) -> list[str]:
         """Return the declarations of the arrays that the threads of a block share.

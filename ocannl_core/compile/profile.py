@@ -110,9 +110,10 @@ class Profile:
         Raises:
             UsageError: if the file cannot be written.
         """
+        text = self.trace()
         try:
-            write_text(path, self.trace() + "\n")
-        except OSError as error:
+            write_text(path, text + "\n")
+        except (OSError, ValueError) as error:
             raise UsageError.at_caller(
                 "A trace is saved as a file of the user.",
                 found=str(error),

@@ -227,7 +227,7 @@ class ConcatIndex:
     @property
     def variables(self) -> tuple[IndexVar, ...]:
         """The variables in sequence."""
-        return tuple(part for part in self.parts if not isinstance(part, int))
+        return tuple([part for part in self.parts if not isinstance(part, int)])
 
     def length(self, extents: Mapping[LoopVar, int]) -> int:
         """Return the total length of the parts."""
@@ -486,12 +486,18 @@ def traversals(projections: Projections) -> Iterator[Traversal]:
         return
     axes = dict.fromkeys(i for index_map in maps for i in index_map if isinstance(i, ConcatIndex))
     extents = projections.extents
-    parts: set[IndexVar] = {part for axis in axes for part in axis.variables}
-    for choice in product(*(axis.stretches(extents) for axis in axes)):
+    parts = {axis: set(axis.variables) for axis in axes}
+    others = (i for index_map in maps for i in index_map if i not in axes)
+    needed = {var for index in others for var in variables(index)}
+    stretches = [
+        [each for each in axis.stretches(extents) if each[0] in needed or needed.isdisjoint(own)]
+        for axis, own in parts.items()
+    ]
+    for choice in product(*stretches):
         active = {part for part, _ in choice}
-        if any(len(active.intersection(axis.variables)) > 1 for axis in axes):
+        if any(len(active & own) > 1 for own in parts.values()):
             continue
-        idle = parts - active
+        idle = set().union(*parts.values()) - active
         chosen: dict[AxisIndex, AxisIndex] = {}
         for axis, (part, start) in zip(axes, choice, strict=True):
             chosen[axis] = affine([(1, part)], start)

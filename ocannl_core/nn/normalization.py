@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Real
 
 from ocannl_core.base.errors import UsageError
+from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir.numbers.dtypes import int32
 from ocannl_core.nn.sizes import count_of_axes, positive_integers
 from ocannl_core.nn.statistics import OVER_OUTPUTS, mean_and_correction
@@ -163,9 +164,10 @@ def batch_norm(
     )
     stored = x.session.param_dtype
     if is_evaluating():
-        difference = pointwise.sub(x, running_mean, logic=feature_wise)
-        scale = pointwise.recip_sqrt(running_variance + epsilon)
-        scale = scale if stored is None else pointwise.cast(scale, x.dtype)
+        center, variance = (_beside(x, each) for each in (running_mean, running_variance))
+        difference = pointwise.sub(widened(x), center, logic=feature_wise)
+        scale = pointwise.recip_sqrt(variance + epsilon)
+        scale = scale if stored is None else pointwise.cast(scale, difference.dtype)
     else:
         statistics = f"{shape} => {features}"
         cells = widened(x)
@@ -173,7 +175,7 @@ def batch_norm(
         difference = pointwise.sub(cells, center, logic=feature_wise)
         squares = difference * difference
         batch_variance, correction = mean_and_correction(statistics, squares)
-        scale = in_format_of(x, pointwise.recip_sqrt(batch_variance + epsilon))
+        scale = pointwise.recip_sqrt(batch_variance + epsilon)
         count = statistic("batches", dtype=int32, is_scalar=True)
         if x.session.loop is not None:
             raise UsageError.at_caller(
@@ -189,9 +191,17 @@ def batch_norm(
             )
             follow = _follow(running_mean, running_variance, count, *found, momentum)
             center.add_effect(Effect(follow.steps, (running_mean, running_variance, count)))
-    narrow = formats_of(x)[1]
-    scaled = pointwise.mul(difference, scale * gamma, logic=feature_wise, dtype=narrow)
+    narrow, scale = formats_of(x)[1], scale * _beside(x, gamma)
+    scaled = pointwise.mul(difference, scale, logic=feature_wise, dtype=narrow)
     return pointwise.add(scaled, beta, logic=feature_wise)
+
+
+def _beside(x: Tensor, parameter: Tensor) -> Tensor:
+    """Return a parameter, which follows the format of `x`, in the one that `x` is computed in."""
+    if not x.dtype.is_narrow:
+        return parameter
+    parameter.note_use(Origin("batch_norm", caller_location()), x.dtype)
+    return widened(parameter)
 
 
 @cd

@@ -207,18 +207,18 @@ class _Lowering:
         it computes the lines along an axis each by itself, and that axis has none.
         """
         for node in (*call.inputs, *call.targets):
-            extents, line_axis = self.info(node).extents, call.op.line_axis
-            if line_axis is None:
+            extents = self.info(node).extents
+            if call.op.line_axis is not None and extents:
+                extents = (extents[call.op.line_axis],)
+            if found := [extent for extent in extents if extent is not None]:
                 rule = "External operations work on whole arrays, of constant sizes."
                 fix = (
                     "give the axis a constant size; an op that computes the lines along another "
                     "axis each by itself states that one, as in line_axis = -1"
                 )
-            else:
-                rule = "Orders, scans and other operations on whole lines take constant sizes."
-                fix = "give the axis a constant size, and mask the positions beyond"
-                extents = extents and (extents[line_axis],)
-            if found := [extent for extent in extents if extent is not None]:
+                if call.op.line_axis is not None:
+                    rule = "Operations along an axis work on whole lines, of constant sizes."
+                    fix = "give the axis a constant size, or compute along another one"
                 raise self.error(
                     rule, f"{node.name}, an axis of which has the extent {found[0]}", fix
                 )

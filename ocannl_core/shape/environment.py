@@ -166,6 +166,7 @@ class Environment:
     def rollback(self, position: int) -> None:
         """Retract the changes that follow a position of the undo log."""
         self._state.agenda.clear()
+        self._state.queued.clear()
         self.undo_log.rollback(position)
         self._state.revisions += 1
         self.previews.clear()

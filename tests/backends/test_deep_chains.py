@@ -121,6 +121,19 @@ def test_a_layer_of_a_transformer_takes_few_calls_until_its_assignments() -> Non
     assert per_layer < 90_000
 
 
+def test_calls_of_a_stack_grow_with_the_number_of_its_tensors() -> None:
+    calls_of_stack(2)  # warms up imports and caches
+    assert calls_of_stack(40) < 2.4 * calls_of_stack(20)
+
+
+def calls_of_stack(parts: int) -> int:
+    """Return the number of Python calls that building and compiling a stack takes."""
+    with oc.Session():
+        context = oc.Context("interp")
+        given = [oc.placeholder(f"x{i}", output=[3]) for i in range(parts)]
+        return calls_in(lambda: context.compile(oc.train.forward(oc.stack(given, axis=0))))
+
+
 def calls_of_transformer(layers: int) -> int:
     """Return the number of Python calls that the assignments of a transformer's training take."""
     with oc.Session():

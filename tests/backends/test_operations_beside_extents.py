@@ -147,8 +147,30 @@ def test_an_extent_is_not_rolled(distance: int) -> None:
 def test_lines_along_the_extent_itself_are_refused() -> None:
     oc.reset()
     x = oc.placeholder("x", batch=[oc.static_extent("n", max=MOST)], output=[4])
-    with pytest.raises(oc.LoweringError, match="on whole lines take constant sizes"):
-        oc.Context("interp").compile(oc.train.forward(oc.sort(x * 1.0, axis=0)))
+    for name in ("sort", "argsort", "cumsum"):
+        with pytest.raises(oc.LoweringError, match=rf"whole lines, of constant[^$]*where  {name},"):
+            oc.Context("interp").compile(oc.train.forward(getattr(oc, name)(x * 1.0, axis=0)))
+
+
+@pytest.mark.parametrize(("axis", "order"), [(0, 2), ((2, 0), 1)])
+def test_gradients_of_products_along_an_extent_are_expressions(
+    target: str, axis: Any, order: int
+) -> None:
+    found = []
+    for size in (3, None):
+        oc.reset()
+        n: Any = oc.static_extent("n", max=MOST) if size else 3
+        ctx, w = oc.Context(target), oc.param("w", init=[1.0, 0.5])
+        x = oc.placeholder("x", batch=[n], output=[2, 2])
+        (gradient,) = oc.gradients(oc.prod(x * w, axis=axis).sum(), [w])
+        if order == 2:
+            (gradient,) = oc.gradients((gradient**2).sum(), [w])
+        step = ctx.compile(oc.train.forward(gradient))
+        ctx.init_params(gradient)
+        ctx[x] = np.array([[[1, 2], [3, 4]], [[0.5, 1], [2, 0]], [[1, 1], [0.25, 3]]])
+        step(**{"n": size} if size else {})
+        found.append(ctx[gradient])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("combine", ["add", "maximum"])

@@ -18,7 +18,7 @@ def compilers() -> list[str]:
 def built(source: Path, command: str, flags: list[str]) -> Path:
     """Return the shared library of a C file."""
     library = source.with_name(f"{source.stem}-{Path(command).name}{''.join(flags)}.so")
-    every = ["-std=gnu99", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+    every = ["-std=gnu99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wno-unknown-pragmas"]
     command_line = [command, *every, *flags, "-shared", "-fPIC", "-o", str(library), str(source)]
     result = subprocess.run([*command_line, "-lm"], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -185,12 +185,15 @@ def _check(path: Path, step: object, metadata: object) -> None:
     if metadata is None:
         return
     is_texts = isinstance(metadata, Mapping) and all(
-        isinstance(key, str) and isinstance(value, str) and not key.startswith(OWN)
+        isinstance(key, str)
+        and isinstance(value, str)
+        and not key.startswith(OWN)
+        and not any("\ud800" <= each <= "\udfff" for each in key + value)
         for key, value in metadata.items()
     )
     if not is_texts:
         raise UsageError.at_caller(
-            f"metadata= of a checkpoint are texts by key; keys {OWN}... are reserved.",
+            f"metadata= of a checkpoint are texts by key, in Unicode; keys {OWN}... are reserved.",
             found=repr(metadata),
             fix='metadata={"note": "first run"}; json.dumps(value) makes a text of other values',
         )

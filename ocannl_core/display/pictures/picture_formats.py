@@ -72,9 +72,10 @@ class Picture:
                 found=str(found),
                 fix=str(found.with_suffix(".svg")),
             )
+        text = formats[found.suffix]()
         try:
-            write_text(found, formats[found.suffix]() + "\n")
-        except OSError as error:
+            write_text(found, text + "\n")
+        except (OSError, ValueError) as error:
             raise UsageError.at_caller(
                 "A picture is saved as a file of the user.",
                 found=str(error),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
@@ -236,7 +237,7 @@ def boxes_cover(boxes: Iterable[Box], dims: Sequence[int]) -> bool:
     covered = np.zeros([len(cut) - 1 for cut in cuts], dtype=bool)
     for box in known:
         inside = tuple(
-            slice(int(np.searchsorted(cut, values.low)), int(np.searchsorted(cut, values.high + 1)))
+            slice(bisect_left(cut, values.low), bisect_left(cut, values.high + 1))
             for cut, values in zip(cuts, box, strict=True)
         )
         covered[inside] = True

@@ -249,6 +249,12 @@ class _Exporter:
         self._infos = {
             node: plan.nodes[node] for plan in self._plans.values() for node in plan.params
         }
+        if not self._infos:
+            raise UsageError(
+                "Exported routines read or write some tensor with cells.",
+                found=f"none in {', '.join(functions)}",
+                fix="an axis of size 0 leaves nothing to compute: give it another size",
+            )
 
     def content(
         self, inputs: Arguments | None, outputs: Arguments | None, *, are_inside: bool
@@ -476,6 +482,12 @@ class _Exporter:
         nodes = Counter(each.node for each in tensors)
         writes = set().union(*(each.linkable.usage.writes for each in self._functions.values()))
         for each in tensors:
+            if 0 in each.shape.dims:
+                raise UsageError(
+                    "A tensor without cells has no memory, and so is no argument in C.",
+                    found=f"{each.describe()}, of shape {each.shape}, in {argument}=",
+                    fix=f"leave it out of {argument}=",
+                )
             if each.node not in self._infos:
                 raise UsageError(
                     f"{argument}= names tensors that the routines keep in memory.",

@@ -161,7 +161,7 @@ def decide(state: SolverState, dim: DimVar, new: Known, blame: Constraint | None
             raise _too_small(state, Known(size, explicit, blame or cause), floor, cause)
     stated = new.stated or (old is not None and old.stated)
     state.undo_log.put(state.values, var, Known(size, explicit, cause, stated))
-    state.agenda.extend(state.formulas.get(var, ()))
+    state.queue(var)
     state.agenda.extend(
         each for each in state.within.get(var, ()) if each in state.scalars and size.n != 1
     )
@@ -330,7 +330,7 @@ def _merge_variables(state: SolverState, left: DimVar, right: DimVar, cause: Con
             state.agenda.append(constraint)
     for formula in state.formulas.get(light, ()):
         undo_log.add_inner(state.formulas, heavy, formula)
-        state.agenda.append(formula)
+    state.queue(light)
     for marks in (state.optional, state.spanned):
         if marks.get(light) != marks.get(heavy):
             undo_log.put(marks, heavy, False)

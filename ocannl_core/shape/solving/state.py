@@ -98,6 +98,7 @@ class SolverState:
     Attributes:
         undo_log: The undo log of all mappings below.
         fresh: The supply of variables.
+        queued: The identities of formulas that `queue` has added to the agenda.
         values: Decided sizes.
         ceilings: Upper bounds: the variable has this size or 1.
         floors: Lower bounds from accesses.
@@ -144,6 +145,7 @@ class SolverState:
         self.undo_log = undo_log or UndoLog()
         self.fresh = FreshVariables(self.undo_log.supply())
         self.agenda: deque[Work] = deque()
+        self.queued: set[int] = set()
         self.parents: dict[DimVar, DimVar] = {}
         self.values: dict[DimVar, Known] = {}
         self.ceilings: dict[DimVar, Known] = {}
@@ -356,6 +358,15 @@ class SolverState:
         for dim in dims:
             for var in dim_variables(dim):
                 self.undo_log.add_inner(self.formulas, self.find(var), formula)
+
+    def queue(self, var: DimVar) -> None:
+        """Add the formulas with a size to the agenda, unless they are there: one of n parts would
+        be solved n times.
+        """
+        for formula in self.formulas.get(var, ()):
+            if id(formula) not in self.queued:
+                self.queued.add(id(formula))
+                self.agenda.append(formula)
 
     def wait(self, formula: constraints.Formula, dims: tuple[Dim, ...] = ()) -> None:
         """Record that a formula is unsolved, and that there is news about sizes in it."""

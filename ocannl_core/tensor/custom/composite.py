@@ -1,4 +1,4 @@
-"""Composite ops: expressions of pointwise primitives under one name."""
+"""Composite ops: expressions of pointwise operations under one name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import OcannlError, UsageError
-from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.numbers.dtypes import DType, round_to
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -32,6 +32,7 @@ from ocannl_core.tensor.graph.slots import (
     SlotAssignment,
     Variable,
     operand_variables,
+    variables_in,
 )
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import placeholder
@@ -56,12 +57,19 @@ class ScalarStep:
     dtype: DType | None = None
     """The number format that is stated for the result, or None."""
 
+    @property
+    def formula(self) -> Formula:
+        """The formula of the operation."""
+        found = None if self.operation is None else _formula_of(self.operation)
+        assert found is not None, "_steps has it"
+        return found
+
 
 Steps = tuple[ScalarStep, ...]
 
 
 class Composite(PointwiseOp):
-    """One op from an expression of pointwise primitives.
+    """One op from an expression of pointwise operations.
 
         Composite(lambda x, y: oc.exp(x) * y)
 
@@ -69,9 +77,9 @@ class Composite(PointwiseOp):
     gradient of any order. Composites of the same expression are equal.
 
     Args:
-        function: A function of tensors that consists of pointwise primitives.
+        function: A function of tensors that consists of pointwise operations.
         gradient: As `grad` of an op, in place of the expression's gradient. If it consists of
-            pointwise primitives, it is compiled as well.
+            pointwise operations, it is compiled as well.
     """
 
     __props__ = ("steps", "gradient")
@@ -95,7 +103,7 @@ class Composite(PointwiseOp):
         """Return the expression applied to inputs; equal composites of equal inputs are merged."""
         operation = None if self.gradient is None else _differentiable(self.steps, self.gradient)
         if self.gradient is not None and operation is None:
-            return super().__call__(*inputs)  # the gradient needs more than primitives
+            return super().__call__(*inputs)  # the gradient needs other operations
         session = next((x.session for x in inputs if isinstance(x, Tensor)), sessions.current())
         with session, session.atomic():
             variables = self._variables(inputs)
@@ -147,9 +155,7 @@ class Composite(PointwiseOp):
             return round_to(number, dtype)
 
         def apply(step: ScalarStep, *operands: Any) -> Any:
-            assert step.operation is not None
-            assert step.operation.primitive is not None
-            found = step.operation.primitive.value.meaning(*operands)
+            found = _value(step.formula, operands)
             return rounded(round_to(found, step.dtype or dtype))
 
         def value(*numbers: Any) -> Any:
@@ -182,19 +188,41 @@ def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[Steps, int]:
                 value = number.value
                 text = value.hex() if isinstance(value, float) else str(int(value))
                 steps.append(ScalarStep(constant=text))
-            case Applied(Operation(primitive=primitive) as operation, operands, Pointwise()) if (
-                primitive is not None
-            ):
+            case Applied(operation, operands, Pointwise()) if _formula_of(operation) is not None:
                 at = tuple(positions[operand] for operand in operands)
                 dtype = tensor.dtype if tensor.precision.why is Why.STATED else None
                 steps.append(ScalarStep(operation, at, dtype=dtype))
             case _:
                 raise UsageError(
-                    "A composite is made of pointwise primitives, its inputs and numbers.",
+                    "A composite is made of pointwise operations, its inputs and numbers.",
                     found=f"{tensor.origin.operation}",
                     where=str(tensor.origin),
+                    fix="call the function itself, which compiles to the same code and may hold "
+                    "any operation, or derive a class from oc.custom.Op",
                 )
     return tuple(steps), positions[result]
+
+
+def _formula_of(operation: Operation) -> Formula | None:
+    """Return the formula that an operation applies to numbers; None for other operations."""
+    match operation.forward.assignments:
+        case (SlotAssignment(Variable("value", 0), BinaryOp.SECOND, _, value, None),) if all(
+            each.role == "value" and each.position for each in variables_in(value)
+        ):
+            return value
+        case _:
+            return None
+
+
+def _value(formula: Formula, operands: Sequence[Any]) -> Any:
+    """Return the value of a formula of numbers."""
+    match formula:
+        case Variable(position=position):
+            return operands[position - 1]
+        case Application(op, args):
+            return op.value.meaning(*[_value(arg, operands) for arg in args])
+        case _:
+            return formula
 
 
 def _inputs_of(steps: Steps) -> int:
@@ -233,7 +261,7 @@ def _expression(steps: Steps, inputs: Sequence[Tensor]) -> Tensor:
 def _differentiable(steps: Steps, gradient: Gradient) -> Operation | None:
     """Return the operation that computes the steps and has the stated gradient.
 
-    Return None if the gradient does not consist of pointwise primitives, numbers and None.
+    Return None if the gradient does not consist of pointwise operations, numbers and None.
     """
     count = _inputs_of(steps)
     values, targets = operand_variables(count), operand_variables(count, "gradient")
@@ -284,10 +312,18 @@ def _formula(steps: Steps, at: int, variables: Sequence[Variable]) -> Formula | 
     """Return a step as a formula; None if it is too large, or has a conversion of formats."""
 
     def apply(step: ScalarStep, *operands: tuple[Formula, int]) -> tuple[Formula, int]:
-        assert step.operation is not None
-        assert step.operation.primitive is not None
-        formula = Application(step.operation.primitive, tuple(each for each, _ in operands))
-        return formula, 1 + sum(nodes for _, nodes in operands)
+        def visit(part: Formula) -> tuple[Formula, int]:
+            match part:
+                case Variable(position=position):
+                    return operands[position - 1]
+                case Application(args=args):
+                    found = [visit(each) for each in args]
+                    formula = replace(part, args=tuple([each for each, _ in found]))
+                    return formula, 1 + sum(nodes for _, nodes in found)
+                case _:
+                    return part, 1
+
+        return visit(step.formula)
 
     inputs = [(variable, 1) for variable in variables]
     known = _evaluate(steps[: at + 1], inputs, apply, lambda number: (number, 1))

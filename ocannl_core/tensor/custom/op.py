@@ -10,14 +10,14 @@ from numbers import Real
 from typing import Any
 
 from ocannl_core.base.context_variables import scoped
-from ocannl_core.base.errors import MissingGradientError, OpError, SpecError
+from ocannl_core.base.errors import MissingGradientError, OpError, ShapeError, SpecError
 from ocannl_core.base.identity import exact_key
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.ir.assignments.nodes import ExternalCall
 from ocannl_core.ir.external import NativeCode
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, promote
-from ocannl_core.shape.language.constraints import Constraint
+from ocannl_core.shape.language.constraints import Constraint, RowEqual
 from ocannl_core.shape.language.shape_terms import FreshVariables, Shape
 from ocannl_core.shape.language.statement import Statement, parse_statement, statement_constraints
 from ocannl_core.shape.translation.logic import Pointwise
@@ -35,9 +35,10 @@ from ocannl_core.tensor.derivatives.gradient_terms import GradientTerm
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Declared, Parameter, ResultOf
 from ocannl_core.tensor.graph.session import Session
+from ocannl_core.tensor.graph.shape_previews import implied_ranks
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives.operands import session_of
-from ocannl_core.tensor.primitives.specifications import describe_operands
+from ocannl_core.tensor.primitives.specifications import composite_name, describe_operands
 
 _caller: ContextVar[Location | None] = ContextVar("ocannl_op_caller", default=None)
 
@@ -321,7 +322,8 @@ class Apply:
                 fix="Apply(self, inputs, outputs)",
             )
         self.op = op
-        self.origin = Origin(repr(op), _caller.get() or caller_location())
+        name = composite_name() or repr(op)
+        self.origin = Origin(name, _caller.get() or caller_location())
         self.outputs: list[Tensor | ObjectResult] = []
         self._call: OpCall | None = None
         self._backward: tuple[GradientTerm, ...] | None = None
@@ -569,9 +571,24 @@ class Apply:
                     shapes = [variable.terms, value.terms]
                     environment.relate(Pointwise(), common, shapes, origin)
                 else:
+                    self._check_ranks(position, value)
                     common = variable.terms
-                    environment.relate(Pointwise(), common, [value.terms], origin)
+                    rows = [RowEqual(row, value.terms.row(k), origin) for k, row in common.rows()]
+                    environment.constrain(rows)
             yield GradientTerm(variable, value, common)
+
+    def _check_ranks(self, position: int, value: Tensor) -> None:
+        """Refuse a gradient with other axes than its input: fewer axes would be repeated."""
+        variable = self.inputs[position]
+        ranks = implied_ranks(variable), implied_ranks(value)
+        if None not in ranks and ranks[0] != ranks[1]:
+            raise ShapeError(
+                "A tensor that `grad` returns has the axes of its input.",
+                found=f"shape {value.shape} for input {position} of shape {variable.shape}",
+                where=f"{self.op!r}.grad, for {self.origin}",
+                fix="repeat a smaller one: oc.broadcast_to(g, 2, 3), or sum over the other axes: "
+                "oc.sum(g, axis=0)",
+            )
 
     def _grad_error(self, found: str, fix: str = "") -> OpError:
         return OpError(

@@ -21,6 +21,7 @@ from ocannl_core.tensor.operations.axes import axes_of, operand, sized_axes_of, 
 from ocannl_core.tensor.operations.rearrangement import move
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor
+from ocannl_core.tensor.primitives.specifications import composite_operation
 
 _BLOCK = 64
 """The cells that `topk` compares with the last of the first cells before it looks at each."""
@@ -294,7 +295,8 @@ def argsort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
     Equal cells keep their order, and NaN counts as the greatest. Arguments are as for `sort`.
     """
     given, own, position = line_of("argsort", x, axis)
-    return ArgSort(position, own.ranks, bool(descending))(given)
+    with composite_operation("argsort", (given,)):
+        return ArgSort(position, own.ranks, bool(descending))(given)
 
 
 def sort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
@@ -308,8 +310,9 @@ def sort(x: Any, axis: int | None = -1, *, descending: bool = False) -> Any:
         descending: True for the greatest cell first; equal cells keep their order.
     """
     given, own, position = line_of("sort", x, axis)
-    order = ArgSort(position, own.ranks, bool(descending))(given)
-    return TakeAlongAxis(position, own.ranks)(given, order)
+    with composite_operation("sort", (given,)):
+        order = ArgSort(position, own.ranks, bool(descending))(given)
+        return TakeAlongAxis(position, own.ranks)(given, order)
 
 
 def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
@@ -328,12 +331,17 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
             found=f"k={k!r} of {size}",
             fix="oc.argsort orders all cells" if size is None else f"k={size}, or axis= of another",
         )
-    if size is not None and k <= _FEW_CELLS:
-        order = TopPositions(position, own.ranks, int(k), bool(largest))(given)
-        return TakeAlongAxis(position, own.ranks)(given, order), order
-    order = ArgSort(position, own.ranks, bool(largest))(given)
-    # positions that the op has written
-    ordered = TakeAlongAxis(position, own.ranks)(given, order)
+    few = size is not None and k <= _FEW_CELLS
+    with composite_operation("topk", (given,)):
+        order = (
+            TopPositions(position, own.ranks, int(k), bool(largest))(given)
+            if few
+            else ArgSort(position, own.ranks, bool(largest))(given)
+        )
+        # positions that the op has written
+        ordered = TakeAlongAxis(position, own.ranks)(given, order)
+    if few:
+        return ordered, order
     if k == size:
         return ordered, order
     parts = f"{own.replaced({position: 'taken^rest'})} => {own.replaced({position: 'taken'})}"

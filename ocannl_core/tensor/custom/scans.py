@@ -23,6 +23,7 @@ from ocannl_core.tensor.custom.variables import Array, Storage
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
+from ocannl_core.tensor.primitives.specifications import composite_operation
 
 _TILE = 256
 """The neighboring lines whose state C code keeps in the first cache."""
@@ -396,7 +397,8 @@ def _scan(kind: str, x: Any, axis: int | None, dtype: DType | str | None = None)
         wanted = reduced_format(wanted)
     if wanted is not given.dtype:
         given = pointwise.cast(given, wanted)
-    return Scan(kind, position, own.ranks)(given)
+    with composite_operation(f"cum{kind}", (given,)):
+        return Scan(kind, position, own.ranks)(given)
 
 
 def cumsum(x: Any, axis: int | None = None, *, dtype: DType | str | None = None) -> Any:

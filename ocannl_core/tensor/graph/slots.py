@@ -220,6 +220,8 @@ class SlotAssignment:
     value: Formula
     logic: Logic | None = None
     """The logic that is stated for the assignment, or None."""
+    writes_float: bool = False
+    """True if the value has a term that the code writes as a float, such as `2.0`."""
 
     @property
     def part(self) -> ConcatPart:
@@ -274,8 +276,8 @@ class Code:
 
     @property
     def makes_floats(self) -> bool:
-        """Return True if some value has a fraction whatever the operands are."""
-        return any(makes_floats(each.value) for each in self.assignments)
+        """Return True if some value is a float for integers, too."""
+        return any(each.writes_float or makes_floats(each.value) for each in self.assignments)
 
     @property
     def violations(self) -> tuple[str | None, ...]:
@@ -441,11 +443,24 @@ class Slot(Assignable):
             )
         logic = value.logic if isinstance(value, SlotApplication) else None
         self.assignments.append(
-            SlotAssignment(self.variable, combine, reset, _formula(value), logic)
+            SlotAssignment(
+                self.variable, combine, reset, _formula(value), logic, _writes_float(value)
+            )
         )
 
 
 SlotValue = Slot | SlotApplication | int | float
+
+
+def _writes_float(value: SlotValue) -> bool:
+    """Return True if a float is among the terms of a value, as `2.0` in `2.0 * v`."""
+    match value:
+        case SlotApplication(op, args):
+            chosen = args[op is TernaryOp.WHERE :]
+            is_number = op.value.result not in (Result.TRUTH, Result.BITS)
+            return is_number and any(map(_writes_float, chosen))
+        case _:
+            return isinstance(value, float)
 
 
 def _formula(value: SlotValue) -> Formula:

@@ -10,6 +10,7 @@ functions from where they are defined. A name is imported at its first use (`loa
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,7 +20,7 @@ from functools import partial, wraps
 from importlib import import_module
 from inspect import Parameter, Signature, isclass, isfunction
 from types import NoneType, TracebackType
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from ocannl_core.base.deferred_annotations import annotations_of_call, signature_of
 from ocannl_core.base.errors import MissingAttributeError, OcannlError, UsageError, add_line
@@ -261,6 +262,21 @@ def _check(
                     found=f"{text}={_written(value)}, of type {type(value).__name__}",
                     fix=_description((function, *inspect.getmro(owner or object)), name),
                 ) from None
+            is_path = any(get_origin(part) is os.PathLike for part in get_args(note))
+            if is_path and not _names_a_file(value):
+                raise UsageError.at_caller(
+                    f"The name of a file has neither NUL nor halves of surrogate pairs, as {name} "
+                    f"of {title}.",
+                    found=_written(value),
+                ) from None
+
+
+def _names_a_file(value: object) -> bool:
+    """Return False for a path that no file can have; True for other objects, too."""
+    try:
+        return not isinstance(value, str | os.PathLike) or b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
 
 
 def _left_the_package(traceback: TracebackType | None) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
-from numbers import Integral, Real
+from functools import lru_cache
+from numbers import Real
 from typing import Any, TypeGuard
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.renamed import takes_old_keywords
+from ocannl_core.ir.host_arrays import plain_number
 from ocannl_core.ir.numbers.dtypes import DType, float32
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Operand
@@ -313,7 +314,7 @@ def logaddexp(a: Operand, b: Operand) -> Any:
     return _log_of_sum(a, b)
 
 
-@cache
+@lru_cache(maxsize=None, typed=True)  # of integers, a float makes floats
 def _power_by(exponent: float) -> Operation:
     """Return the operation that raises to a fixed power; no gradient flows into the exponent."""
 
@@ -368,9 +369,6 @@ def power(
     }
     if is_by_number and is_recorded and logic is not None:
         return identity(power_primitive(base, exponent), **keywords)  # one tensor has the logic
-    is_whole = isinstance(base, Tensor) and base.dtype.holds_integers  # a float makes floats of it
-    if is_by_number and not is_recorded and not (is_whole and not isinstance(exponent, Integral)):
-        number = exact_number(exponent)
-        if isinstance(number, float):
-            return _power_by(number)(base, **keywords)
+    if is_by_number and not is_recorded and isinstance(exact_number(exponent), float):
+        return _power_by(plain_number(exponent, "power"))(base, **keywords)
     return power_primitive(base, exponent, projections=projections, **keywords)

@@ -190,6 +190,11 @@ class Axes:
         dim = self.sizes[position]
         return dim.n if isinstance(dim, Size) else None
 
+    def extent(self, position: int) -> StaticExtent | None:
+        """Return the extent at run time of an axis; None if it is not known to have one."""
+        dim = self.sizes[position]
+        return dim.extent if isinstance(dim, Size) else None
+
     def known_size(self, position: int) -> int:
         """Return the size of an axis."""
         size = self.size(position)
@@ -211,8 +216,7 @@ class Axes:
     @property
     def lengths(self) -> tuple[int | StaticExtent, ...]:
         """The sizes of all axes, extents at run time among them."""
-        extents = [dim.extent if isinstance(dim, Size) else None for dim in self.sizes]
-        return tuple(e or size for e, size in zip(extents, self.known_sizes, strict=True))
+        return tuple(self.extent(at) or size for at, size in enumerate(self.known_sizes))
 
     @property
     def spec(self) -> str:

@@ -240,7 +240,9 @@ def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operati
         reduced = axes.positions(positions)
         others, product = constant(1.0, x.session, dtype=x.dtype), x
         for position in reduced:
-            others = others * functions["products_of_others"](product, position)
+            is_line = axes.extent(position) is None
+            of_others = functions["products_of_others"] if is_line else _products_of_others
+            others = others * of_others(product, position)
             product = prod(product, position, keepdims=True)
         left = axes.replaced(dict.fromkeys(reduced, "0" if keepdims else None))
         spec = f"{axes.spec}; {left} => {axes.spec}"
@@ -248,6 +250,26 @@ def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operati
 
     made = pointwise.lift("prod", UnaryOp.IDENTITY, product_gradient, combine=BinaryOp.MUL)
     return replace(made, gradient_expression=gradient)
+
+
+def _products_of_others(x: Tensor, position: int) -> Tensor:
+    """Return, for each cell, the product of the other cells along an axis of an extent at run time,
+    beyond which running products from the end would begin: quadratically many steps.
+    """
+    own = axes_of(x, "prod")
+    cell, other = own.names[position], "other"
+    along, pairs = (write_shape(names, (0, len(names), 0)) for names in ([cell], [cell, other]))
+    places = offsets(dtype=int32, output=[...])
+    require_shapes(f"{own.spec}; {along}", x, places)
+    spec = f"{along}; {along.replace(cell, other)} => {pairs}"
+    is_same = apply(pointwise.equal, (places, places), spec, name="prod")
+    wide = own.replaced({position: f"{cell}, {other}"})
+    spec = f"{pairs}; |->; {own.replaced({position: other})} => {wide}"
+    one = constant(1.0, x.session, dtype=x.dtype)
+    result: Tensor = prod(
+        apply(pointwise.where, (is_same, one, x), spec, name="prod"), position + 1
+    )
+    return result
 
 
 def any(x: Any, axis: AxisArgument = None, *, keepdims: bool = False) -> Any:

@@ -86,7 +86,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int]) -> Any:
             found=f"shift={shift!r} along axis={axis!r}",
         )
     for position, distance in zip(positions, shifts, strict=True):
-        size, is_extent = own.known_size(position), own.lengths[position] != own.size(position)
+        size, is_extent = own.known_size(position), own.extent(position) is not None
         moved = operator.index(distance) % size if size else 0
         if moved or (distance and is_extent):  # the index maps refuse an extent
             exchanged = (own.replaced({position: parts}) for parts in ("p^q", "q^p"))

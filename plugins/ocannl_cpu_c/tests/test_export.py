@@ -252,6 +252,17 @@ def test_the_same_bits_from_every_compiler(target: str, tmp_path: Path) -> None:
     assert len(found) == 1
 
 
+def test_arrays_of_kernels_are_aligned_in_c99(tmp_path: Path) -> None:
+    oc.reset()
+    a, b = (oc.placeholder(name, output=[128, 128], dtype="float16") for name in "ab")
+    ctx = oc.Context("cpu_c")
+    routine = ctx.compile(oc.train.forward(oc.einsum("ij; jk => ik", a, b)))
+    files = ctx.export(routine, tmp_path / "model.c")
+    assert "aligned(64)" in files.source.read_text()
+    for command in compilers():
+        built(files.source, command, ["-std=c99"])
+
+
 def test_states_are_independent(tmp_path: Path) -> None:
     program = perceptron()
     files = program.context.export(program.routines, tmp_path / "model.c")
@@ -634,6 +645,22 @@ def test_results_of_earlier_calls_are_no_weights(tmp_path: Path) -> None:
     assert {"weight_hidden", "weight_last"} <= names
     assert not {program.tensors[0].node.name, program.tensors[1].node.name} & names
     assert not any("grad" in name for name in names)
+
+
+def test_tensors_without_cells_are_no_arguments(tmp_path: Path) -> None:
+    oc.reset()
+    x, ctx = oc.placeholder("x", output=[0, 3]), oc.Context("cpu_c")
+    double, total = x * 2.0, x.sum()
+    nothing = ctx.compile(oc.train.forward(double))
+    with pytest.raises(oc.UsageError, match=r"with cells[^$]*none in forward"):
+        ctx.export(nothing, tmp_path / "model.c")
+    some = ctx.compile(oc.train.forward(total))
+    with pytest.raises(oc.UsageError, match=r"no argument in C[^$]*of shape 0,3, in inputs="):
+        ctx.export(some, tmp_path / "model.c", inputs=[x])
+    model = load_exported(
+        built(ctx.export(some, tmp_path / "model.c").source, compilers()[0], ["-O0"]), "model"
+    )
+    assert np.asarray(model.forward()[0]) == 0
 
 
 def test_a_short_file_of_weights_is_refused(tmp_path: Path) -> None:

@@ -475,6 +475,20 @@ def test_an_extent_at_run_time_is_a_number_of_each_call() -> None:
             "p = ArgMin<axis = 1>(x) y = GatherElements<axis = 1>(x, p)",
             lambda x: x.min(1, keepdims=True),
         ),
+        ("y = Trilu<upper = 0>(x)", np.tril),
+        ("y = Trilu(x, one)", lambda x: np.triu(x, 1)),
+        ("at = Constant<value = int64[2, 1] {-1, 0}>() y = GatherND(x, at)", lambda x: x[[-1, 0]]),
+        ("p = ArgMax<axis = 1>(x) y = GatherND<batch_dims = 1>(x, p)", lambda x: x.max(1)),
+        (
+            """p = ArgMax<axis = 1>(x) q = GatherElements<axis = 1>(x, p) m = Neg(q)
+               y = ScatterElements<axis = 1>(x, p, m)""",
+            lambda x: np.where(x == x.max(1, keepdims=True), -x, x),
+        ),
+        (
+            """at = Constant<value = int64[1, 1] {-1}>() u = Constant<value = float[1, 3] {7, 8, 9}>()
+               y = ScatterND(x, at, u)""",
+            lambda x: np.concatenate([x[:-1], [[7, 8, 9]]]),
+        ),
     ],
 )
 def test_graphs_compute_with_extents(nodes: str, expected: Any) -> None:

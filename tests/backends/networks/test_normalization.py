@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -144,3 +145,28 @@ def test_batches_of_any_size_move_the_running_statistics_of_one_routine(target: 
     found = norm.statistics
     np.testing.assert_allclose(ctx[found["batch_norm.running_mean"]], mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ctx[found["batch_norm.running_variance"]], variance, rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(("dtype", "digits"), [("float16", 11), ("bfloat16", 8)])
+def test_batch_normalization_of_narrow_floats_rounds_once(
+    target: str, dtype: str, digits: int, is_training: bool
+) -> None:
+    cells = np.float32(POINTS * 8).view(np.uint32) >> 16 << 16  # numbers of both formats
+    points = cells.view(np.float32).astype(np.float64)
+    factors = np.array([1.5, 0.875, 3.0])
+    with oc.Session(dtype=dtype):
+        x = oc.tensor(points.astype(np.float32), batch_axes=1, dtype=dtype)
+        with nullcontext() if is_training else oc.evaluation():
+            y = nn.batch_norm(x)
+        ctx = oc.Context(target)
+        forward = ctx.compile(oc.train.forward(y))
+        ctx.init_params(y)
+        (gamma,) = (each for each in y.params if each.label[0] == "gamma")
+        ctx[gamma] = factors
+        forward()
+        found = ctx[y].astype(np.float64)
+        assert {each.dtype.name for each in y.params} == {dtype}
+    normal = standardize(points, (0,)) if is_training else points / np.sqrt(1 + 1e-5)
+    unit = 2.0 ** (np.floor(np.log2(np.abs(normal * factors))) + 1 - digits)
+    assert np.max(np.abs(found - normal * factors) / unit) < 0.51

@@ -340,7 +340,7 @@ def test_an_allocation_is_an_array_of_the_kernel(build):
     )
     text = render_kernel(Kernel(Block(stmts), (out,), ()), build.table, Dialect()).text
     assert text.partition("{\n")[2].partition("\n}\n")[0] == snapshot("""\
-  _Alignas(64) float t0[16];
+  __attribute__((aligned(64))) float t0[16];
   for (int64_t x = 0; x < 16; ++x) {
     t0[x] = 1.0f;
   }
@@ -470,7 +470,10 @@ def test_memory_that_threads_share_is_declared_at_the_top_of_a_kernel(build):
     block = For(t, 0, 4, Block((first, Barrier(), last)), AxisKind.BLOCK)
     grid = For(g, 0, 2, Block((Allocate(row, Scope.GROUP), block)), AxisKind.GRID)
     kernel = build.kernel(grid, dialect=Threads())
-    assert kernel.text.partition("{\n")[2].splitlines()[0] == "  _Alignas(64) float t0[4];"
+    assert (
+        kernel.text.partition("{\n")[2].splitlines()[0]
+        == "  __attribute__((aligned(64))) float t0[4];"
+    )
     assert kernel.group_bytes == 16
 
 

@@ -47,6 +47,10 @@ X: Any = "junk"
         (lambda x: oc.settings.other_arguments(X and 3), "arguments"),
         (lambda x: oc.Tensor(X), "session"),
         (lambda x: oc.custom.Broadcast(X), "scalar"),
+        (lambda x: oc.save("a\0.safetensors", oc.Context("interp"), [x]), "path"),
+        (lambda x: oc.load("\ud800.safetensors", oc.Context("interp"), [x]), "path"),
+        (lambda x: oc.save("a", oc.Context("interp"), metadata={"a": "\udc80"}), "metadata"),
+        (lambda x: oc.graph(x).save("\0.svg"), "embedded null"),
     ],
 )
 def test_the_error_names_the_argument(call: Callable[[oc.Tensor], Any], name: str) -> None:

@@ -576,7 +576,13 @@ def test_code_with_floats_makes_floats_of_integers() -> None:
     def chosen(v: Any, v1: Any) -> None:
         v[:] = oc.where(v1 > 0.5, v1, 2 * v1)
 
+    def twice(v: Any, v1: Any) -> None:
+        v[:] = v1 + 2.0 * v1
+
     whole = oc.tensor([4, 9], dtype="int32")
+    assert oc.define_operation("twice", forward=twice)(whole).dtype is oc.float32
+    assert (whole**2).dtype is oc.int32
+    assert (whole**2.0).dtype is oc.float32
     assert oc.define_operation("half", forward=half)(whole).dtype is oc.float32
     assert oc.define_operation("chosen", forward=chosen)(whole).dtype is oc.int32
     assert oc.pad(whole, 1, value=0.5).dtype is oc.int32

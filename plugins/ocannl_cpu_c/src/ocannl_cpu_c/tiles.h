@@ -7,7 +7,7 @@
 
 /// tile_state
 #if !(defined(__AMX_BF16__) && !defined(OCANNL_EMULATED_TILES))
-static _Thread_local union {
+static __thread union {
   float sums[16][16];
   uint16_t pairs[16][32];
 } tiles[8];
@@ -17,7 +17,7 @@ static _Thread_local union {
 #if defined(__AMX_BF16__) && !defined(OCANNL_EMULATED_TILES)
 INLINE void tile_begin(void) {
   // eight tiles of 16 rows of 64 bytes
-  static const _Alignas(64) uint8_t shapes[64] = {
+  static const __attribute__((aligned(64))) uint8_t shapes[64] = {
       [0] = 1, [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64,
       [30] = 64, [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16,
       [55] = 16};

@@ -86,6 +86,19 @@ def test_a_gradient_has_the_shape_of_its_input() -> None:
     assert "gradient of Bad(factor=2.0) for input 0" in error.value.where
 
 
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_a_gradient_with_fewer_cells_than_its_input_is_not_repeated(keepdims: bool) -> None:
+    op = with_grad(lambda self, x, g: [oc.sum(g[0], axis=0, keepdims=keepdims)])
+    loss = loss_of(op(oc.param("w", init=np.ones((2, 3)))))
+    for differentiate in (oc.train.grad_update, lambda y: oc.gradients(y, [*y.params])):
+        with pytest.raises(oc.ShapeError) as error:
+            differentiate(loss)
+        assert "Bad(factor=2.0)" in error.value.where
+        assert ("size 1 and size 2" if keepdims else "shape 3 for input 0 of shape 2,3") in str(
+            error.value
+        )
+
+
 def test_inputs_and_gradients_reach_grad_as_tensors_of_the_node() -> None:
     seen: list[Any] = []
     op = with_grad(lambda self, inputs, gradients: seen.append((inputs, gradients)) or [None])

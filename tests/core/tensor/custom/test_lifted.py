@@ -36,6 +36,9 @@ def test_they_keep_their_contract() -> None:
     square = Composite(lambda x: x * x, gradient=lambda x, g: [2.0 * x[0] * g[0]])
     check_op(square, [X])
     check_op(Composite(lambda x, y: oc.exp(x) * y + oc.sin(y)), [X, X[0]])
+    check_op(Composite(lambda x, y: x**2 + oc.gelu(x) * oc.sigmoid(y)), [X, X[0]])
+    cube = Composite(lambda x: x**3, gradient=lambda x, g: [3.0 * x[0] ** 2 * g[0]])
+    check_op(cube, [X])
 
 
 def test_equal_functions_make_equal_ops() -> None:
@@ -57,6 +60,8 @@ def test_numbers_of_a_composite_keep_their_class() -> None:
     pixels = oc.tensor([100, 200], dtype="uint8")
     assert Composite(lambda x: x - 128.0)(pixels).dtype is oc.float32
     assert Composite(lambda x: 2 * x)(pixels).dtype is oc.uint8
+    assert Composite(lambda x: x**2)(pixels).dtype is oc.uint8
+    assert Composite(lambda x: x**2.0)(pixels).dtype is oc.float32
     assert Composite(lambda x: 2 * x) != Composite(lambda x: 2.0 * x)
     check_op(Composite(lambda x: oc.minimum(x, np.inf) + 2**53), [np.array([2**60 + 1])])
 
@@ -81,7 +86,7 @@ def test_wrong_uses_are_refused() -> None:
     function: Any = "add"
     with pytest.raises(oc.UsageError, match="a function of two numbers"):
         Reduce(function, -1)
-    with pytest.raises(oc.UsageError, match="made of pointwise primitives"):
+    with pytest.raises(oc.UsageError, match="made of pointwise operations"):
         Composite(lambda a: oc.einsum("...|... => 0", a))
     with pytest.raises(oc.UsageError, match="computes something from its inputs"):
         Composite(lambda a, b: a)

@@ -481,13 +481,9 @@ def center_crop_pad(node: Node, x: Value, shape: Value) -> Value:
 @operator("Trilu", since=14)
 def trilu(node: Node, x: Value, k: Value | None = None) -> Value:
     offset = 0 if k is None else int(node.known(k, "k").reshape(()))
-    if 0 in x.shape:
-        return x
-    keep = np.tri(x.shape[-2], x.shape[-1], offset, dtype=bool)
-    if node.attr("upper", 1):
-        keep = ~np.tri(x.shape[-2], x.shape[-1], offset - 1, dtype=bool)
-    zero: Any = 0.0 if x.format.is_float else 0
-    return moved(x, oc.where(oc.tensor(keep), x.tensor, zero))
+    rows, columns = x.shape[-2:]
+    triangle = oc.triu if node.attr("upper", 1) else oc.tril
+    return moved(x, triangle(x.tensor, max(-rows - 1, min(offset, columns + 1))))
 
 
 @operator("DepthToSpace")

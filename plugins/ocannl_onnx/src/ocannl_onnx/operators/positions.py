@@ -61,9 +61,14 @@ def gather_elements(node: Node, x: Value, ids: Value) -> Value:
     return moved(x, oc.take_along(x.tensor[keys], places, axis=axis))
 
 
-def _flat_positions(node: Node, ids: Value, sizes: tuple[int, ...]) -> Tensor:
-    """Return positions in row-major order from tuples of positions along the last axis."""
-    count = len(sizes)
+def _flat_positions(node: Node, ids: Value, x: Value, first: int = 0) -> Tensor:
+    """Return positions in row-major order from tuples of positions along the last axis, which are
+    along axes of `x` from the first one on.
+    """
+    count = ids.shape[-1]
+    if count == 1:
+        return oc.sum(wrapped_positions(node, ids, x, first), axis=-1)
+    sizes = x.shape[first : first + count]
     strides = [math.prod(sizes[k + 1 :]) for k in range(count)]
     if ids.array is not None:
         cells = ids.array.astype(np.int64)
@@ -85,18 +90,12 @@ def _flat_positions(node: Node, ids: Value, sizes: tuple[int, ...]) -> Tensor:
 def gather_nd(node: Node, x: Value, ids: Value) -> Value:
     shared = node.attr("batch_dims", 0)
     depth = ids.shape[-1]
-    outer = x.shape[:shared]
-    addressed, inner = x.shape[shared : shared + depth], x.shape[shared + depth :]
-    flat = _flat_positions(node, ids, addressed)
-    rows = math.prod(outer)
-    if shared:
-        # the batch is one more position
-        per_row = math.prod(ids.shape[shared:-1])
-        base = oc.tensor(np.arange(rows, dtype=np.int64).reshape(rows, 1) * math.prod(addressed))
-        flat = reshaped(flat, [rows, per_row]) + base
-    table = reshaped(x.tensor, [rows * math.prod(addressed), *inner])
-    places = reshaped(flat, [math.prod(ids.shape[:-1])])
-    taken = oc.take(table, places, axis=0)
+    outer, inner = x.shape[:shared], x.shape[shared + depth :]
+    flat = _flat_positions(node, ids, x, shared)
+    addressed = math.prod(x.shape[shared : shared + depth])
+    table = reshaped(x.tensor, [*outer, addressed, *inner])
+    places = reshaped(flat, [*outer, math.prod(ids.shape[shared:-1]), *[1] * len(inner)])
+    taken = oc.take_along(table, places, axis=shared)
     return moved(x, reshaped(taken, [*ids.shape[:-1], *inner]))
 
 
@@ -121,7 +120,7 @@ def scatter_nd(node: Node, x: Value, ids: Value, updates: Value) -> Value:
     count, number = math.prod(addressed), math.prod(ids.shape[:-1])
     if number == 0:
         return x
-    places = reshaped(_flat_positions(node, ids, addressed), [number])
+    places = reshaped(_flat_positions(node, ids, x), [number])
     result = _scattered(
         node,
         reshaped(x.tensor, [count, math.prod(inner)]),
@@ -138,6 +137,12 @@ def scatter_elements(node: Node, x: Value, ids: Value, updates: Value) -> Value:
     if 0 in ids.shape:
         return x
     along = wrapped_positions(node, ids, x, axis)
+    is_aligned = all(
+        at == axis or (size == x.shape[at] and ids.extent(at) is x.extent(at))
+        for at, size in enumerate(ids.shape)
+    )
+    if is_aligned and node.attr("reduction", "none") == "none":
+        return moved(x, oc.put_along(x.tensor, along, updates.tensor, axis=axis))
     strides = [math.prod(x.shape[k + 1 :]) for k in range(x.rank)]
     rest = sum(
         np.arange(size, dtype=np.int64).reshape([-1 if k == at else 1 for k in range(x.rank)])
