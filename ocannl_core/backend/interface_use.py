@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ocannl_core.backend.loaded_backend import Backend
+from ocannl_core.backend.plugins import package_of
 from ocannl_core.backend.protocols import BACKEND_API, NAMES_SINCE, VERSIONS_PAGE
 from ocannl_core.base.renamings import SETTINGS
 
@@ -20,11 +21,12 @@ _INTERFACES = ("ocannl_core.backend_api", "ocannl_core.testing")
 
 def files_of(backend: Backend) -> list[Path]:
     """Return the source files of a backend's plugin; none for an object that has no file."""
-    file = getattr(backend.manager.get_plugin(backend.name), "__file__", None)
-    if file is None:
-        return []
-    path = Path(file)
-    return sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+    plugin = backend.manager.get_plugin(backend.name)
+    folder = package_of(plugin)
+    if folder is not None:
+        return sorted(folder.rglob("*.py"))
+    file = getattr(plugin, "__file__", None)
+    return [] if file is None else [Path(file)]
 
 
 def notes_for_authors(backend: Backend) -> list[str]:
@@ -32,7 +34,7 @@ def notes_for_authors(backend: Backend) -> list[str]:
     names of a later one, and what a later version of the interface may break. One line each.
     """
     notes: list[str] = []
-    stated = getattr(backend.manager.get_plugin(backend.name), "OCANNL_API", BACKEND_API)
+    stated = backend.stated_api
     if stated != BACKEND_API:
         notes.append(
             f"OCANNL_API is {_text(stated)}; {_text(BACKEND_API)} is new: see {VERSIONS_PAGE}"

@@ -122,6 +122,14 @@ class Backend:
         return f"{self.distribution} {self.version}".strip()
 
     @property
+    def stated_api(self) -> tuple[int, int]:
+        """The version of the interface for which its plugin was written."""
+        stated: tuple[int, int] = getattr(
+            self.manager.get_plugin(self.name), "OCANNL_API", BACKEND_API
+        )
+        return stated
+
+    @property
     def is_synchronous(self) -> bool:
         """True if submitted work is finished at once: the plugin has no `ocannl_synchronize`."""
         plugin = self.manager.get_plugin(self.name)
@@ -183,8 +191,7 @@ class Backend:
         """Return a report whose targets have the primitives of the version of the interface that
         the plugin states, where they state none.
         """
-        version = getattr(self.manager.get_plugin(self.name), "OCANNL_API", BACKEND_API)
-        known = primitives_of(version)
+        known = primitives_of(self.stated_api)
         if len(known) == len(EVERY_PRIMITIVE):
             return report
         targets = (
@@ -254,6 +261,17 @@ class Backend:
         if source is None:
             raise errors.CodegenError(**self._missing("generates no code", hook))
         return self._checked(hook, source, violation_of_source(source))
+
+    def text(self, source: Source) -> str:
+        """Return the text of generated code, which a source may compute when it is read."""
+        hook = "text of a Source"
+        try:
+            text: object = source.text
+        except BaseException as error:
+            self.raise_fault(hook, error)
+        if not isinstance(text, str):
+            raise self.fault(hook, f"it must be a text, and is {shown(text)}")
+        return text
 
     def source_class(self) -> type[Any] | None:
         """Return the class of sources that can be kept on disk; None if the backend states none."""
@@ -341,7 +359,8 @@ class Backend:
             raise self.fault(hook, found)
         if not isinstance(choice.reason, str):
             raise self.fault(hook, f"the reason of a choice is a text, not {shown(choice.reason)}")
-        return Placement(choice.mode, Reason.BACKEND_CHOICE, choice.reason)
+        reason = errors.printable(" ".join(choice.reason.split()))
+        return Placement(choice.mode, Reason.BACKEND_CHOICE, reason)
 
     def allocate(self, info: NodeInfo, target: Target) -> Buffer:
         """Return new memory for the cells of a node, all zero.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -183,6 +184,16 @@ def check_wrapper(name: str, plugin: object) -> None:
                     f"{caller.name} must be marked with hookimpl(wrapper=True): a wrapper observes "
                     "a backend and never answers for it"
                 )
+
+
+def package_of(plugin: object) -> Path | None:
+    """Return the folder of the package that a module is in; None for a module in no package."""
+    first = plugin.__name__.partition(".")[0] if isinstance(plugin, ModuleType) else ""
+    for module in (sys.modules.get(first), plugin):
+        file = getattr(module, "__file__", None)
+        if file is not None and Path(file).name == "__init__.py":
+            return Path(file).parent
+    return None
 
 
 def check_api(plugin: object) -> None:

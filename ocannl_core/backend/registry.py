@@ -59,6 +59,10 @@ class Status(Enum):
     """Excluded by the settings `load_plugins` or `disable_plugins`."""
 
 
+_IN_PROCESS = "registered in this process"
+"""In the place of a distribution, for plugins that `register` adds."""
+
+
 @dataclass(frozen=True, slots=True)
 class PluginEntry:
     """A plugin that is installed."""
@@ -229,7 +233,11 @@ def checks_named(name: str) -> Callable[[], Iterator[Check]] | None:
         try:
             function = plugins.readers[name]()
             assert callable(function), f"{function!r} is no function"
-            yield from function()
+            for check in function():
+                if not isinstance(check, Check) or not isinstance(check.outcome, CheckOutcome):
+                    raise TypeError(f"Checks have a CheckOutcome, and one is {shown(check)}")
+                str(check)  # raises for fields that are no texts
+                yield check
         except BaseException as error:
             reraise_interruption(error)
             yield Check(subject, CheckOutcome.FAIL, f"its checks failed: {describe(error)}")
@@ -457,15 +465,19 @@ def register(name: str, plugin: object) -> None:
         )
     registry = get_registry()
     with _lock:
-        if name in registry.backends.entries:
+        taken = registry.backends.entries.get(name)
+        if taken is not None:
+            fix = "register it under another name"
+            if taken.distribution == _IN_PROCESS:
+                fix += ", or forget all that are registered in this process: manager.refresh()"
             raise UsageError(
                 "A backend must have a name of its own.",
-                found=f"'{name}' is taken by {registry.backends.entries[name]}",
-                fix="register it under another name",
+                found=f"'{name}' is taken by {taken}",
+                fix=fix,
             )
         value = getattr(plugin, "__name__", "") if isinstance(plugin, ModuleType) else ""
         value = value or type(plugin).__name__
-        registry.backends.entries[name] = PluginEntry(name, value, "registered in this process", "")
+        registry.backends.entries[name] = PluginEntry(name, value, _IN_PROCESS, "")
         registry.backends.readers[name] = lambda: plugin
 
 

@@ -11,6 +11,7 @@ from typing import Protocol, cast
 
 from ocannl_core.backend import registry
 from ocannl_core.backend.plugins import describe
+from ocannl_core.backend.results import shown
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.interruptions import reraise_interruption
@@ -97,12 +98,23 @@ def commands(arguments: Sequence[str]) -> dict[str, Command]:
         if name in result or (first is not None and first != name and first in added):
             continue
         try:
-            result[name] = cast(Command, load())
-            result[name].HELP, result[name].DESCRIPTION
+            result[name] = _checked(cast(Command, load()))
         except BaseException as error:
             reraise_interruption(error)
             result[name] = _BrokenCommand(entry, error)
     return result
+
+
+def _checked(command: Command) -> Command:
+    """Return the command of a plugin, after printing its help to a text."""
+    top = argparse.ArgumentParser()
+    own = top.add_subparsers().add_parser("own", help=command.HELP, description=command.DESCRIPTION)
+    command.add_arguments(own)
+    top.format_help()
+    own.format_help()
+    if not callable(command.run):
+        raise TypeError(f"its run must be a function, and is {shown(command.run)}")
+    return command
 
 
 def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

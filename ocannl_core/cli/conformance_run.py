@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.base.files.directory import unfinished_directory
 from ocannl_core.base.interruptions import reraise_interruption
 from ocannl_core.cli.conformance_report import ConformanceReport
+from ocannl_core.compile.saved_code import why_not_saved
 from ocannl_core.testing import explain_assertions
 from ocannl_core.testing.allowances import Allowances, CaseResult, Outcome, allowances_of
 from ocannl_core.testing.corpora import opinfo, primitive_edges, reference_cases
@@ -48,6 +50,8 @@ def check(arguments: argparse.Namespace) -> int:
         )
         print("\n".join(report.lines(is_verbose=arguments.verbose)))
         notes = [*notes_for_authors(backend), *found.deprecations]
+        if reason := why_not_saved(backend):
+            notes.append(f"OCANNL_SOURCE: {reason}, so that its sources are not saved on disk")
         if notes:
             print(f"for the authors of {backend.plugin} ({VERSIONS_PAGE}):")
             print("\n".join(f"  {each}" for each in notes))
@@ -261,8 +265,10 @@ def _error_of(report: Any) -> str:
 
 def _run_suite(outcomes: _Outcomes, expression: str | None, *, is_verbose: bool) -> None:
     try:
-        import hypothesis  # noqa: F401
         import pytest
+
+        if find_spec("hypothesis") is None:  # pytest warns of one that is imported before
+            raise ImportError("No module named 'hypothesis'")
     except ImportError as error:
         raise UsageError(
             "The conformance suite runs under pytest, with Hypothesis.",

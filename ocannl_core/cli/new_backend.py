@@ -83,14 +83,18 @@ def write_backend(name: str, folder: Path, language: str = "c") -> None:
     """Write the distribution of a new backend, which generates a language, into a new directory.
 
     Raises:
-        UsageError: if the name is no identifier, or the directory exists or cannot be made.
+        UsageError: if the name is no identifier or the core's, or the directory exists or cannot be
+            made.
     """
-    if not (name.isascii() and name.isidentifier() and name == name.lower()):
+    is_name = name.isascii() and name.isidentifier() and name == name.lower()
+    if not is_name or name.endswith("_"):  # with which names of distributions do not end
         raise UsageError(
-            "The name of a backend is an identifier in lower case.",
+            "The name of a backend is an identifier in lower case that ends in no underscore.",
             found=repr(name),
             fix="use letters, digits and underscores, such as my_chip",
         )
+    if __name__.startswith(f"ocannl_{name}."):
+        raise UsageError("The name of a backend is not that of the core.", found=repr(name))
     if keyword.iskeyword(name):
         raise UsageError("The name of a backend is no keyword of Python.", found=repr(name))
     try:

@@ -65,7 +65,7 @@ def _lines(build: Build, stages: Collection[str]) -> Iterator[str]:
         "assignments": lambda: assign_printer.to_text(build.assignments),
         "loops": lambda: loop_printer.to_text(build.program.loops),
         "kernels": lambda: kernel_printer.to_text(build.plan),
-        "source": lambda: build.source.text,
+        "source": lambda: build.text,
     }
     for stage, text in texts.items():
         if stage in stages:

@@ -351,7 +351,8 @@ def generate(
             source = _parts(request, optimized, error)
     plan = source.plan if isinstance(source, PartitionedSource) else kernels.plan()
     dump.plan("schedule kernels", plan)
-    dump.source(source)
+    if dump.is_open:
+        dump.source(source.language, backend.text(source))
     return GeneratedCode(program, plan, source)
 
 

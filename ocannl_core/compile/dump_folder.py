@@ -11,7 +11,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ocannl_core.backend.protocols import Source
 from ocannl_core.base import settings, timeline
 from ocannl_core.base.errors import SettingsError
 from ocannl_core.base.files.new_files import write_new
@@ -80,10 +79,10 @@ class Dump:
 
             self.text(stage, to_text(plan))
 
-    def source(self, source: Source) -> None:
+    def source(self, language: str, text: str) -> None:
         """Write generated code."""
-        extension = _EXTENSIONS.get(source.language.lower(), "txt")
-        self._write(f"source.{extension}", source.text)
+        extension = _EXTENSIONS.get(language.lower(), "txt")
+        self._write(f"source.{extension}", text)
 
     @contextmanager
     def timing(self, stage: str) -> Iterator[None]:

@@ -50,7 +50,8 @@ class PartitionedSource:
     @property
     def text(self) -> str:
         """The texts of all parts, in order."""
-        return "\n".join(
-            f"// part {number}, on {self.devices[part.device][1]}\n{part.source.text}"
-            for number, part in enumerate(leaf_steps(self.items), 1)
-        )
+        texts = []
+        for number, part in enumerate(leaf_steps(self.items), 1):
+            backend, target = self.devices[part.device]
+            texts.append(f"// part {number}, on {target}\n{backend.text(part.source)}")
+        return "\n".join(texts)

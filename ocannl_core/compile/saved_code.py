@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
+from ocannl_core.backend.plugins import package_of
 from ocannl_core.base import settings
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import add_digest, strip_digest
@@ -43,7 +44,7 @@ from ocannl_core.ir.serialization.columns import DecodingError
 from ocannl_core.ir.serialization.decode import decode
 from ocannl_core.ir.serialization.encode import encode
 from ocannl_core.ir.serialization.forms import Form, NotDataError, Numbering
-from ocannl_core.ir.serialization.schema import form_of
+from ocannl_core.ir.serialization.schema import form_of, violation_of_data
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.tuning.tuning_cache import tuning_cache
 
@@ -283,11 +284,24 @@ def _code_digest(backend: Backend) -> str | None:
             return None
         if (getattr(plugin, "__package__", None) or "").startswith("ocannl_core"):
             continue  # part of the core
-        file = getattr(plugin, "__file__", None)
-        if file is None or Path(file).name != "__init__.py":
+        folder = package_of(plugin)
+        if folder is None:
             return None
-        folders.append(Path(file).parent)
+        folders.append(folder)
     return _digest_of(tuple(folders))
+
+
+def why_not_saved(backend: Backend) -> str:
+    """Return why the sources of a backend are not saved, as a clause, although its plugin states
+    their class; an empty text if they are.
+    """
+    plugin = backend.manager.get_plugin(backend.name)
+    if getattr(plugin, "OCANNL_SOURCE", None) is None:
+        return ""
+    kind = backend.source_class()
+    if kind is None:
+        return "it is no class"
+    return violation_of_data(kind) or ("the plugin is no package" * (package_of(plugin) is None))
 
 
 @cache
@@ -311,10 +325,11 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for each in found:
-        if each.name.endswith((".py", ".c", ".h", ".in")):
+        if each.is_dir():
+            if each.name != "__pycache__":
+                yield from _source_files(each.path, f"{place}{each.name}/")
+        elif not each.name.endswith(".pyc"):  # templates in any language, or a library
             yield place + each.name, each.path
-        elif each.name != "__pycache__" and each.is_dir():
-            yield from _source_files(each.path, f"{place}{each.name}/")
 
 
 def _read(

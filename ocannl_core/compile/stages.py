@@ -193,6 +193,11 @@ class Build:
     def target(self) -> Target:
         return self.request.target
 
+    @property
+    def text(self) -> str:
+        """The generated code."""
+        return self.backend.text(self.source)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linkable:

@@ -36,7 +36,7 @@ class CompiledCode:
     @property
     def source(self) -> str:
         """The generated code."""
-        return self._build.source.text
+        return self._build.text
 
     @property
     def language(self) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
 from importlib import import_module, resources
+from types import ModuleType
 
 from ocannl_core.backend.loaded_backend import Backend
 from ocannl_core.base.errors import UsageError
@@ -152,17 +153,17 @@ def _corpus(name: str) -> str:
 
 
 def allowances_of(backend: Backend) -> Allowances:
-    """Return the entries of a backend's package; none if it has no file.
+    """Return the entries of the package with a backend's module or class; none without a file.
 
     Raises:
         UsageError: if the file is no list of such entries.
     """
     plugin = backend.manager.get_plugin(backend.name)
-    package = str(getattr(plugin, "__name__", ""))
+    name = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
     try:
-        found = import_module(package)
-        if found.__spec__ is None or found.__spec__.submodule_search_locations is None:
-            return Allowances()  # a plugin that is no package
+        found = import_module(name)
+        if not hasattr(found, "__path__"):  # a module: of a package, perhaps
+            found = import_module(found.__package__ or "")
         text = resources.files(found).joinpath(FILE).read_text("utf-8")
     except (ImportError, FileNotFoundError, ValueError):  # registered in this process; no file
         return Allowances()

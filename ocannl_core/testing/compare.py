@@ -59,19 +59,27 @@ def _ordinals(array: Array, dtype: DType) -> list[int]:
     return [sign - 1 - (bits - sign) if bits & sign else bits + sign for bits in patterns]
 
 
+def wrong_cells(
+    actual: Array, expected: Array, dtype: DType, tolerance: Tolerance = EXACT
+) -> list[tuple[int, int]]:
+    """Return the distance in ulp and the position of each cell that differs too much, those that
+    differ most first.
+    """
+    wrong = [
+        (distance, position)
+        for position, distance in enumerate(ulp_distances(actual, expected, dtype))
+        if distance > tolerance.ulps and not _is_near(actual, expected, position, tolerance)
+    ]
+    return sorted(wrong, key=lambda each: (-each[0], each[1]))
+
+
 def difference(actual: Array, expected: Array, dtype: DType, tolerance: Tolerance = EXACT) -> str:
     """Return a text with the cells of an array that differ most; an empty one if none do."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return f"{actual.dtype} {actual.shape} instead of {expected.dtype} {expected.shape}"
-    distances = ulp_distances(actual, expected, dtype)
-    wrong = [
-        (distance, position)
-        for position, distance in enumerate(distances)
-        if distance > tolerance.ulps and not _is_near(actual, expected, position, tolerance)
-    ]
+    wrong = wrong_cells(actual, expected, dtype, tolerance)
     if not wrong:
         return ""
-    wrong.sort(key=lambda each: (-each[0], each[1]))
     lines = [
         f"{len(wrong)} of {actual.size} cells differ by more than {tolerance.ulps} ulp of {dtype}"
     ]

@@ -225,19 +225,25 @@ routine scopes(source: int32[3, 4], result: int32[3, 4]):
 
 
 def gathered_cells() -> Example:
-    """Rows of a table at computed positions; none for a fraction, a NaN, or beyond the ends."""
+    """Rows of a table at computed positions; 0 or a stated number for a fraction, a NaN, or beyond
+    the ends.
+    """
     text = """
-routine gather(table: float32[3, 2], position: float32[10], result: float32[10, 2]):
+routine gather(table: float32[3, 2], position: float32[10], result: float32[10, 2], filled: float32[10, 2]):
     for i in range(10):
         for j in range(2):
             result[i, j] = gather(table[position[i], j])
-"""
+            filled[i, j] = gather(table[position[i], j], -inf)
+"""  # noqa: E501
     positions = [2.0, 0.0, 3.0, -1.0, 0.5, np.nan, np.inf, 1.0, -0.0, 1e30]
     cells = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
-    zero = [0, 0]
-    expected = [cells[2], cells[0], zero, zero, zero, zero, zero, cells[1], cells[0], zero]
+    rows = [2, 0, None, None, None, None, None, 1, 0, None]
+    expected = {
+        name: np.array([[beyond] * 2 if row is None else cells[row] for row in rows])
+        for name, beyond in (("result", 0.0), ("filled", -np.inf))
+    }
     arrays = {"table": cells, "position": np.array(positions, np.float32)}
-    return example(text, arrays, {"result": np.array(expected)})
+    return example(text, arrays, expected)
 
 
 def gathered_cells_with_margins() -> Example:
@@ -284,14 +290,18 @@ routine scatter(rows: float32[10, 2], position: float32[10], sums: float32[3, 2]
     return example(text, {"rows": rows, "position": positions}, {"sums": sums, "last": last})
 
 
-def checked_positions() -> Example:
-    """Checks of positions that are in bounds, in every format, among margins that are not."""
+POSITIONS = (uint8, int8, uint16, int16, int32, uint32, int64, uint64)
+"""The formats of positions."""
+
+
+def checked_positions(formats: Sequence[DType] = POSITIONS) -> Example:
+    """Checks of positions that are in bounds, in each format, among margins that are not."""
     draft, i = Draft("checks"), fresh_var("i")
     result = draft.node("result", int32, 3)
     table = np.array([0, 4, 2])
     arrays: dict[TensorNode, Array] = {}
     checks = []
-    for dtype in (uint8, int8, uint16, int16, int32, uint32, int64, uint64):
+    for dtype in formats:
         node = draft.node(str(dtype), dtype, 3, padding=(Margin(1, 2),))
         arrays[node] = np.pad(table.astype(dtype.numpy), (1, 2), constant_values=99)
         checks.append(ir.CheckPositions(node, 5, "an axis"))
@@ -310,6 +320,18 @@ routine check(positions: int32[3], result: int32[2]):
 """)
     positions, result = program.params
     return program, positions, result
+
+
+def check_up_to_an_extent() -> tuple[ir.LoopProgram, TensorNode]:
+    """Return a check of three positions on an axis with an extent at run time, and the node of the
+    positions.
+    """
+    program = parse("""
+routine check(positions: int32[3], result: int32[2], static n <= 8):
+    check positions in range(n) for an axis
+    result[:] = 1
+""")
+    return program, program.params[0]
 
 
 def packed_cells(formats: Sequence[DType] = PACKED) -> Example:
@@ -391,24 +413,31 @@ routine parallel(a: float32[6, 4], result: float32[6]):
 
 
 def guarded_load() -> Example:
-    """A window that sticks out of its node, read under a condition."""
+    """A window that sticks out of its node, read under a condition: in the operand itself, and in
+    the statements of an inlined computation.
+    """
     text = """
-routine guard(source: int32[4], result: int32[4]):
+routine guard(source: int32[4], result: int32[4], inlined: int32[4]):
     for i in range(4):
         result[i] = where(int32(i + 16777216) < 4, source[i + 16777216], 5)
+        inlined[i] = where(int32(i + 16777216) < 4, v, 6)
+            where v: int32
+                v = source[i + 16777216]
 """
-    return example(text, {"source": np.arange(4, dtype=np.int32)}, {"result": [5, 5, 5, 5]})
+    expected = {"result": [5, 5, 5, 5], "inlined": [6, 6, 6, 6]}
+    return example(text, {"source": np.arange(4, dtype=np.int32)}, expected)
 
 
 def awkward_names() -> Example:
     """Labels that are keywords, repeat, or are no identifiers, and remarks that end comments."""
-    draft = Draft("int main(void) { */")
+    draft, once = Draft("int main(void) { */"), fresh_var("once")
     labels = ["int", "int", "for", '*/ "', "über", "__global__", "i0", "printf", "", "NULL", "n"]
     nodes = [draft.node(label, int32, 1) for label in labels]
     remarks = [ir.Remark(text) for text in ("*/ error", "line\nanother # \\", "%s \\", "// /* ??/")]
     stores = [draft.store(n, 0, value=ir.Const(k, int32)) for k, n in enumerate(nodes)]
     expected = {node: [k] for k, node in enumerate(nodes)}
-    return Example(draft.program(*remarks, *stores), {}, (), expected)
+    # in front of a kernel remarks are its title, inside of a loop they are part of its code
+    return Example(draft.program(*remarks, loop(once, 1, *remarks, *stores)), {}, (), expected)
 
 
 def row_of() -> tuple[ir.LoopProgram, TensorNode, TensorNode]:

@@ -14,6 +14,7 @@ from ocannl_core.ir.kernels.nodes import Plan, unchanged
 from ocannl_core.ir.kernels.stream import map_steps
 from ocannl_core.ir.loops.nodes import LoopProgram
 from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.primitives import Op, VectorOp
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.decompose import with_decomposition
 from ocannl_core.passes.kernels.split_kernels import split_kernels
@@ -39,6 +40,11 @@ class Subject:
 
     def __str__(self) -> str:
         return str(self.target)
+
+    def has_primitive(self, op: Op | VectorOp) -> bool:
+        """Return True if the device declares a primitive."""
+        declared = self.target.primitives
+        return declared is None or op in declared
 
     def generate(self, program: LoopProgram, schedule: Scheduler = keep_plan) -> Source:
         """Return the backend's code for a program, scheduled by a function of the plan; primitives

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache, lru_cache
 
+from ocannl_core.base.errors import CodegenError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.codegen.prelude.elementwise import (
     REPLACED_FUNCTIONS,
@@ -69,7 +70,11 @@ def has_helper(name: str) -> bool:
 def _helper(name: str, files: tuple[str, ...]) -> Helper:
     found = _scalar_helper(name, files) or vector_helper(name) or word_vector_helper(name)
     if found is None:
-        raise KeyError(name)
+        raise CodegenError(
+            "A dialect names helpers of the core, or of the files in its words.",
+            found=f"{name}, and its files are {', '.join(files) or 'none'}",
+            fix=f"begin its definition in a file of PreludeWords(files=) by the line `/// {name}`",
+        )
     return found
 
 
@@ -153,11 +158,15 @@ class PreludeWords:
     """The words of a dialect in helpers.
 
     Attributes:
-        hash: The functions for a hash of words; empty for the same.
-        cells: The qualifiers of the numbers that a pointer into a table points to.
-        own: Definitions that take the place of those in files, by name; `ORIGINAL` in one stands
-            for the definition in the file.
-        files: The paths of files with further helpers.
+        inline: The specifiers of functions, `INLINE` in definitions.
+        hash: Those of functions for a hash of words, `HASH`; empty for the same.
+        table: The specifiers of tables of numbers, `TABLE`.
+        cells: The qualifiers of the numbers that a pointer into a table points to, `CELLS`.
+        own: Definitions that take the place of those of the core, by name; `ORIGINAL` in one stands
+            for the core's. They mention helpers that the core's needs, and no others.
+        files: The paths of files with further helpers: each definition follows a line
+            `/// NAME needs OTHER NAMES`, where `needs` and the helpers that it mentions may be
+            left out if there are none.
     """
 
     inline: str = "static inline"
@@ -180,6 +189,8 @@ def prelude(names: Iterable[str], words: PreludeWords = C_WORDS) -> str:
 @lru_cache(maxsize=1024)
 def _prelude(ordered: tuple[str, ...], words: PreludeWords) -> str:
     own = dict(words.own)
+    for name in own:
+        _helper(name, words.files)
     is_fused = UNFUSED not in ordered
 
     def definition(name: str) -> str:

@@ -345,7 +345,7 @@ class BinaryOp(Enum):
     MAX = _choice(
         "max",
         meanings.maximum,
-        "the greater of `a` and `b`; NaN if either is",
+        "the greater of `a` and `b`, `a` where they are equal; NaN if either is",
         neutral=-math.inf,
         keeps_first=True,
         drops_repeats=True,
@@ -353,7 +353,7 @@ class BinaryOp(Enum):
     MIN = _choice(
         "min",
         meanings.minimum,
-        "the lesser of `a` and `b`; NaN if either is",
+        "the lesser of `a` and `b`, `a` where they are equal; NaN if either is",
         neutral=math.inf,
         keeps_first=True,
         drops_repeats=True,

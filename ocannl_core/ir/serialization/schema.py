@@ -66,6 +66,25 @@ def record_of(kind: type) -> Record | None:
     return Record(kind, name_of(kind), found, tuple(map(attrgetter, found)), mentioned)
 
 
+def violation_of_data(kind: type, seen: frozenset[type] = frozenset()) -> str:
+    """Return why a class, or one that it holds, contains more than data, as a clause; an empty text
+    if it does not. Classes of the core are data, but for calls of operations in Python.
+    """
+    if not is_dataclass(kind):
+        return f"{kind.__qualname__} is no dataclass"
+    if hasattr(kind, "__post_init__"):
+        return f"{kind.__qualname__} has a __post_init__"
+    for each in fields(kind):
+        form = form_of(_annotation(kind, each.name, each.type))
+        if form is None or not each.init:
+            return f"the field {each.name} of {kind.__qualname__} holds more than data"
+        for inner in sorted(form.records - seen - {kind}, key=name_of):
+            is_core = inner.__module__.startswith("ocannl_core.")
+            if not is_core and (found := violation_of_data(inner, seen | {kind})):
+                return found
+    return ""
+
+
 @cache
 def form_of(annotation: Any) -> Form | None:
     """Return the form of the values of an annotation; None if they contain more than data."""

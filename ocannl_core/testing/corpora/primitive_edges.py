@@ -19,7 +19,7 @@ from ocannl_core.ir.numbers.dtypes import DType, Kind, from_bits, round_to
 from ocannl_core.ir.numbers.primitives import Op
 from ocannl_core.testing import number_programs
 from ocannl_core.testing.allowances import Allowances, CaseResult, Outcome
-from ocannl_core.testing.compare import Array, difference, ulp_distances
+from ocannl_core.testing.compare import Array, ulp_distances, wrong_cells
 from ocannl_core.testing.primitive_tables import primitives, special_values, tolerance
 from ocannl_core.testing.subject import Subject
 
@@ -31,16 +31,23 @@ _TURNS = (0.5, 1.5, 2.5, 1e-3, math.pi / 2, math.log(2), 20.0, 88.7, 89.0, 103.9
 def results(
     subject: Subject, oracle: Subject, allowances: Allowances, wanted: str = ""
 ) -> Iterator[CaseResult]:
-    """Yield the result of each primitive in each format that the device declares.
+    """Yield the result of each primitive in each format, of those that the device declares.
 
     Args:
         wanted: A part of the names of the cases that run.
     """
     formats = subject.target.formats
     for dtype in dtypes.ALL:
-        ops = tuple(op for op in primitives(dtype) if wanted in _name(op, dtype))
-        if ops and (formats is None or dtype in formats):
-            yield from _of_format(subject, oracle, dtype, ops, allowances)
+        if formats is not None and dtype not in formats:
+            continue
+        ops = [op for op in primitives(dtype) if wanted in _name(op, dtype)]
+        for op in ops:
+            if not subject.has_primitive(op):
+                text = f"{subject} does not declare {op.value.name}"
+                yield CaseResult(_name(op, dtype), Outcome.SKIPPED, str(dtype), text)
+        declared = tuple(op for op in ops if subject.has_primitive(op))
+        if declared:
+            yield from _of_format(subject, oracle, dtype, declared, allowances)
 
 
 def _of_format(
@@ -79,16 +86,16 @@ def _result(
     allowances: Allowances,
 ) -> CaseResult:
     name, default = _name(op, dtype), tolerance(op, dtype)
-    distances = ulp_distances(found, expected, dtype)
-    worst = max(range(len(distances)), key=distances.__getitem__)
-    error = float(distances[worst])
-    if not difference(found, expected, dtype, allowances.ulps(name, default)):
-        needed = bool(difference(found, expected, dtype, default))
+    allowed = allowances.ulps(name, default)
+    error = float(max(ulp_distances(found, expected, dtype)))
+    wrong = wrong_cells(found, expected, dtype, allowed)
+    if not wrong:
+        needed = bool(wrong_cells(found, expected, dtype, default))
         return CaseResult(name, Outcome.PASSED, str(dtype), "", error, needed)
-    wrong = sum(each > default.ulps for each in distances)
+    _, worst = wrong[0]
     operands = ", ".join(f"{n.name} = {a[worst]!s}" for n, a in arrays.items())
     text = (
-        f"{wrong} of {len(distances)} results differ by more than {default.ulps} ulp; "
+        f"{len(wrong)} of {found.size} results differ by more than {allowed.ulps} ulp; "
         f"at {operands}: {found[worst]!s} instead of {expected[worst]!s}"
     )
     return CaseResult(name, Outcome.FAILED, str(dtype), text, error)

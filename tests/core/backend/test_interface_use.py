@@ -20,6 +20,7 @@ from ocannl_core.backend.interface_use import (
 )
 from ocannl_core.backend.protocols import BACKEND_API, NAMES_SINCE, VERSIONS_PAGE
 from ocannl_core.backend.specs import CodegenHooks, DeviceHooks, MemoryHooks, TransferHooks
+from ocannl_core.ir.numbers.primitives import EVERY_PRIMITIVE
 from ocannl_core.ir.target import Target
 from tests.core.backend.conftest import WORKING
 from tests.core.backend.conftest import install as install
@@ -88,6 +89,10 @@ def test_the_interface_itself_gives_no_note(line: str) -> None:
         ("def ocannl_device_error(error): ...", "ocannl_device_error"),
         ("class P:\n    ocannl_share = None", "ocannl_share"),
         ("OCANNL_SETTINGS = object", "OCANNL_SETTINGS"),
+        (
+            "from ocannl_core.backend_api.arithmetic import UnaryOp\nUnaryOp.BITCAST",
+            "arithmetic.UnaryOp.BITCAST",
+        ),
     ],
 )
 def test_names_of_a_later_version_than_stated_are_found(code: str, name: str) -> None:
@@ -95,6 +100,12 @@ def test_names_of_a_later_version_than_stated_are_found(code: str, name: str) ->
     assert line == len(code.splitlines())
     assert text == f"uses {name} (since 1.1) but states 1.0: OCANNL_API = (1, 1)"
     assert list(_newer_names(ast.parse(code), (1, 1))) == []
+
+
+def test_every_later_primitive_has_its_version() -> None:
+    for op in EVERY_PRIMITIVE:
+        if op.value.since > (1, 0):
+            assert f"arithmetic.{type(op).__name__}.{op.name}" in NAMES_SINCE[op.value.since]
 
 
 def test_each_later_name_gives_one_note() -> None:

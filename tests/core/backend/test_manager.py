@@ -196,6 +196,12 @@ A backend must have a name of its own.
 """)
 
 
+def test_a_backend_that_is_registered_again_names_both_remedies() -> None:
+    manager.register("again", types.ModuleType("mine"))
+    with pytest.raises(UsageError, match=r"another name, or forget .* manager\.refresh\(\)"):
+        manager.register("again", types.ModuleType("mine"))
+
+
 @pytest.mark.parametrize("name", [3, "", "chip:0", "chip@mine"])
 def test_a_backend_is_registered_under_a_name_that_contexts_take(name: Any) -> None:
     with pytest.raises(UsageError, match="a text without : and @"):

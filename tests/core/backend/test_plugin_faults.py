@@ -21,10 +21,11 @@ from inline_snapshot import snapshot
 
 import ocannl_core as oc
 from ocannl_core.backend import manager
-from ocannl_core.backend.protocols import TargetReport
+from ocannl_core.backend.protocols import CheckOutcome, TargetReport
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, HookError, OcannlError
 from ocannl_core.base.files.directory import warn_once
+from ocannl_core.cli import doctor
 from ocannl_core.ir.kernels.nodes import FinishedStep, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
 from ocannl_core.ir.node import MemoryMode
@@ -295,6 +296,35 @@ def test_a_launcher_that_fails_at_a_later_call_is_named() -> None:
         step()
         with pytest.raises(HookError, match=r"the launcher of forward.*: it raised IndexError"):
             step()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (lambda source: source.missing, "it raised AttributeError"),
+        (lambda source: 7, "it must be a text, and is 7"),
+    ],
+    ids=["raises", "number"],
+)
+def test_the_text_of_a_source_that_fails_when_it_is_read_is_named(
+    text: Callable[[Any], object], found: str
+) -> None:
+    class Late:
+        language = "late"
+
+        def __init__(self, plan: Plan) -> None:
+            self.plan = plan
+
+        @property
+        def text(self) -> object:
+            return text(self)
+
+    faulty(ocannl_generate=lambda kernels: Late(kernels.plan()))
+    with oc.Session():
+        step = oc.Context("faulty").compile(oc.train.forward(oc.tensor([1.0, 2.0]) * 3.0))
+        with pytest.raises(HookError, match=f"text of a Source: {found}") as caught:
+            print(step.source)
+    assert "backend faulty" in str(caught.value)
 
 
 @pytest.mark.parametrize("answer", WRONG, ids=type_name)
@@ -660,3 +690,24 @@ def test_the_list_of_backends_stays_json_when_a_plugin_prints(tmp_path: Path) ->
     assert rows["interp"]["status"] == "available"
     for text in ("hello from print", "hello from a library", "still printing"):
         assert text in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("checks", "reason"),
+    [
+        ("lambda: [Check('a chip', 'OK')]", "Checks have a CheckOutcome, and one is"),
+        ("lambda: ['a chip']", "Checks have a CheckOutcome, and one is 'a chip'"),
+        ("lambda: [Check('a chip', CheckOutcome.OK, found=3)]", "AttributeError"),
+        ("lambda: 3", "TypeError"),
+    ],
+    ids=str,
+)
+def test_wrong_checks_of_a_plugin_are_a_failed_check(
+    install: Install, checks: str, reason: str
+) -> None:
+    code = f"from ocannl_core.backend_api import Check, CheckOutcome\nchecks = {checks}\n"
+    install("chip", code, attribute="checks", group="ocannl.checks")
+    found = list(doctor.checks("chip"))
+    assert [each.outcome for each in found] == [CheckOutcome.FAIL]
+    assert reason in found[0].found
+    assert "dist-chip" in found[0].what

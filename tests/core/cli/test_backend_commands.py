@@ -20,12 +20,15 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.backend import manager, registry
-from ocannl_core.backend.protocols import Event, TargetReport
+from ocannl_core.backend.protocols import Event, MemoryStatistics, TargetReport
 from ocannl_core.backend.registry import PluginEntry
 from ocannl_core.backend.specs import hookimpl
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.cli import main
+from ocannl_core.ir.loops.traverse import rewrite
 from ocannl_core.ir.target import Capability, Target
 from ocannl_core.testing.corpora.reference_cases import ReferenceCase
+from tests.support.limited_backend import all_but
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
 interpreter = pytest.importorskip("ocannl_interp.routine")
@@ -43,7 +46,7 @@ def register(**changes: Any) -> None:
 
     @hookimpl
     def ocannl_targets() -> TargetReport:
-        hooks = ("ocannl_", "__name__")
+        hooks = ("ocannl_", "OCANNL_", "__name__")
         device = {key: value for key, value in changes.items() if not key.startswith(hooks)}
         return TargetReport((Target("mine", **device),))
 
@@ -53,6 +56,8 @@ def register(**changes: Any) -> None:
     for name, value in changes.items():
         if name.startswith("ocannl_"):
             setattr(module, name, hookimpl(value))
+        elif name.startswith("OCANNL_"):
+            setattr(module, name, value)
     module.__name__ = changes.get("__name__", "mine")
     manager.register("mine", module)
 
@@ -478,6 +483,106 @@ def test_a_corpus_runs_in_place_of_the_suite(capsys: pytest.CaptureFixture[str])
     assert "test_" not in text
 
 
+def test_a_corpus_leaves_out_primitives_that_the_device_lacks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from ocannl_core.ir.numbers.dtypes import bool_
+    from ocannl_core.ir.numbers.primitives import UnaryOp
+
+    register(formats=(bool_,), primitives=all_but(UnaryOp.ABS))
+    code, rows, text = check(capsys, "primitives/a", "--corpus", "primitives")
+    assert code == 0
+    assert ["bool", "yes", "works", "2 passed, 1 skipped"] in rows
+    assert "skipped primitives/abs/bool: mine:0 does not declare abs\n" in text
+
+
+def test_checks_of_positions_run_in_the_formats_of_the_device(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from ocannl_core.ir.numbers.dtypes import int32, int64
+
+    register(capabilities=(Capability.POSITION_CHECKS,), formats=(int32, int64))
+    code, rows, _ = check(capsys, "in_bounds_pass")
+    assert code == 0
+    assert ["position checks", "yes", "works", "1 passed"] in rows
+
+
+def test_a_device_without_checks_of_positions_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    register(capabilities=(Capability.REPETITIONS,))
+    code, rows, _ = check(capsys, "perceptron")
+    assert code == 0
+    assert ["the rest of the language", "always", "works", "1 passed"] in rows
+
+
+def test_training_is_skipped_on_a_device_without_its_primitives(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from ocannl_core.ir.numbers.primitives import UnaryOp
+
+    register(primitives=all_but(UnaryOp.EXP))
+    code, _, text = check(capsys, "perceptron")
+    assert code == 0
+    assert "mine:0 does not support the network: the primitive exp, which mine:0 lacks\n" in text
+
+
+def test_a_wrong_result_has_the_operands_of_the_cell_that_differs_most(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Cells in front of it differ, too, within the tolerance."""
+    from ocannl_core.ir.loops import nodes as ir
+    from ocannl_core.ir.numbers.dtypes import float32
+    from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
+    from ocannl_core.passes.loops.pipeline import NamedPass
+
+    def inexact(expr: ir.Expr) -> ir.Expr:
+        match expr:
+            case ir.Unary(UnaryOp.EXP, arg, dtype):
+                down = ir.Unary(UnaryOp.EXP, ir.Unary(UnaryOp.NEG, arg, dtype), dtype)
+                is_large = ir.Binary(BinaryOp.LT, ir.Const(2.5, dtype), arg, dtype)
+                zero, close = ir.Const(0.0, dtype), ir.Unary(UnaryOp.RECIP, down, dtype)
+                return ir.Ternary(TernaryOp.WHERE, is_large, zero, close, dtype)
+        return expr
+
+    def ocannl_passes(target: Any) -> Any:
+        def run(program: ir.LoopProgram) -> ir.LoopProgram:
+            return replace(program, body=rewrite(program.body, on_expr=inexact))
+
+        return [NamedPass("inexact", run)]
+
+    register(formats=(float32,), ocannl_passes=ocannl_passes)
+    code, _, text = check(capsys, "meaning and float32", "--verbose")
+    assert code == 1
+    found = re.search(r"operands of the first one: a = ([^,]+),", text)
+    assert found is not None
+    assert float(found[1]) > 2.5
+
+
+def test_authors_get_the_reason_for_sources_that_are_not_saved(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    register(OCANNL_SOURCE=int)
+    _, _, text = check(capsys, "new_memory")
+    assert (
+        "  OCANNL_SOURCE: int is no dataclass, so that its sources are not saved on disk\n" in text
+    )
+
+
+def test_statistics_of_a_small_memory_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    def ocannl_allocate(info: Any, target: Any) -> Any:
+        if info.nbytes > 4096:
+            raise MemoryError
+        return ocannl_interp.ocannl_allocate(info, target)
+
+    for in_use, code in ((4096, 0), (0, 1)):
+
+        def ocannl_memory_statistics(in_use: int = in_use) -> MemoryStatistics:
+            return MemoryStatistics(4096, 4096, in_use, 4096)
+
+        register(ocannl_allocate=ocannl_allocate, ocannl_memory_statistics=ocannl_memory_statistics)
+        assert check(capsys, "statistics")[0] == code
+        manager.refresh()
+
+
 def add_corpus(monkeypatch: pytest.MonkeyPatch, load: Callable[[], object]) -> None:
     entry = PluginEntry("theirs", "theirs.corpus:cases", "ocannl-theirs", "2.0")
     monkeypatch.setattr(registry, "corpora", lambda: {"theirs": (entry, load)})
@@ -534,6 +639,27 @@ def test_new_backend_prints_the_commands_that_install_and_check_it(
         "  pip install --editable 'ocannl-mine[test]'",  # with pytest, which the suite needs
         "  ocannl check-backend mine",
     ]
+
+
+@pytest.mark.parametrize("name", ["chip", "my_chip"])  # in front of and behind ocannl_core
+@pytest.mark.parametrize("language", ["c", "python"])
+def test_a_new_backend_is_formatted(language: str, name: str, tmp_path: Path) -> None:
+    ruff = [sys.executable, "-m", "ruff"]
+    if subprocess.run([*ruff, "--version"], check=False, capture_output=True).returncode:
+        pytest.skip("ruff is not installed")
+    folder = tmp_path / "new"
+    assert main(["new-backend", name, "--into", str(folder), "--language", language]) == 0
+    for command in (["format", "--check"], ["check"]):
+        command = [*ruff, *command, "--no-cache", "."]
+        done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_a_check_has_no_warnings_of_its_own() -> None:
+    command = [sys.executable, "-m", "ocannl_core.cli", "check-backend", "interp", "-k", "new_mem"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning" not in done.stdout
 
 
 @pytest.mark.parametrize("language", ["c", "python"])
@@ -603,7 +729,9 @@ def test_a_new_printer_works_before_the_first_edit(
         assert step.source.startswith("def kernel_0(")
 
 
-@pytest.mark.parametrize("name", ["MyChip", "my-chip", "1st", "class", "", "../up", "interp"])
+@pytest.mark.parametrize(
+    "name", ["MyChip", "my-chip", "1st", "class", "", "../up", "interp", "chip_", "core"]
+)
 def test_a_new_backend_needs_an_identifier_of_its_own(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,3 +87,34 @@ def test_a_module_without_the_parts_of_a_command_does_not_load(
     monkeypatch.setattr(registry, "commands", lambda: added)
     assert main(["empty"]) == 1
     assert "HELP" in capsys.readouterr().err
+
+
+def _raise(command: argparse.ArgumentParser) -> None:
+    raise KeyError("no arguments")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"add_arguments": _raise}, "no arguments"),
+        ({"HELP": "100% of it"}, "TypeError: %o format"),
+        ({"DESCRIPTION": 5}, "TypeError"),
+        ({"run": None}, "its run must be a function, and is None"),
+    ],
+    ids=str,
+)
+def test_a_defective_command_leaves_the_others(
+    changes: dict[str, object],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    owner = PluginEntry("defective", "defective", "ocannl-defective", "1.0")
+    command = SimpleNamespace(**{**vars(HELLO), **changes})
+    monkeypatch.setattr(registry, "commands", lambda: {"defective": (owner, lambda: command)})
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    assert "(does not load: ocannl-defective)" in capsys.readouterr().out
+    assert main(["defective", "world"]) == 1
+    assert reason in capsys.readouterr().err

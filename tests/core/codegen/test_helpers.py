@@ -8,8 +8,9 @@ from importlib.resources import files
 
 import pytest
 
+from ocannl_core.base.errors import CodegenError
 from ocannl_core.codegen.prelude.elementwise import vector_function
-from ocannl_core.codegen.prelude.prelude import closure, helper_names, prelude
+from ocannl_core.codegen.prelude.prelude import PreludeWords, closure, helper_names, prelude
 from ocannl_core.codegen.prelude.vector_types import Vector
 from ocannl_core.codegen.text.helper import UNFUSED, read_helpers
 from ocannl_core.ir.numbers.primitives import HASHES, PRIMITIVES
@@ -102,3 +103,18 @@ def pi(bits: int) -> Fraction:
         return total
 
     return Fraction(16 * arctangent_of_reciprocal(5) - 4 * arctangent_of_reciprocal(239), one)
+
+
+def test_a_helper_that_no_file_defines_is_an_error_that_says_how_to_define_it(tmp_path):
+    file = tmp_path / "helpers.h"
+    file.write_text("INLINE float unit_tanh(float x) {\n  return x;\n}\n")  # without its name
+    with pytest.raises(CodegenError) as caught:
+        prelude(["unit_tanh"], PreludeWords(files=(str(file),)))
+    assert caught.value.found == f"unit_tanh, and its files are {file}"
+    assert "`/// unit_tanh`" in caught.value.fix
+
+
+def test_a_replacement_of_no_helper_is_an_error():
+    words = PreludeWords(own=(("tanhf", "INLINE float tanhf(float x);"),))
+    with pytest.raises(CodegenError, match="tanhf, and its files are none"):
+        prelude(["madd_float32"], words)

@@ -45,6 +45,19 @@ def keeper() -> Iterator[None]:
     manager.refresh()
 
 
+def test_the_reason_of_a_backend_is_one_line_without_control_characters() -> None:
+    reason = ModeChoice(MemoryMode.ON_DEVICE, "clear\n  the screen\x1b[2J")
+    manager.register("keeper", placing(lambda _, modes: reason if reason.mode in modes else None))
+    try:
+        with oc.Session():
+            inner = oc.tensor([1.0, 2.0]) * 3.0
+            outer = oc.einsum("i; j => i,j", inner, inner)
+            step = oc.Context("keeper").compile(oc.train.forward(outer))
+            assert "chose this place: clear the screen\\x1b[2J\n" in str(oc.explain(step))
+    finally:
+        manager.refresh()
+
+
 @pytest.mark.usefixtures("keeper")
 def test_a_node_that_could_be_local_stays_when_the_backend_wants_it() -> None:
     with oc.Session():

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 
+from ocannl_core.backend import manager
 from ocannl_core.base.errors import UsageError
-from ocannl_core.testing.allowances import Allowances, CaseResult, Outcome, read_allowances
+from ocannl_core.testing.allowances import (
+    Allowances,
+    CaseResult,
+    Outcome,
+    allowances_of,
+    read_allowances,
+)
 from ocannl_core.testing.compare import EXACT, Tolerance
 
 FILE = """
@@ -88,3 +98,45 @@ def test_brackets_in_a_pattern_are_no_sets() -> None:
     entries = read_allowances("[[exclusion]]\ncases = 'a[bc]'\nreason = 'r'\n", "here")
     assert entries.exclusion("a[bc]") is not None
     assert entries.exclusion("ab") is None
+
+
+PLUGIN = """
+from ocannl_core.backend_api import TargetReport, hookimpl
+
+OCANNL_API = (1, 1)
+
+
+@hookimpl
+def ocannl_targets():
+    return TargetReport(reason="it is for tests")
+
+
+class Plugin:
+    OCANNL_API = (1, 1)
+
+    @hookimpl
+    def ocannl_targets(self):
+        return TargetReport(reason="it is for tests")
+
+
+plugin = Plugin()
+"""
+
+
+@pytest.mark.parametrize("is_object", [False, True], ids=["module", "object"])
+def test_the_file_is_in_the_package_of_a_module_or_a_class(
+    is_object: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / f"allowances_of_{is_object}"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "backend.py").write_text(PLUGIN)
+    (package / "conformance.toml").write_text(FILE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = import_module(f"{package.name}.backend")
+    manager.refresh()
+    manager.register("mine", module.plugin if is_object else module)
+    try:
+        assert allowances_of(manager.backend("mine")) == allowances()
+    finally:
+        manager.refresh()
