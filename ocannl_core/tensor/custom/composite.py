@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import OcannlError, UsageError
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.assignments.nodes import Constant
 from ocannl_core.ir.numbers.dtypes import DType, round_to
 from ocannl_core.ir.numbers.primitives import BinaryOp
@@ -31,6 +31,8 @@ from ocannl_core.tensor.graph.slots import (
     Formula,
     SlotAssignment,
     Variable,
+    applies_more_than,
+    map_variables,
     operand_variables,
     variables_in,
 )
@@ -41,8 +43,8 @@ from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import identity
 from ocannl_core.tensor.primitives.specifications import composite_operation
 
-_MOST_NODES = 1000
-"""Nodes of a formula, shared parts counted as often as they occur."""
+_MOST_APPLICATIONS = 500
+"""The primitives that a formula applies, shared parts counted as often as they occur."""
 
 
 @dataclass(frozen=True)
@@ -309,26 +311,20 @@ def _slopes(gradient: Gradient, values: Sequence[Variable]) -> dict[int, Formula
 
 
 def _formula(steps: Steps, at: int, variables: Sequence[Variable]) -> Formula | None:
-    """Return a step as a formula; None if it is too large, or has a conversion of formats."""
+    """Return a step as a formula; None if it is too large, has a conversion of formats, or an
+    integer that is no number of float64.
+    """
+    is_plain = all(step.dtype is None for step in steps[: at + 1])
+    integers: list[int] = []
 
-    def apply(step: ScalarStep, *operands: tuple[Formula, int]) -> tuple[Formula, int]:
-        def visit(part: Formula) -> tuple[Formula, int]:
-            match part:
-                case Variable(position=position):
-                    return operands[position - 1]
-                case Application(args=args):
-                    found = [visit(each) for each in args]
-                    formula = replace(part, args=tuple([each for each, _ in found]))
-                    return formula, 1 + sum(nodes for _, nodes in found)
-                case _:
-                    return part, 1
+    def apply(step: ScalarStep, *operands: Formula) -> Formula:
+        return map_variables(step.formula, lambda each: operands[each.position - 1])
 
-        return visit(step.formula)
+    def constant(number: float) -> float:
+        if isinstance(number, int):
+            integers.append(number)
+        return float(number)
 
-    inputs = [(variable, 1) for variable in variables]
-    known = _evaluate(steps[: at + 1], inputs, apply, lambda number: (number, 1))
-    is_converted = any(step.dtype is not None for step in steps[: at + 1])
-    if is_converted or max(nodes for _, nodes in known) > _MOST_NODES:
-        return None
-    found: Formula = known[at][0]
-    return found
+    found: Formula = _evaluate(steps[: at + 1], variables, apply, constant)[at]
+    is_plain = is_plain and all(number == float(number) for number in integers)
+    return found if is_plain and not applies_more_than(_MOST_APPLICATIONS, found) else None

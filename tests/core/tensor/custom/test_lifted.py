@@ -37,8 +37,10 @@ def test_they_keep_their_contract() -> None:
     check_op(square, [X])
     check_op(Composite(lambda x, y: oc.exp(x) * y + oc.sin(y)), [X, X[0]])
     check_op(Composite(lambda x, y: x**2 + oc.gelu(x) * oc.sigmoid(y)), [X, X[0]])
-    cube = Composite(lambda x: x**3, gradient=lambda x, g: [3.0 * x[0] ** 2 * g[0]])
+    cube = Composite(lambda x: 2 * x**3, gradient=lambda x, g: [6 * x[0] ** 2 * g[0]])
     check_op(cube, [X])
+    beyond = Composite(lambda x: x + (2**53 + 1), gradient=lambda x, g: [None])
+    check_op(beyond, [np.array([1, 2])])
 
 
 def test_equal_functions_make_equal_ops() -> None:
