@@ -301,7 +301,8 @@ def why_not_saved(backend: Backend) -> str:
     kind = backend.source_class()
     if kind is None:
         return "it is no class"
-    return violation_of_data(kind) or ("the plugin is no package" * (package_of(plugin) is None))
+    found = violation_of_data(kind)
+    return "the plugin is no package" if not found and package_of(plugin) is None else found
 
 
 @cache
