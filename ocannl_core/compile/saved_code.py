@@ -329,7 +329,8 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
         if each.is_dir():
             if each.name != "__pycache__":
                 yield from _source_files(each.path, f"{place}{each.name}/")
-        elif not each.name.endswith(".pyc"):  # templates in any language, or a library
+        # templates in any language, or a library; locks of editors are links that lead nowhere
+        elif each.is_file() and not each.name.endswith(".pyc"):
             yield place + each.name, each.path
 
 

@@ -48,6 +48,7 @@ def test_every_file_of_a_package_is_part_of_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = package(tmp_path, monkeypatch)
+    (folder / ".#plugin.py").symlink_to("nowhere")  # the lock of an editor
     places = [place for place, _ in saved_code._source_files(str(folder), "")]
     assert places == ["__init__.py", "kernel.template", "plugin.py"]
 
