@@ -40,6 +40,7 @@ def package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (found / "__pycache__").mkdir(parents=True)
     for name in ("__init__.py", "plugin.py", "kernel.template", "__pycache__/plugin.pyc"):
         (found / name).write_text("")
+    (found / ".#plugin.py").symlink_to("user@host.1")  # the lock of an editor
     monkeypatch.syspath_prepend(str(folder))
     return found
 
