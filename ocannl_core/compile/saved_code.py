@@ -329,8 +329,7 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
         if each.is_dir():
             if each.name != "__pycache__":
                 yield from _source_files(each.path, f"{place}{each.name}/")
-        # templates in any language, or a library; locks of editors are links that lead nowhere
-        elif each.is_file() and not each.name.endswith(".pyc"):
+        elif each.is_file() and not each.name.endswith(".pyc"):  # also templates, or a library
             yield place + each.name, each.path
 
 

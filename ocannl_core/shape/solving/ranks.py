@@ -116,22 +116,20 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
             continue
         if var in state.row_leaves or equally_long(state, var) or _is_made_later(state, var):
             return None
-        # closing gives rows that may be scalars the axis of their operand
-        lengths[var] = int(
-            any(
-                each in state.scalars and state.flat(each.res).tail == var
-                for each in state.suspended.get(var, ())
-                if isinstance(each, RowBelow)
-            )
-        )
-        operands = open_operands(state, var)
-        if not operands and not lengths[var] and var not in state.anchored:
+        waiting = [
+            each
+            for each in state.suspended.get(var, ())
+            if isinstance(each, RowBelow) and each.res.tail is var is not each.opnd.tail
+        ]
+        if not waiting and var not in state.anchored:
             return None  # nothing is known about it
-        for each in operands:
+        # closed operands wait where axes are named, and where the row may be a scalar
+        lengths[var] = max([0, *[-_surplus(each) for each in waiting if each.opnd.tail is None]])
+        for each in waiting:
             if (operand := each.opnd.tail) is not None:
                 results.setdefault(operand, []).append((var, _surplus(each)))
                 pending.append(operand)
-    changed = deque(var for var, length in lengths.items() if length)
+    changed = deque(lengths)
     for _ in range(_MOST_AXES * len(lengths)):
         if not changed:
             return known + lengths[flat.tail]
