@@ -13,7 +13,7 @@ import numpy as np
 from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.assignments.nodes import Constant
-from ocannl_core.ir.numbers.dtypes import DType, round_to
+from ocannl_core.ir.numbers.dtypes import DType, float32, round_to
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.custom.op import Apply
@@ -157,8 +157,9 @@ class Composite(PointwiseOp):
             return round_to(number, dtype)
 
         def apply(step: ScalarStep, *operands: Any) -> Any:
-            found = _value(step.formula, operands)
-            return rounded(round_to(found, step.dtype or dtype))
+            made = step.dtype or dtype
+            computed = float32 if made.is_narrow else made
+            return rounded(round_to(_value(step.formula, operands, computed), made))
 
         def value(*numbers: Any) -> Any:
             return _evaluate(self.steps, list(map(rounded, numbers)), apply, rounded)[-1]
@@ -216,15 +217,16 @@ def _formula_of(operation: Operation) -> Formula | None:
             return None
 
 
-def _value(formula: Formula, operands: Sequence[Any]) -> Any:
-    """Return the value of a formula of numbers."""
+def _value(formula: Formula, operands: Sequence[Any], dtype: DType) -> Any:
+    """Return the value of a formula of numbers, each part of which is rounded to a format."""
     match formula:
         case Variable(position=position):
             return operands[position - 1]
         case Application(op, args):
-            return op.value.meaning(*[_value(arg, operands) for arg in args])
+            numbers = [_value(arg, operands, dtype) for arg in args]
+            return round_to(op.value.meaning(*numbers), dtype)
         case _:
-            return formula
+            return round_to(formula, dtype)
 
 
 def _inputs_of(steps: Steps) -> int:

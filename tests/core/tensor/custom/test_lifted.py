@@ -68,6 +68,20 @@ def test_numbers_of_a_composite_keep_their_class() -> None:
     check_op(Composite(lambda x: oc.minimum(x, np.inf) + 2**53), [np.array([2**60 + 1])])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("function", [oc.gelu, oc.sigmoid, lambda x: x**3])
+def test_a_composite_that_runs_in_python_has_the_bits_of_its_expression(
+    function: Any, dtype: str
+) -> None:
+    in_python = Composite(function, gradient=lambda x, g: [oc.softmax(g[0], axis=-1)])
+    with oc.Session():
+        x = oc.tensor(np.linspace(-3.0, 3.0, 97), dtype=dtype)
+        found, expected = in_python(x), function(x)
+        ctx = oc.Context("interp")
+        ctx.compile(oc.train.forward(found) + oc.train.forward(expected))()
+        np.testing.assert_array_equal(ctx[found], ctx[expected])
+
+
 def test_operands_broadcast_kind_of_axis_by_kind_of_axis() -> None:
     x, b = oc.placeholder("x", batch=[4], output=[3]), oc.placeholder("b", output=[3])
     both, sums = Broadcast(np.hypot)(x, b), Reduce(np.add, (-1,))(x)
