@@ -93,7 +93,7 @@ def select(name: str | None = None) -> tuple[Backend, Target]:
             "A device must be given as NAME or NAME:NUMBER.",
             found=repr(name),
             where=by,
-            fix=f"{backend_name}:0",
+            fix=f"{name.name if isinstance(name, Backend) else backend_name}:0",
         )
     chosen = _require_backend(backend_name, by)
     return chosen, _device(chosen, int(device) if colon else None, by)

@@ -296,7 +296,7 @@ def resize(
 
     Args:
         x: The tensor, of known sizes.
-        sizes: The new sizes.
+        sizes: The new sizes, as in `[64, 64]`, one for each axis.
         axis: The axes, in buffer order; when not given, all before the last one (the channels).
         mode: "nearest" for the cell whose center is nearest, of two the lower one; "bilinear" for
             the mean of the two cells beside the position, weighted by nearness, along each axis.
@@ -318,6 +318,12 @@ def resize(
     own = sized_axes_of(x, "resize")
     counted = tuple(range(-1 - len(sizes), -1)) if axis is None else axis
     positions = own.positions(counted)
+    if len(sizes) != len(positions):
+        raise UsageError.at_caller(
+            "Each axis has one new size.",
+            found=f"sizes={list(sizes)} for axis={axis!r}",
+            fix="oc.nn.resize(x, [64, 64], axis=[1, 2])",
+        )
     for position, size in zip(positions, sizes, strict=True):
         count, extent = own.known_size(position), own.extent(position)
         if extent is not None:

@@ -195,14 +195,23 @@ def _stack(
     rule, fix = "There are 1 or more layers.", "layers=2, each of which reads the one before"
     (layers,) = positive_integers([layers], rule, f"layers={layers!r}", fix)
     directions = 2 if bidirectional else 1
-    zero = (0.0, 0.0) if kind[0] == "lstm" else 0.0
+    is_pair = kind[0] == "lstm"
+    zero = (0.0, 0.0) if is_pair else 0.0
     first = [zero] * (layers * directions) if states is None else list(states)
+    fix = f"states=[{'(hidden, cell)' if is_pair else 'hidden'}] of one layer in one direction"
     if len(first) != layers * directions:
         raise UsageError.at_caller(
             "A recurrent network has a state for each layer and direction.",
             found=f"{len(first)} states for {layers} layers in {directions} directions",
-            fix="pass the states that an earlier call returned, or none",
+            fix=f"{fix}, as an earlier call returns them, or none",
         )
+    for state in first:
+        if (isinstance(state, tuple | list) and len(state) == 2) is not is_pair:
+            raise UsageError.at_caller(
+                f"A state of oc.nn.{kind[0]} is {'a pair of tensors' if is_pair else 'a tensor'}.",
+                found=f"the state {state!r}",
+                fix=fix,
+            )
     if isinstance(lengths, Tensor):
         require_axes(
             lengths,

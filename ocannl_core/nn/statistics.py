@@ -6,8 +6,9 @@ from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.contractions import einsum
-from ocannl_core.tensor.operations.reductions import constant_of_count, count_terms, softmax_along
+from ocannl_core.tensor.operations.reductions import count_terms, softmax_along
 from ocannl_core.tensor.operations.reductions import mean_along as mean
+from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor
 
 OVER_OUTPUTS = "...|... => ...|0"
@@ -52,10 +53,10 @@ def softmax(
 
 
 def mean_and_correction(spec: str, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `mean(spec, x)`, and `n / (n - 1)` of n averaged cells."""
+    """Return `mean(spec, x)`, and `n / (n - 1)` of n averaged cells, 1 of one cell."""
     total = as_tensor(einsum(spec, x), sessions.current())
 
-    def factor(count: int) -> float:
+    def check(count: int) -> None:
         if count == 1:
             raise ShapeError(
                 "The variance of a batch needs two cells or more for each feature.",
@@ -64,6 +65,6 @@ def mean_and_correction(spec: str, x: Tensor) -> tuple[Tensor, Tensor]:
                 fix="train on larger batches; evaluate single examples inside "
                 "`with oc.evaluation():`",
             )
-        return count / (count - 1) if count else 1.0
 
-    return total / count_terms(total), constant_of_count(total, factor)
+    count = count_terms(total, check)
+    return total / count, count / pointwise.maximum(count - 1.0, 1.0)

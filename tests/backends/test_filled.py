@@ -102,8 +102,19 @@ def test_an_identity_matrix_maps_a_vector_to_itself(target: str) -> None:
         matrix = oc.eye(input=3, output=3)
         assert str(matrix.shape) == "3->3"
         np.testing.assert_array_equal(cells_of(target, matrix @ x), [1, 2, 3])
+        stated = oc.eye(input=[3], output=[4], k=1)
+        assert str(stated.shape) == "3->4"
+        np.testing.assert_array_equal(cells_of(target, stated), np.eye(4, 3, k=1))
         inferred = oc.eye() + oc.tensor([[1.0, 2.0], [3.0, 4.0]])
         np.testing.assert_array_equal(cells_of(target, inferred), [[2, 2], [3, 5]])
+
+
+def test_an_identity_map_of_a_row_has_all_its_axes(target: str) -> None:
+    with oc.Session():
+        matrix = oc.eye(input=[2, 3], output=[2, 3])
+        assert str(matrix.shape) == "2,3->2,3"
+        x = oc.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+        np.testing.assert_array_equal(cells_of(target, matrix @ x), [[1, 2, 3], [4, 5, 6]])
 
 
 @given(
@@ -129,6 +140,9 @@ def test_evenly_spaced_numbers_are_the_numbers_of_numpy_rounded(
         (lambda: oc.full((2,), 300, dtype="uint8"), "300"),
         (lambda: oc.eye(2, input=3), "two output axes, or an output and an input axis"),
         (lambda: oc.eye(2, k=0.5), "The diagonal is an integer"),
+        (lambda: oc.eye([2, 3]), "for eye"),
+        (lambda: oc.one_hot(oc.arange(2, dtype="int32"), 2.5), "classes of oc.one_hot"),
+        (lambda: oc.repeat(oc.zeros(2), 1.5, 0), "repeats of oc.repeat"),
         (lambda: oc.linspace(0, 1, -1), "an integer, 0 or more"),
         (lambda: oc.linspace(0, [1], 3), "between two numbers"),
         (lambda: oc.zeros(-1), "size"),

@@ -171,3 +171,44 @@ def test_gradients_of_products_along_an_extent_are_expressions(
         step(**{"n": size} if size else {})
         found.append(ctx[gradient])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("combine", ["add", "maximum"])
+def test_rows_scatter_to_as_many_as_the_extent(target: str, combine: str) -> None:
+    oc.reset()
+    edges, nodes = oc.static_extent("edges", max=9), oc.static_extent("nodes", max=MOST)
+    ends = oc.placeholder("ends", batch=[edges], dtype="int32")
+    x = oc.placeholder("x", batch=[nodes], output=[3])
+    sums = oc.scatter(ends, oc.take(x, ends) * 2.0, size=nodes, combine=getattr(oc, combine))
+    one, positions = oc.one_hot(ends, nodes), oc.arange(nodes)
+    loss = oc.sum(oc.where(sums > -1e30, sums, 0.0) * x)
+    (gradient,) = oc.gradients(loss, [x])
+    ctx = oc.Context(target)
+    code = oc.train.forward(one) + oc.train.forward(positions) + oc.train.forward(gradient)
+    step = ctx.compile(code, keep=[one, positions, sums, gradient])
+    for count, size in ((9, MOST), (4, 2), (1, MOST), (0, 4)):
+        ids = np.random.default_rng(count).integers(0, size, count)
+        cells = np.random.default_rng(size).standard_normal((size, 3)).astype(np.float32)
+        ctx[ends], ctx[x] = ids, cells
+        step(edges=count, nodes=size)
+        np.testing.assert_array_equal(ctx[one], np.eye(size)[ids])
+        np.testing.assert_array_equal(ctx[positions], np.arange(size))
+        degrees = np.bincount(ids, minlength=size)[:, None]
+        if combine == "maximum":
+            degrees = np.minimum(degrees, 1)
+        nothing = 0.0 if combine == "add" else -np.inf
+        wanted = np.where(degrees, 2 * degrees * cells, nothing)
+        np.testing.assert_allclose(ctx[sums], wanted, rtol=1e-6)
+        np.testing.assert_allclose(ctx[gradient], 4 * degrees * cells, rtol=1e-6)
+
+
+def test_a_position_beyond_the_extent_of_a_call_is_refused(target: str) -> None:
+    oc.reset()
+    n = oc.static_extent("n", max=MOST)
+    ids = oc.placeholder("ids", batch=[1], dtype="int32")
+    ctx = oc.Context(target)
+    step = ctx.compile(oc.train.forward(oc.scatter(ids, oc.ones(batch=[1]), size=n)))
+    ctx[ids] = [3]
+    step(n=4)
+    with pytest.raises(oc.UsageError, match=r"the positions range\(3\) in this call"):
+        step(n=3)

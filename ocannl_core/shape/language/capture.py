@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from ocannl_core.base.errors import SpecError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
@@ -41,6 +41,13 @@ class DimRef:
         return self.term
 
 
+def advice_on_words(name: str, labels: Container[str]) -> str:
+    """Return the spelling of a spec that names a word, where its letters are labels instead."""
+    if len(name) < 2 or not all(letter in labels for letter in name):
+        return ""
+    return f"each letter of this spec is an axis; between commas names are words: `{name},`"
+
+
 def equate_captures(
     capture: Mapping[str, DimRef], labels: Mapping[str, DimVar | RowVar], origin: Origin
 ) -> list[Constraint]:
@@ -58,7 +65,8 @@ def equate_captures(
                 "Only names that occur in the spec can be captured.",
                 found=f"{name}; the spec has {', '.join(sorted(labels)) or 'no names'}",
                 where=str(origin),
-                fix="capture a label of an axis, or the name of a row variable",
+                fix=advice_on_words(name, labels)
+                or "capture a label of an axis, or the name of a row variable",
             )
         term, known = labels[name], first.setdefault(ref, ref.term or labels[name])
         where = origin.at(f"{name}, captured again")

@@ -65,6 +65,17 @@ class Size:
         return f"{text}:{self.basis}" if self.basis else text
 
 
+def stated_size(axis: int | Size | StaticExtent) -> Size:
+    """Return the size that a number, a size or an extent states."""
+    match axis:
+        case Size():
+            return axis
+        case StaticExtent():
+            return Size(axis.maximum, extent=axis)
+        case _:
+            return Size(int(axis))
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """A sliding window over an axis."""

@@ -21,6 +21,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex
 from ocannl_core.shape.language import shape_terms
+from ocannl_core.shape.language.capture import advice_on_words
 from ocannl_core.shape.language.constraints import (
     AtLeast,
     Constraint,
@@ -196,9 +197,10 @@ class Instance:
             elif name not in _coefficients(self._spec):
                 raise SpecError(
                     "A value is for an axis or a coefficient of the spec.",
-                    found=f"{name} = {number}",
+                    found=f"{name} = {number}; the axes are {', '.join(sorted(self._dims))}",
                     where=str(self._origin),
-                    fix=f"name an axis of {self._spec.text or self._spec}",
+                    fix=advice_on_words(name, self._dims)
+                    or f"name an axis of {self._spec.text or self._spec}",
                 )
 
         for name, sizes in self._row_sizes.items():

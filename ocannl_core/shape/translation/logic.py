@@ -107,7 +107,8 @@ class ScatterRows:
 
     axis: int
     """The axis of the result that has the positions, as in `Take`."""
-    extent: int
+    size: Size
+    """The size of that axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,8 +385,8 @@ def _select(
         case TakeAlong(axis):
             extent = fresh.dim("positions")
             yield Selection(first, positions, made, axis, extent, origin, is_along=True)
-        case ScatterRows(axis, extent):
-            yield Selection(made, positions, first, axis, Size(extent), origin, is_inserted=True)
+        case ScatterRows(axis, size):
+            yield Selection(made, positions, first, axis, size, origin, is_inserted=True)
         case PlaceRows(axis) | PlaceAlong(axis):
             placed = fresh.row("batch"), fresh.row("output"), fresh.row("input")
             batch, output, input = (Row(tail=tail) for tail in placed)

@@ -88,7 +88,8 @@ _OMITTED = {
 
 _CALLS = {
     "oc.placeholder": 'oc.placeholder("x", batch=[32], output=[64])',
-    "oc.param": 'oc.param("w", input=[64], output=[10]), for 4 experts output=[4, 10]',
+    "oc.param": 'oc.param("w", input=[64], output=[10]); for 4 experts output=[4, 10], which '
+    'oc.einsum("i->e,o => e|i->o", w) makes a batch axis',
     "oc.declare": 'oc.declare("state", output=[10])',
     "oc.static_index": 'oc.static_index("i", range=10)',
     "oc.static_extent": 'oc.static_extent("n", max=256)',
@@ -318,13 +319,14 @@ def _mismatch(
 
 def renamed_arguments(given: Iterable[str], parameters: Signature) -> str:
     """Return the names here of arguments in other libraries, as advice, or nothing."""
+    unknown = [each for each in given if each not in parameters.parameters]
     found = [
         f"{name if '=' in name else name + '='} for {each}="
-        for each in given
+        for each in unknown
         for name in _NAMES.get(each, ())
         if name.partition("=")[0] in parameters.parameters
     ]
-    others = [_OMITTED[each] for each in given if each in _OMITTED]
+    others = [_OMITTED[each] for each in unknown if each in _OMITTED]
     advice = ([f"write {', '.join(found)}"] if found else []) + list(dict.fromkeys(others))
     return "; ".join(advice)
 

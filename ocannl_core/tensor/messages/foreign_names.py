@@ -163,8 +163,14 @@ FOREIGN: dict[str, str] = {
     "empty": "oc.zeros((2, 3))",
     "empty_like": "oc.zeros_like(x)",
     "identity": "oc.eye(3) is a matrix; oc.primitives.identity copies cells",
-    "rand": "oc.uniform()",
-    "randn": "oc.normal()",
+    **dict.fromkeys(
+        ["rand", "rand_like"],
+        "oc.uniform() has the shape of its use; oc.require_shape(oc.uniform(), '32|64') states it",
+    ),
+    **dict.fromkeys(
+        ["randn", "randn_like"],
+        "oc.normal() has the shape of its use; oc.require_shape(oc.normal(), '32|64') states it",
+    ),
     **dict.fromkeys(["randint", "integers"], "oc.cast(10 * oc.uniform(), 'int32') is below 10"),
     **dict.fromkeys(["manual_seed", "seed", "key", "PRNGKey", "default_rng"], _SEED),
     "grad": "(g,) = oc.gradients(loss, [w])",
@@ -181,10 +187,12 @@ FOREIGN: dict[str, str] = {
     ),
     "bincount": "oc.scatter(ids, oc.ones_like(ids), size=n)",
     **dict.fromkeys(
-        ["jacobian", "jacrev", "jacfwd", "jvp", "vjp", "hessian", "hvp"],
+        ["jacobian", "jacrev", "jacfwd", "vjp", "hessian", "hvp"],
         "(g,) = oc.gradients(y, [x], grad_y=v) is the product of v and the derivatives of y; the "
         "gradient of a gradient is one with a Hessian",
     ),
+    "jvp": "with u = oc.zeros_like(y) and (g,) = oc.gradients(y, [x], grad_y=u), "
+    "oc.gradients(g, [u], grad_y=v) has the derivative of y in the direction v",
     "bernoulli": "oc.uniform() < probability",
     "multinomial": "oc.categorical(scores), where scores are logarithms of probabilities",
     "distributions": "oc.categorical(scores), oc.normal() and oc.uniform() draw numbers",
@@ -206,9 +214,20 @@ FOREIGN: dict[str, str] = {
     ),
     **dict.fromkeys(
         ["linalg", "inv", "inverse", "svd", "qr", "cholesky", "solve", "det", "eigh", "fft"],
-        "oc.norm and oc.einsum; oc.custom.Op makes an operation of a function of NumPy",
+        "oc.norm and oc.einsum; a loop of oc.scan, as docs/howto/loop_over_time.md has it for "
+        "Cholesky's factor; oc.custom.Op makes an operation of a function of NumPy",
     ),
     "normalize": "x / oc.norm(x, axis=-1)",
+    "logit": "oc.log(x) - oc.log1p(-x)",
+    "meshgrid": "oc.einsum('i => i, j', x, values={'j': 4}), and 'j => i, j' for the other axis",
+    "unfold": "oc.einsum('...|i<+k => ...|i, k', x, values={'k': 3})",
+    "gumbel_softmax": "oc.softmax(scores - oc.log(-oc.log(oc.uniform(counter=k))), axis=-1), with "
+    "k = oc.static_index('k') for other numbers in each call",
+    "weight_norm": "oc.einsum('i->o; o => i->o', w, scale / oc.norm(w, axis=1)) is the weight",
+    "spectral_norm": "w / oc.sum(u * (w @ v)), with u and v of one step of the power iteration",
+    **dict.fromkeys(
+        ["EmbeddingBag", "embedding_bag"], "oc.scatter(bags, oc.take(table, ids), size=n)"
+    ),
     "cond": "oc.where(c, a, b)",
     "view": "oc.reshape(x, 6, 4), or x.reshape(6, 4)",
     "nan": "math.nan: Python numbers are operands",

@@ -284,10 +284,11 @@ def axes_of(x: Tensor, name: str) -> Axes:
             "An axis is counted where the number of axes is known.",
             found=f"{name} of a tensor whose axes are to be inferred: {x.shape}",
             where=f"{x.describe()}, at {caller_location()}",
-            fix="state the axes of the parameters that it depends on, as in "
-            'oc.param("w", output=[...], input=[...]), or here: oc.require_shape(x, "32|64"), '
-            "a batch of 32 and one output axis of 64, or name axes instead of counting them: "
-            'oc.einsum("...|... => ...|0", x) sums over all output axes',
+            fix="state the axes of the parameters and random numbers that it depends on, as in "
+            'oc.param("w", output=[...], input=[...]) and oc.require_shape(oc.normal(), "32|64"), '
+            "a batch of 32 and one output axis of 64, or those of this tensor in the same way, or "
+            'name axes instead of counting them: oc.einsum("...|... => ...|0", x) sums over all '
+            "output axes",
         )
     sizes = environment.set_ranks(x.terms, ranks, Origin(name, caller_location()))
     return Axes(ranks, sizes, name, x)

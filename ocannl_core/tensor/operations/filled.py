@@ -119,8 +119,8 @@ def eye(
     n_cols: SizeArgument | None = None,
     *,
     k: int = 0,
-    input: SizeArgument | None = None,
-    output: SizeArgument | None = None,
+    input: Rows | None = None,
+    output: Rows | None = None,
     dtype: DType | str | None = None,
     label: str | None = None,
 ) -> Tensor:
@@ -128,14 +128,15 @@ def eye(
 
         oc.eye(3)                        # two output axes, as in NumPy
         oc.eye(input=3, output=3)        # 3->3: `oc.eye(input=3, output=3) @ x` is `x`
+        oc.eye(input=[2, 3], output=[2, 3])  # 2,3->2,3: the cells of a row in row-major order
         oc.eye()                         # two output axes of the sizes of its use
 
     Args:
         n_rows: The number of rows, an output axis.
         n_cols: The number of columns, an output axis; as many as rows when not given.
         k: The diagonal: 0 for the main one, positive ones are above it.
-        input: The number of columns, an input axis.
-        output: The number of rows of a matrix with an input axis.
+        input: The number of columns, an input axis, or the sizes of several input axes.
+        output: The number of rows of a matrix with input axes, or the sizes of several output axes.
         dtype: The number format; the session's default when not given.
     """
     if isinstance(k, bool) or not isinstance(k, int | np.integer):
@@ -147,16 +148,17 @@ def eye(
             found=f"n_rows={n_rows!r}, n_cols={n_cols!r} beside input={input!r}, output={output!r}",
             fix="oc.eye(3, 4), or oc.eye(output=3, input=4)",
         )
-    rows, columns = (output, input) if is_map else (n_rows, n_rows if n_cols is None else n_cols)
+    matrix = n_rows, n_rows if n_cols is None else n_cols
+    sizes: tuple[Any, Any] = (output, input) if is_map else matrix
     session = sessions.current()
     precision = choose_precision(dtype, session.default_dtype)
     row, column = (
         require_shape(offsets(dtype="int32"), "a")
         if size is None
-        else offsets(output=[size], dtype="int32")
-        for size in (rows, columns)
+        else offsets(output=_row(size) if is_map else [size], dtype="int32", label="eye")
+        for size in sizes
     )
-    spec = "|->i; |->j => |" + ("j->i" if is_map else "->i, j")
+    spec = "|->..i..; |->..j.. => |..j..->..i.." if is_map else "|->i; |->j => |->i, j"
     found = apply(pointwise.equal, (row + k if k else row, column), spec, name="eye")
     made: Tensor = pointwise.cast(found, precision.dtype)
     made.relabel((label or "eye",))

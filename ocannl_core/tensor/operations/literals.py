@@ -22,7 +22,7 @@ from ocannl_core.base.garbage import collect_if_due, note_memory
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir import host_arrays
 from ocannl_core.ir.assignments.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
-from ocannl_core.ir.indexing import IndexExpression, StaticIndex, axis_index
+from ocannl_core.ir.indexing import IndexExpression, StaticExtent, StaticIndex, axis_index
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, is_format, promote, uint4x32
 from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.language.shape_terms import Row, RowKind, Shape, Size, closed_shape
@@ -317,7 +317,7 @@ def offsets(
 
 
 def arange(
-    start: int,
+    start: int | StaticExtent,
     stop: int | None = None,
     step: int = 1,
     *,
@@ -326,8 +326,10 @@ def arange(
 ) -> Tensor:
     """Return one output axis holding 0, 1, ..., or the integers from `start` to before `stop`.
 
-    `arange(n)` starts at 0, as `range` does.
+    `arange(n)` starts at 0, as `range` does; `n` may be an extent at run time.
     """
+    if isinstance(start, StaticExtent) and (stop, step) == (None, 1):
+        return offsets(output=[start], dtype=dtype, label=label or "arange")
     try:
         values = range(start) if stop is None else range(start, stop, step)
     except (TypeError, ValueError) as error:

@@ -401,6 +401,12 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         pairs = list(zip(range(len(one) - axes, len(one)), range(axes), strict=True))
     else:
         first, second = (x if isinstance(x, Sequence) else [x] for x in axes)
+        if len(first) != len(second):
+            raise UsageError.at_caller(
+                "Axes are summed in pairs, one of each operand.",
+                found=f"axes={axes!r}",
+                fix="np.tensordot(x, y, ([0, 1], [1, 0]))",
+            )
         pairs = [(i % len(one), j % len(other)) for i, j in zip(first, second, strict=True)]
     for i, j in pairs:
         other[j] = one[i]

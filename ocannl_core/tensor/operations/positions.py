@@ -25,8 +25,10 @@ from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.identity import ById
 from ocannl_core.ir.assignments.nodes import Constant, RangeOverOffsets
+from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.shape.language.shape_terms import stated_size
 from ocannl_core.shape.translation.logic import PlaceAlong, PlaceRows, ScatterRows, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import filled_like
 from ocannl_core.tensor.graph import session as sessions
@@ -131,7 +133,7 @@ def scatter(
     ids: Any,
     updates: Any,
     *,
-    size: SupportsIndex,
+    size: SupportsIndex | StaticExtent,
     axis: SupportsIndex = 0,
     combine: Any = add,
     label: str | None = None,
@@ -148,7 +150,7 @@ def scatter(
     Args:
         ids: Positions, a tensor of integers with axes of one kind; that is the kind of the axis.
         updates: A tensor with the axes of the result, but the axes of `ids` in place of the axis.
-        size: The size of the axis.
+        size: The size of the axis, a number or an extent at run time.
         axis: The axis of the result, counted as for `take`; so are the other arguments.
         combine: The accumulating operation: `oc.add`, `oc.multiply`, `oc.maximum`, `oc.minimum`,
             `oc.logical_or` and others with a neutral element.
@@ -156,12 +158,12 @@ def scatter(
     """
     operation = _scatter(accumulator(combine))
     operands = _operands(operation, updates, ids)
-    extent = _integer(size, "size")
-    if not 0 <= extent < 1 << 63:
+    stated = stated_size(size if isinstance(size, StaticExtent) else _integer(size, "size"))
+    if not 0 <= stated.n < 1 << 63:
         raise UsageError.at_caller(
-            "The size of an axis is from 0 to 2**63 - 1.", found=f"size={extent}"
+            "The size of an axis is from 0 to 2**63 - 1.", found=f"size={stated.n}"
         )
-    logic = ScatterRows(_integer(axis, "axis"), extent)
+    logic = ScatterRows(_integer(axis, "axis"), stated)
     return operation.tensor(operands, logic, label=label, dtype=dtype, requires_grad=requires_grad)
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any
 
-from ocannl_core.base.errors import ShapeError, UsageError
+from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.assignments.nodes import Constant, EmbedIndex
 from ocannl_core.ir.indexing import variables
@@ -92,13 +92,13 @@ def _reduction(name: str, x: Any, axis: AxisArgument, keepdims: bool) -> AxisRed
     return AxisReduction(name, given, kept if keepdims else dropped, kept)
 
 
-def count_terms(total: Tensor) -> Tensor:
-    """Return the number of terms of each cell of a sum: a constant once shapes are closed."""
-    return constant_of_count(total, float)
+def count_terms(total: Tensor, check: Callable[[int], None] | None = None) -> Tensor:
+    """Return the number of terms of each cell of a sum: a constant once shapes are closed, unless
+    an extent at run time is among them.
 
-
-def constant_of_count(total: Tensor, function: Callable[[int], float]) -> Tensor:
-    """Return a function of the number of terms of each cell of a sum."""
+    Args:
+        check: A function that refuses a constant number by an error.
+    """
     definition = total.definition
     assert isinstance(definition, Applied)
     logic, operands, origin = definition.logic, definition.operands, total.origin
@@ -109,16 +109,11 @@ def constant_of_count(total: Tensor, function: Callable[[int], float]) -> Tensor
         reduced = [(var, extent) for var, extent in found.domain if var not in kept]
         size = math.prod(extent for _, extent in reduced)
         extents = [var.size for var, _ in reduced if var.size is not None]
-        if not extents:
-            return Constant(function(size))
-        if function is not float:
-            raise ShapeError(
-                "The correction of a variance is computed for a constant number of cells.",
-                found=f"an axis of the extent {extents[0]}",
-                where=str(origin),
-                fix="give the axis a constant size where running statistics are updated",
-            )
-        return count(size, extents)
+        if extents:
+            return count(size, extents)
+        if check is not None:
+            check(size)
+        return Constant(float(size))
 
     return fill_tensor(total.session, terms, closed_shape(), total.dtype, "count")
 
@@ -258,8 +253,9 @@ def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operati
 
 
 def _products_of_others(x: Tensor, position: int) -> Tensor:
-    """Return, for each cell, the product of the other cells along an axis of an extent at run time,
-    beyond which running products from the end would begin: quadratically many steps.
+    """Return, for each cell, the product of the other cells along an axis of an extent at run time.
+
+    It multiplies all pairs of cells, because running products from the end begin at the maximum.
     """
     own = axes_of(x, "prod")
     cell, other = own.names[position], "other"

@@ -17,6 +17,7 @@ import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import DType, bool_, int32
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import (
@@ -241,7 +242,7 @@ def repeat(x: Any, repeats: int, axis: int) -> Any:
     given = operand(x, "repeat")
     own = axes_of(given, "repeat")
     position = own.position(axis)
-    count = _count(repeats, "repeat")
+    count = _count(repeats, "oc.repeat", "repeats")
     if count == 1 or own.size(position) == 0:
         return given
     if count == 0:
@@ -260,7 +261,10 @@ def tile(x: Any, repeats: int | Sequence[int]) -> Any:
     """
     given = operand(x, "tile")
     own = sized_axes_of(given, "tile")
-    counts = [_count(n, "tile") for n in (repeats if isinstance(repeats, Sequence) else (repeats,))]
+    counts = [
+        _count(n, "oc.tile", "repeats")
+        for n in (repeats if isinstance(repeats, Sequence) else (repeats,))
+    ]
     surplus = max(0, len(counts) - len(own))
     counts = [1] * (len(own) - len(counts)) + counts
     for position in range(len(own)):
@@ -289,12 +293,12 @@ def _emptied(x: Tensor, positions: AbstractSet[int]) -> Tensor:
     return found
 
 
-def _count(repeats: object, name: str, least: int = 0) -> int:
-    if not isinstance(repeats, int | np.integer) or isinstance(repeats, bool) or repeats < least:
+def _count(given: object, name: str, argument: str, least: int = 0) -> int:
+    if not isinstance(given, int | np.integer) or isinstance(given, bool) or given < least:
         raise UsageError.at_caller(
-            "A tensor is repeated a number of times.", found=f"{name} with repeats={repeats!r}"
+            f"{argument} of {name} is an integer, {least} or more.", found=f"{argument}={given!r}"
         )
-    return int(repeats)
+    return int(given)
 
 
 def tril(x: Any, k: int = 0) -> Any:
@@ -332,18 +336,19 @@ def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Ten
     return apply(pointwise.where, (mask, given, zero), spec, name=name)
 
 
-def one_hot(ids: Any, classes: int, *, dtype: DType | str | None = None) -> Any:
+def one_hot(ids: Any, classes: int | StaticExtent, *, dtype: DType | str | None = None) -> Any:
     """Return 1 at the position that an integer names along a new last output axis, 0 elsewhere.
 
     Args:
         ids: Integers; one outside of the classes gives zeros only.
-        classes: The size of the new axis.
+        classes: The size of the new axis, a number or an extent at run time.
         dtype: The number format of the result; the session's default float when not given.
     """
     given = operand(ids, "one_hot")
-    count = _count(classes, "one_hot", 1)
+    if not isinstance(classes, StaticExtent):
+        classes = _count(classes, "oc.one_hot", "classes", 1)
     spec = "...|...->...; |->k, => ...|...->..., k"
-    found = apply(pointwise.equal, (given, arange(count, dtype=int32)), spec, name="one_hot")
+    found = apply(pointwise.equal, (given, arange(classes, dtype=int32)), spec, name="one_hot")
     return pointwise.cast(found, dtype or given.session.default_dtype)
 
 

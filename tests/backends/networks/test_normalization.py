@@ -126,6 +126,27 @@ def test_sums_of_float16_may_be_longer_than_their_mean(target: str, name: str) -
         np.testing.assert_allclose(ctx[y].astype(np.float64), expected, rtol=2e-3, atol=2e-3)
 
 
+def test_batches_of_any_size_move_the_running_statistics_of_one_routine(target: str) -> None:
+    oc.reset()
+    n = oc.static_extent("n", max=6)
+    x = oc.placeholder("x", batch=[n], output=[2, 3])
+    norm = nn.batch_norm(momentum=0.5, shape="...|h, ..c..", features="..c..")
+    loss = oc.sum(norm(x))
+    ctx = oc.Context(target)
+    ctx.init_params(loss)
+    step = ctx.compile(oc.train.grad_update(loss))
+    mean, variance = np.zeros(3), np.ones(3)
+    for size in (6, 3, 1):
+        cells = np.random.default_rng(size).standard_normal((size, 2, 3)).astype(np.float32)
+        ctx[x] = cells
+        step(n=size)
+        mean = (mean + cells.mean((0, 1))) / 2
+        variance = (variance + cells.var((0, 1), ddof=1)) / 2
+    found = norm.statistics
+    np.testing.assert_allclose(ctx[found["batch_norm.running_mean"]], mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ctx[found["batch_norm.running_variance"]], variance, rtol=1e-5)
+
+
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize(("dtype", "digits"), [("float16", 11), ("bfloat16", 8)])
 def test_batch_normalization_of_narrow_floats_rounds_once(

@@ -149,6 +149,7 @@ REFUSED: dict[str, Callable[[oc.Tensor], object]] = {
     "sizes=[-1, 3]": lambda x: oc.nn.resize(x, [-1, 3]),
     "sizes=[2.5, 3]": lambda x: oc.nn.resize(x, [2.5, 3]),  # type: ignore[list-item]
     "sizes=[0, 3]": lambda x: oc.nn.resize(x, [0, 3], mode="bilinear"),
+    "sizes=[8] for axis=[1, 2]": lambda x: oc.nn.resize(x, [8], axis=[1, 2]),
     "layers=0": lambda x: oc.nn.lstm(x, width=3, layers=0),
     "entries=0": lambda x: oc.nn.embedding(oc.cast(x, "int32"), entries=0, width=3),
     "blocks=(1,) and channels=(4, 4)": lambda x: oc.nn.resnet(

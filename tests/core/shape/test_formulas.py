@@ -170,6 +170,9 @@ def test_values_stand_for_coefficients_and_sizes_of_labels() -> None:
         inferred("stride*o, => o", [4])
     with pytest.raises(SpecError, match="A value is for an axis or a coefficient"):
         inferred("2*o, => o", [4], values={"p": 3})
+    with pytest.raises(SpecError, match=r"between commas names are words: `row,`") as error:
+        inferred("i => row|i", [4], values={"row": 3})
+    assert error.value.found == "row = 3; the axes are i, o, r, w"
 
 
 def test_affine_sizes_of_equal_stride_and_window_have_equal_positions() -> None:

@@ -174,6 +174,10 @@ def small(x: oc.Tensor) -> oc.Tensor:
         (lambda: oc.zeros((2,), device="cpu"), "a context is a device"),  # type: ignore[call-arg]
         (lambda: oc.param("w", init="xavier"), r"init=oc\.xavier\(\)"),
         (
+            lambda: oc.param("w", batch=[4], output=[10], input=[8]),  # type: ignore[call-arg]
+            r"try    oc\.param\(.*makes a batch axis",
+        ),
+        (
             lambda: oc.nn.conv2d(pictures(), channels=8, padding=1),
             "padded=True or False for padding=",
         ),

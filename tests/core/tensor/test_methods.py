@@ -109,7 +109,7 @@ def test_the_size_of_an_axis_with_an_extent_is_the_extent() -> None:
         lambda x, n: int(n),
         lambda x, n: float(n + 1),
         lambda x, n: np.zeros(x.shape),
-        lambda x, n: oc.arange(n),
+        lambda x, n: oc.arange(0, n, 2),
         lambda x, n: len(x),
         lambda x, n: list(x),
     ],
@@ -328,7 +328,12 @@ def test_an_attribute_of_arrays_elsewhere_works_or_is_an_error_with_advice(name:
         (lambda x: oc.searchsorted(x, x), "one axis in order"),
         (lambda x: oc.put(x, oc.arange(2), x, 0), "Positions are integers"),
         (lambda x: oc.tensor([1.0], batch_axes="a"), "batch_axes='a'"),
+        (lambda x: np.tensordot(x, x, ([0, 1], [0])), "Axes are summed in pairs"),
+        (lambda x: oc.nn.lstm(x[:, None], [x], width=3), r"states=\[\(hidden, cell\)\]"),
+        (lambda x: oc.nn.lstm(x[:, None], [(x, x, x)], width=3), "a pair of tensors"),
+        (lambda x: oc.nn.gru(x[:, None], [(x, x)], width=3), "state of oc.nn.gru is a tensor"),
         (lambda x: oc.Context(3), "NAME or NAME:NUMBER"),
+        (lambda x: oc.Context(oc.Context("interp").backend), r"try    interp:0"),
     ],
 )
 def test_a_wrong_use_is_an_error_with_advice(wrong: Callable[[Any], object], advice: str) -> None:
@@ -498,13 +503,15 @@ def test_calls_that_replace_layers_of_other_libraries_work() -> None:
 
 def test_expressions_that_replace_functions_of_other_libraries_work() -> None:
     names = ("bincount", "lerp", "addmm", "clamp_min", "fmod", "nan_to_num", "normalize", "cdist")
+    names += ("logit", "meshgrid", "unfold", "gumbel_softmax", "weight_norm", "embedding_bag")
     with oc.Session():
         x, y = (oc.placeholder(name, batch=[4], output=[6]) for name in "xy")
         ids, weight = oc.placeholder("ids", batch=[4], dtype="int32"), 0.3
-        b, w = oc.param("b", output=[6]), oc.param("w", output=[6])
+        b, w = oc.param("b", output=[6]), oc.param("w", output=[6], input=[6])
         known = {"oc": oc, "x": x, "y": y, "ids": ids, "n": 5, "weight": weight, "b": b, "w": w}
+        known |= {"scores": x, "k": oc.static_index("k"), "table": w, "bags": ids, "scale": b}
         for name in names:
-            code, *_ = re.split("; oc|, or", FOREIGN[name])
+            code, *_ = re.split("; oc|, or|, and|, with| is the", FOREIGN[name])
             assert isinstance(eval(code, known), oc.Tensor), name
 
 
