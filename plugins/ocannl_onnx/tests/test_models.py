@@ -541,6 +541,9 @@ def test_recurrent_layers_start_from_zeros_for_every_batch(
         "f = Cast<to = 1>(rows) g = Erf(f) h = Mul(g, f) e = Cast<to = 7>(h) y = Expand(zero, e)",
         "e, p = TopK(rows, one) y = ConstantOfShape(e)",
         "c = Constant<value = float[5] {1, 2, 3, 4, 5}>() y = Reshape(c, rows)",
+        "e = Mul(rows, rows) y = Expand(zero, e)",
+        "t = Add(one, one) d = Div(rows, t) m = Mul(d, t) y = Expand(zero, m)",
+        "b = Less(one, rows) e = Where(b, rows, one) y = Expand(zero, e)",
     ],
 )
 def test_other_sizes_that_follow_from_extents_are_refused(nodes: str) -> None:
@@ -563,6 +566,17 @@ def test_other_sizes_that_follow_from_extents_are_refused(nodes: str) -> None:
         "spread = ConstantOfShape<value = float[1] {1.5}>(sizes)",
         """rows = Shape<end=1>(x) cells = Constant<value = int64[1] {3}>()
            joined = Concat<axis=0>(rows, cells) z = Constant<value = float {1.5}>()
+           spread = Expand(z, joined)""",
+        # of PyTorch: a size of -1 stands for that of the operand
+        """z = Constant<value = float[1, 1] {1.5}>() rows = Shape<end=1>(x)
+           minus = Constant<value = int64[1] {-1}>() wanted = Concat<axis=0>(rows, minus)
+           is_own = Equal(wanted, minus) ones = Constant<value = int64[2] {1, 3}>()
+           joined = Where(is_own, ones, wanted) spread = Expand(z, joined)""",
+        """z = Constant<value = float {1.5}>() cells = Constant<value = int64[1] {3}>()
+           rows = Shape<end=1>(x) i = Cast<to = 6>(rows) l = Cast<to = 7>(i)
+           twelve = Constant<value = int64[1] {12}>() zero = Constant<value = int64[1] {0}>()
+           a = Mul(l, twelve) b = Mul(l, a) c = Div(b, a) d = Add(zero, c) e = Sub(d, zero)
+           f = Mul(cells, e) g = Div(f, cells) joined = Concat<axis=0>(g, cells)
            spread = Expand(z, joined)""",
     ],
 )
