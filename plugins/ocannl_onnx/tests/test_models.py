@@ -476,6 +476,12 @@ def test_an_extent_at_run_time_is_a_number_of_each_call() -> None:
             lambda x: x.min(1, keepdims=True),
         ),
         ("y = Trilu<upper = 0>(x)", np.tril),
+        (
+            """c = Constant<value = int64[1] {6}>() s = Concat<axis = 0>(rows, c)
+               y = Resize<mode = "nearest", nearest_mode = "floor",
+                          coordinate_transformation_mode = "asymmetric">(x, , , s)""",
+            lambda x: x.repeat(2, axis=1),
+        ),
         ("y = Trilu(x, one)", lambda x: np.triu(x, 1)),
         ("at = Constant<value = int64[2, 1] {-1, 0}>() y = GatherND(x, at)", lambda x: x[[-1, 0]]),
         ("p = ArgMax<axis = 1>(x) y = GatherND<batch_dims = 1>(x, p)", lambda x: x.max(1)),
