@@ -513,6 +513,28 @@ def test_graphs_compute_with_extents(nodes: str, expected: Any) -> None:
             assert np.allclose(found, expected(x), rtol=1e-6)
 
 
+@pytest.mark.parametrize("rest", [(), (3,)])
+def test_cells_at_tuples_of_positions_along_axes_of_extents(
+    rng: np.random.Generator, rest: tuple[int, ...]
+) -> None:
+    """As PyTorch's exporter writes `mask[rows[:, None, None], columns]`."""
+    inner = "".join(f", {size}" for size in rest)
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, m{inner}] x, int64[n, k, m, 2] at) => (float[n, k, m{inner}] y) {{
+            y = GatherND(x, at) }}"""
+    with oc.Session():
+        n, m = oc.static_extent("n", max=5), oc.static_extent("m", max=6)
+        loaded = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n, "m": m, "k": 2})
+        inputs = loaded.placeholders()
+        y = loaded(**inputs)
+        for rows, columns in ((3, 4), (5, 2)):
+            x = rng.standard_normal((rows, columns, *rest)).astype(np.float32)
+            where = (rows, 2, columns)
+            at = np.stack([rng.integers(-size, size, where) for size in (rows, columns)], axis=-1)
+            found = computed(y, {inputs["x"]: x, inputs["at"]: at}, n=rows, m=columns)
+            assert np.array_equal(found, x[at[..., 0], at[..., 1]])
+
+
 @pytest.mark.parametrize("operator", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize("lengths", ["", ", , length"])
 def test_recurrent_layers_start_from_zeros_for_every_batch(
