@@ -476,6 +476,10 @@ def test_an_extent_at_run_time_is_a_number_of_each_call() -> None:
             lambda x: x.min(1, keepdims=True),
         ),
         ("y = Trilu<upper = 0>(x)", np.tril),
+        ("y = CumSum(x, zero)", lambda x: x.cumsum(0)),
+        ("y = CumSum<reverse = 1, exclusive = 1>(x, zero)", lambda x: x.sum(0) - x.cumsum(0)),
+        ("i = Cast<to = 7>(x) y = CumSum<exclusive = 1>(i, zero)", lambda x: x.cumsum(0) - x),
+        ("y = CumProd<reverse = 1>(x, zero)", lambda x: x[::-1].cumprod(0)[::-1]),
         (
             """c = Constant<value = int64[1] {6}>() s = Concat<axis = 0>(rows, c)
                y = Resize<mode = "nearest", nearest_mode = "floor",
