@@ -24,7 +24,7 @@ def files_of(backend: Backend) -> list[Path]:
     plugin = backend.manager.get_plugin(backend.name)
     folder = package_of(plugin)
     if folder is not None:
-        return sorted(folder.rglob("*.py"))
+        return sorted(each for each in folder.rglob("*.py") if each.is_file())
     file = getattr(plugin, "__file__", None)
     return [] if file is None else [Path(file)]
 

@@ -187,9 +187,12 @@ def check_wrapper(name: str, plugin: object) -> None:
 
 
 def package_of(plugin: object) -> Path | None:
-    """Return the folder of the package that a module is in; None for a module in no package."""
-    first = plugin.__name__.partition(".")[0] if isinstance(plugin, ModuleType) else ""
-    for module in (sys.modules.get(first), plugin):
+    """Return the folder of the outermost package that a module is in, namespaces excepted; None for
+    a module in no package.
+    """
+    parts = plugin.__name__.split(".") if isinstance(plugin, ModuleType) else []
+    around = [sys.modules.get(".".join(parts[:count])) for count in range(1, len(parts))]
+    for module in (*around, plugin):
         file = getattr(module, "__file__", None)
         if file is not None and Path(file).name == "__init__.py":
             return Path(file).parent

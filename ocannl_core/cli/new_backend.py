@@ -93,7 +93,7 @@ def write_backend(name: str, folder: Path, language: str = "c") -> None:
             found=repr(name),
             fix="use letters, digits and underscores, such as my_chip",
         )
-    if __name__.startswith(f"ocannl_{name}."):
+    if name == "core":
         raise UsageError("The name of a backend is not that of the core.", found=repr(name))
     if keyword.iskeyword(name):
         raise UsageError("The name of a backend is no keyword of Python.", found=repr(name))

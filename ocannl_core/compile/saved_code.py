@@ -301,7 +301,8 @@ def why_not_saved(backend: Backend) -> str:
     kind = backend.source_class()
     if kind is None:
         return "it is no class"
-    return violation_of_data(kind) or ("the plugin is no package" * (package_of(plugin) is None))
+    found = violation_of_data(kind)
+    return "the plugin is no package" if not found and package_of(plugin) is None else found
 
 
 @cache
@@ -328,7 +329,7 @@ def _source_files(folder: str, place: str) -> Iterator[tuple[str, str]]:
         if each.is_dir():
             if each.name != "__pycache__":
                 yield from _source_files(each.path, f"{place}{each.name}/")
-        elif not each.name.endswith(".pyc"):  # templates in any language, or a library
+        elif each.is_file() and not each.name.endswith(".pyc"):  # also templates, or a library
             yield place + each.name, each.path
 
 

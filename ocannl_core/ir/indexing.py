@@ -487,6 +487,7 @@ def traversals(projections: Projections) -> Iterator[Traversal]:
     axes = dict.fromkeys(i for index_map in maps for i in index_map if isinstance(i, ConcatIndex))
     extents = projections.extents
     parts = {axis: set(axis.variables) for axis in axes}
+    every = frozenset().union(*parts.values())
     others = (i for index_map in maps for i in index_map if i not in axes)
     needed = {var for index in others for var in variables(index)}
     stretches = [
@@ -497,7 +498,7 @@ def traversals(projections: Projections) -> Iterator[Traversal]:
         active = {part for part, _ in choice}
         if any(len(active & own) > 1 for own in parts.values()):
             continue
-        idle = set().union(*parts.values()) - active
+        idle = every - active
         chosen: dict[AxisIndex, AxisIndex] = {}
         for axis, (part, start) in zip(axes, choice, strict=True):
             chosen[axis] = affine([(1, part)], start)

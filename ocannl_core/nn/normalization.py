@@ -191,8 +191,8 @@ def batch_norm(
             )
             follow = _follow(running_mean, running_variance, count, *found, momentum)
             center.add_effect(Effect(follow.steps, (running_mean, running_variance, count)))
-    narrow, scale = formats_of(x)[1], scale * _beside(x, gamma)
-    scaled = pointwise.mul(difference, scale, logic=feature_wise, dtype=narrow)
+    scale = scale * _beside(x, gamma)
+    scaled = pointwise.mul(difference, scale, logic=feature_wise, dtype=formats_of(x)[1])
     return pointwise.add(scaled, beta, logic=feature_wise)
 
 

@@ -37,6 +37,7 @@ from ocannl_core.shape.language.shape_terms import (
     Size,
     exceeds_address_space,
     extents_in,
+    stated_size,
 )
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.counts import count_cells
@@ -298,7 +299,7 @@ class Environment:
         Raises:
             ShapeError: if the shape contradicts them.
         """
-        sizes = tuple(map(Size.of, dims))
+        sizes = tuple(map(stated_size, dims))
         origin = origin or Origin(f"exact {', '.join(map(str, sizes))}")
         self.constrain([Exact(tuple(row for _, row in shape.rows()), sizes, origin)])
 
@@ -597,7 +598,7 @@ class Environment:
             return Row(tail=self._state.fresh.row(f"{name}.{kind.value}" if name else ""))
         _check_axes(kind, axes, name)
         cut = [position for position, axis in enumerate(axes) if axis is ...]
-        sizes = tuple(Size.of(axis) for axis in axes if not isinstance(axis, EllipsisType))
+        sizes = tuple(stated_size(axis) for axis in axes if not isinstance(axis, EllipsisType))
         if len(cut) > 1:
             raise UsageError(
                 "A row has one stretch of axes that are inferred.",

@@ -444,7 +444,7 @@ class BackendConformance:
 
     @needs(Capability.POSITION_CHECKS)
     def test_positions_in_bounds_pass_a_check(self, subject: Subject, oracle: Subject) -> None:
-        formats = [each for each in programs.POSITIONS if has_format(subject, each)]
+        formats = [each for each in programs.POSITION_FORMATS if has_format(subject, each)]
         check(subject, oracle, programs.checked_positions(formats))
 
     @needs(Capability.POSITION_CHECKS)

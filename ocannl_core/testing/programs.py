@@ -290,11 +290,11 @@ routine scatter(rows: float32[10, 2], position: float32[10], sums: float32[3, 2]
     return example(text, {"rows": rows, "position": positions}, {"sums": sums, "last": last})
 
 
-POSITIONS = (uint8, int8, uint16, int16, int32, uint32, int64, uint64)
+POSITION_FORMATS = (uint8, int8, uint16, int16, int32, uint32, int64, uint64)
 """The formats of positions."""
 
 
-def checked_positions(formats: Sequence[DType] = POSITIONS) -> Example:
+def checked_positions(formats: Sequence[DType] = POSITION_FORMATS) -> Example:
     """Checks of positions that are in bounds, in each format, among margins that are not."""
     draft, i = Draft("checks"), fresh_var("i")
     result = draft.node("result", int32, 3)

@@ -290,7 +290,8 @@ class _Search:
         if added:
             names = ", ".join(sorted(node.name for node in added))
             raise _ArmError(f"it reads {names}, which the default does not")
-        if flips and code.source.text == self.best.code.source.text:
+        text = self.request.backend.text
+        if flips and text(code.source) == text(self.best.code.source):
             raise _ArmError("the code is the same")
         if _cycles(code) > _MOST_WORK * self._cycles:
             times = _cycles(code) / max(1, self._cycles)

@@ -54,14 +54,9 @@ class Record:
 @cache
 def record_of(kind: type) -> Record | None:
     """Return the record of a frozen dataclass; None if it contains more than data."""
-    found: dict[str, Form] = {}
-    if hasattr(kind, "__post_init__"):
+    found = _field_forms(kind)
+    if isinstance(found, str):
         return None
-    for each in fields(kind):
-        form = form_of(_annotation(kind, each.name, each.type))
-        if form is None or not each.init:
-            return None
-        found[each.name] = form
     mentioned = frozenset().union(*(each.records for each in found.values()))
     return Record(kind, name_of(kind), found, tuple(map(attrgetter, found)), mentioned)
 
@@ -70,19 +65,30 @@ def violation_of_data(kind: type, seen: frozenset[type] = frozenset()) -> str:
     """Return why a class, or one that it holds, contains more than data, as a clause; an empty text
     if it does not. Classes of the core are data, but for calls of operations in Python.
     """
+    found = _field_forms(kind)
+    if isinstance(found, str):
+        return found
+    for form in found.values():
+        for inner in sorted(form.records - seen - {kind}, key=name_of):
+            is_core = inner.__module__.startswith("ocannl_core.")
+            if not is_core and (violation := violation_of_data(inner, seen | {kind})):
+                return violation
+    return ""
+
+
+def _field_forms(kind: type) -> dict[str, Form] | str:
+    """Return the forms of the fields of a dataclass by name, or why it contains more than data."""
     if not is_dataclass(kind):
         return f"{kind.__qualname__} is no dataclass"
     if hasattr(kind, "__post_init__"):
         return f"{kind.__qualname__} has a __post_init__"
+    found: dict[str, Form] = {}
     for each in fields(kind):
         form = form_of(_annotation(kind, each.name, each.type))
         if form is None or not each.init:
             return f"the field {each.name} of {kind.__qualname__} holds more than data"
-        for inner in sorted(form.records - seen - {kind}, key=name_of):
-            is_core = inner.__module__.startswith("ocannl_core.")
-            if not is_core and (found := violation_of_data(inner, seen | {kind})):
-                return found
-    return ""
+        found[each.name] = form
+    return found
 
 
 @cache

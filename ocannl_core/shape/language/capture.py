@@ -41,7 +41,7 @@ class DimRef:
         return self.term
 
 
-def in_words(name: str, labels: Container[str]) -> str:
+def advice_on_words(name: str, labels: Container[str]) -> str:
     """Return the spelling of a spec that names a word, where its letters are labels instead."""
     if len(name) < 2 or not all(letter in labels for letter in name):
         return ""
@@ -65,7 +65,7 @@ def equate_captures(
                 "Only names that occur in the spec can be captured.",
                 found=f"{name}; the spec has {', '.join(sorted(labels)) or 'no names'}",
                 where=str(origin),
-                fix=in_words(name, labels)
+                fix=advice_on_words(name, labels)
                 or "capture a label of an axis, or the name of a row variable",
             )
         term, known = labels[name], first.setdefault(ref, ref.term or labels[name])

@@ -60,20 +60,20 @@ class Size:
     axis_id: int | None = field(default=None, compare=False)
     extent: StaticExtent | None = None
 
-    @classmethod
-    def of(cls, axis: int | Size | StaticExtent) -> Size:
-        """Return the size that a number, a size or an extent states."""
-        match axis:
-            case Size():
-                return axis
-            case StaticExtent():
-                return cls(axis.maximum, extent=axis)
-            case _:
-                return cls(int(axis))
-
     def __str__(self) -> str:
         text = str(self.n) if self.extent is None else str(self.extent)
         return f"{text}:{self.basis}" if self.basis else text
+
+
+def stated_size(axis: int | Size | StaticExtent) -> Size:
+    """Return the size that a number, a size or an extent states."""
+    match axis:
+        case Size():
+            return axis
+        case StaticExtent():
+            return Size(axis.maximum, extent=axis)
+        case _:
+            return Size(int(axis))
 
 
 @dataclass(frozen=True, slots=True)

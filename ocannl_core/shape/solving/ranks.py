@@ -20,8 +20,8 @@ from ocannl_core.shape.solving.messages import rank_cycle
 from ocannl_core.shape.solving.state import LeafTensor, SolverState, preferred_leaf
 
 _SUSPICIOUS_DEPTH = 8
-_MOST_STEPS = 64
-"""The number of axes that a row gains from its operands, at most."""
+_MOST_AXES = 64
+"""The axes that a row gains from its operands, at most; those of a cycle may gain without end."""
 
 
 def record(
@@ -100,14 +100,15 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
     """Return the number of axes that a row has because its operands have them.
 
     Return None if the rank of a leaf or of a declaration among the operands, or an equation of
-    rows, is open: then uses that follow may add axes.
+    rows, is open: then uses that follow may add axes. Return None also for a cycle of rows, each
+    longer than the next.
     """
     flat = state.flat(row)
     known = len(flat.leading) + len(flat.trailing)
     if flat.tail is None:
         return known
-    lengths: dict[RowVar, int] = {}  # beyond the known axes, as far as operands are visited
-    readers: dict[RowVar, list[tuple[RowVar, int]]] = {}
+    lengths: dict[RowVar, int] = {}  # beyond the known axes
+    results: dict[RowVar, list[tuple[RowVar, int]]] = {}
     pending = [flat.tail]
     while pending:
         var = pending.pop()
@@ -115,31 +116,29 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
             continue
         if var in state.row_leaves or equally_long(state, var) or _is_made_later(state, var):
             return None
-        # closing gives rows that may be scalars the axis of their operand
-        lengths[var] = int(
-            any(
-                each in state.scalars and state.flat(each.res).tail == var
-                for each in state.suspended.get(var, ())
-                if isinstance(each, RowBelow)
-            )
-        )
-        operands = open_operands(state, var)
-        if not operands and not lengths[var] and var not in state.anchored:
+        waiting = [
+            each
+            for each in state.suspended.get(var, ())
+            if isinstance(each, RowBelow) and each.res.tail is var is not each.opnd.tail
+        ]
+        if not waiting and var not in state.anchored:
             return None  # nothing is known about it
-        for each in operands:
+        # closed operands wait where axes are named, and where the row may be a scalar
+        lengths[var] = max([0, *[-_surplus(each) for each in waiting if each.opnd.tail is None]])
+        for each in waiting:
             if (operand := each.opnd.tail) is not None:
-                readers.setdefault(operand, []).append((var, _surplus(each)))
+                results.setdefault(operand, []).append((var, _surplus(each)))
                 pending.append(operand)
-    news = deque(var for var, length in lengths.items() if length)
-    for _ in range(_MOST_STEPS * len(lengths)):
-        if not news:
+    changed = deque(lengths)
+    for _ in range(_MOST_AXES * len(lengths)):
+        if not changed:
             return known + lengths[flat.tail]
-        operand = news.popleft()
-        for var, surplus in readers.get(operand, ()):
+        operand = changed.popleft()
+        for var, surplus in results.get(operand, ()):
             if lengths[operand] - surplus > lengths[var]:
                 lengths[var] = lengths[operand] - surplus
-                news.append(var)
-    return None  # each of some rows is longer than the next
+                changed.append(var)
+    return None
 
 
 def _is_made_later(state: SolverState, var: RowVar) -> bool:

@@ -21,7 +21,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir.indexing import AxisIndex, FixedIndex
 from ocannl_core.shape.language import shape_terms
-from ocannl_core.shape.language.capture import in_words
+from ocannl_core.shape.language.capture import advice_on_words
 from ocannl_core.shape.language.constraints import (
     AtLeast,
     Constraint,
@@ -199,7 +199,7 @@ class Instance:
                     "A value is for an axis or a coefficient of the spec.",
                     found=f"{name} = {number}; the axes are {', '.join(sorted(self._dims))}",
                     where=str(self._origin),
-                    fix=in_words(name, self._dims)
+                    fix=advice_on_words(name, self._dims)
                     or f"name an axis of {self._spec.text or self._spec}",
                 )
 

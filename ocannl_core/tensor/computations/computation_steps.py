@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -85,18 +86,29 @@ class UpdateGradients:
             for loss, count in counts.items()
             if loss.grad is not None
         ]
+        graph = ancestors(list(losses))
         return (
-            Titled("forward", (Forward(tuple(ancestors(list(losses)))),)),
+            Titled("forward", (Forward(tuple(graph)),)),
             Titled("zero gradients", (ZeroGradients(losses, keeps_sums=True),)),
             Titled("backpropagate", (*seeds, Backpropagate(losses))),
-            *effects_of(losses),
+            *effects_of(losses, set(graph)),
         )
 
 
-def effects_of(losses: tuple[Tensor, ...]) -> tuple[Step, ...]:
-    """Return the steps that follow backpropagation from losses, once each."""
+def effects_of(
+    losses: tuple[Tensor, ...], computed: AbstractSet[Tensor] = frozenset()
+) -> tuple[Step, ...]:
+    """Return the steps that follow backpropagation from losses, once each, without the code of
+    tensors that are computed before.
+    """
     found = dict.fromkeys(each for t in ancestors(list(losses)) for each in t.effects)
-    steps = tuple(step for effect in found for step in effect.steps)
+    steps = tuple(
+        Forward(tuple(t for t in step.tensors if t not in computed))
+        if isinstance(step, Forward) and not step.is_written_here
+        else step
+        for effect in found
+        for step in effect.steps
+    )
     return (Titled("statistics", steps),) if steps else ()
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ocannl_core.base.errors import OcannlError, UsageError
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.assignments.nodes import Constant
-from ocannl_core.ir.numbers.dtypes import DType, round_to
+from ocannl_core.ir.numbers.dtypes import DType, float32, round_to
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.custom.op import Apply
@@ -31,6 +31,8 @@ from ocannl_core.tensor.graph.slots import (
     Formula,
     SlotAssignment,
     Variable,
+    applies_more_than,
+    map_variables,
     operand_variables,
     variables_in,
 )
@@ -41,8 +43,8 @@ from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.pointwise_operations import identity
 from ocannl_core.tensor.primitives.specifications import composite_operation
 
-_MOST_NODES = 1000
-"""Nodes of a formula, shared parts counted as often as they occur."""
+_MOST_APPLICATIONS = 500
+"""The primitives that a formula applies, shared parts counted as often as they occur."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,9 @@ class Composite(PointwiseOp):
             return round_to(number, dtype)
 
         def apply(step: ScalarStep, *operands: Any) -> Any:
-            found = _value(step.formula, operands)
-            return rounded(round_to(found, step.dtype or dtype))
+            made = step.dtype or dtype
+            computed = float32 if made.is_narrow else made
+            return rounded(round_to(_value(step.formula, operands, computed), made))
 
         def value(*numbers: Any) -> Any:
             return _evaluate(self.steps, list(map(rounded, numbers)), apply, rounded)[-1]
@@ -214,15 +217,16 @@ def _formula_of(operation: Operation) -> Formula | None:
             return None
 
 
-def _value(formula: Formula, operands: Sequence[Any]) -> Any:
-    """Return the value of a formula of numbers."""
+def _value(formula: Formula, operands: Sequence[Any], dtype: DType) -> Any:
+    """Return the value of a formula of numbers, each part of which is rounded to a format."""
     match formula:
         case Variable(position=position):
             return operands[position - 1]
         case Application(op, args):
-            return op.value.meaning(*[_value(arg, operands) for arg in args])
+            numbers = [_value(arg, operands, dtype) for arg in args]
+            return round_to(op.value.meaning(*numbers), dtype)
         case _:
-            return formula
+            return round_to(formula, dtype)
 
 
 def _inputs_of(steps: Steps) -> int:
@@ -309,26 +313,20 @@ def _slopes(gradient: Gradient, values: Sequence[Variable]) -> dict[int, Formula
 
 
 def _formula(steps: Steps, at: int, variables: Sequence[Variable]) -> Formula | None:
-    """Return a step as a formula; None if it is too large, or has a conversion of formats."""
+    """Return a step as a formula; None if it is too large, has a conversion of formats, or an
+    integer that is no number of float64.
+    """
+    is_plain = all(step.dtype is None for step in steps[: at + 1])
+    integers: list[int] = []
 
-    def apply(step: ScalarStep, *operands: tuple[Formula, int]) -> tuple[Formula, int]:
-        def visit(part: Formula) -> tuple[Formula, int]:
-            match part:
-                case Variable(position=position):
-                    return operands[position - 1]
-                case Application(args=args):
-                    found = [visit(each) for each in args]
-                    formula = replace(part, args=tuple([each for each, _ in found]))
-                    return formula, 1 + sum(nodes for _, nodes in found)
-                case _:
-                    return part, 1
+    def apply(step: ScalarStep, *operands: Formula) -> Formula:
+        return map_variables(step.formula, lambda each: operands[each.position - 1])
 
-        return visit(step.formula)
+    def constant(number: float) -> float:
+        if isinstance(number, int):
+            integers.append(number)
+        return float(number)
 
-    inputs = [(variable, 1) for variable in variables]
-    known = _evaluate(steps[: at + 1], inputs, apply, lambda number: (number, 1))
-    is_converted = any(step.dtype is not None for step in steps[: at + 1])
-    if is_converted or max(nodes for _, nodes in known) > _MOST_NODES:
-        return None
-    found: Formula = known[at][0]
-    return found
+    found: Formula = _evaluate(steps[: at + 1], variables, apply, constant)[at]
+    is_plain = is_plain and all(number == float(number) for number in integers)
+    return found if is_plain and not applies_more_than(_MOST_APPLICATIONS, found) else None

@@ -28,7 +28,7 @@ from ocannl_core.ir.assignments.nodes import Constant, RangeOverOffsets
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.numbers.dtypes import DType, int32
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.shape.language.shape_terms import Size
+from ocannl_core.shape.language.shape_terms import stated_size
 from ocannl_core.shape.translation.logic import PlaceAlong, PlaceRows, ScatterRows, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import filled_like
 from ocannl_core.tensor.graph import session as sessions
@@ -158,12 +158,12 @@ def scatter(
     """
     operation = _scatter(accumulator(combine))
     operands = _operands(operation, updates, ids)
-    made = Size.of(size if isinstance(size, StaticExtent) else _integer(size, "size"))
-    if not 0 <= made.n < 1 << 63:
+    stated = stated_size(size if isinstance(size, StaticExtent) else _integer(size, "size"))
+    if not 0 <= stated.n < 1 << 63:
         raise UsageError.at_caller(
-            "The size of an axis is from 0 to 2**63 - 1.", found=f"size={made.n}"
+            "The size of an axis is from 0 to 2**63 - 1.", found=f"size={stated.n}"
         )
-    logic = ScatterRows(_integer(axis, "axis"), made)
+    logic = ScatterRows(_integer(axis, "axis"), stated)
     return operation.tensor(operands, logic, label=label, dtype=dtype, requires_grad=requires_grad)
 
 

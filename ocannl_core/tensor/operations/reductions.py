@@ -253,8 +253,9 @@ def _product_along(positions: tuple[int, ...] | None, keepdims: bool) -> Operati
 
 
 def _products_of_others(x: Tensor, position: int) -> Tensor:
-    """Return, for each cell, the product of the other cells along an axis of an extent at run time,
-    beyond which running products from the end would begin: quadratically many steps.
+    """Return, for each cell, the product of the other cells along an axis of an extent at run time.
+
+    It multiplies all pairs of cells, because running products from the end begin at the maximum.
     """
     own = axes_of(x, "prod")
     cell, other = own.names[position], "other"

@@ -40,6 +40,7 @@ def package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (found / "__pycache__").mkdir(parents=True)
     for name in ("__init__.py", "plugin.py", "kernel.template", "__pycache__/plugin.pyc"):
         (found / name).write_text("")
+    (found / ".#plugin.py").symlink_to("user@host.1")  # the lock of an editor
     monkeypatch.syspath_prepend(str(folder))
     return found
 
@@ -52,11 +53,14 @@ def test_every_file_of_a_package_is_part_of_the_key(
     assert places == ["__init__.py", "kernel.template", "plugin.py"]
 
 
+@pytest.mark.parametrize("namespace", ["", "namespace_of_mine"])
 def test_a_plugin_in_a_module_of_a_package_has_the_files_of_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = package(tmp_path, monkeypatch)
-    backend = backend_of(importlib.import_module("sources_of_mine.plugin"), RoutineSource)
+    folder = package(tmp_path / namespace, monkeypatch)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"{namespace}.sources_of_mine.plugin".lstrip(".")
+    backend = backend_of(importlib.import_module(name), RoutineSource)
     assert files_of(backend) == [folder / "__init__.py", folder / "plugin.py"]
     assert saved_code.why_not_saved(backend) == ""
 

@@ -515,7 +515,7 @@ def test_help_shows_the_meaning_the_operands_and_the_gradient_of_an_operation() 
     assert "    ShapeError: if the operands' shapes do not fit the logic." in text
     assert str(inspect.signature(oc.maximum)).startswith("(a: 'Any', b: 'Any', /, *, logic: ")
     assert documentation(oc.maximum).startswith(
-        "Return the greater of `a` and `b`, cell by cell; NaN if either is.\n\nOperands "
+        "Return the greater of `a` and `b`, `a` where they are equal, cell by cell; NaN if either is."
     )
     assert "No gradient flows." in documentation(oc.trunc)
     assert documentation(oc.sigmoid).startswith(

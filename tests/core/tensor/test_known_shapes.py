@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocannl_core as oc
+from ocannl_core.shape.language.shape_terms import rows_in_buffer_order
 from ocannl_core.tensor.operations.literals import offsets
 
 Make = Callable[[oc.Tensor], Any]
@@ -99,6 +100,76 @@ def test_the_shape_that_compiling_decides_is_known_before(
             return
         if not any(str(each.shape) == "()" for each in found.params):  # its axes are a default
             assert shapes[-1] == str(found.shape)
+
+
+SPECS = [
+    "...|..v.. => |0",
+    "...|a, ..v.. => ...|..v..",
+    "...|..v.., a => ...|a, ..v..",
+    "..b..|..v.. => ..v..|..b..",
+    "...|..v..; ...|..v.. => ...|..v..",
+    "...|a, ..v..; ..v.. => ...|a, ..v..",
+    "..b..|..v..; ..v.. => ..b..|..v..",
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [("...|..v.., a => ...|a, ..v..", "2|1"), ("...|a, ..v.. => ...|..v..", "2|")],
+)
+def test_operands_imply_axes_that_a_spec_names(spec: str, shape: str) -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[2], output=[1])
+        assert str(oc.einsum(spec, x).shape) == shape
+        assert str(oc.einsum(spec, oc.maximum(oc.param("w", output=[1]), x)).shape) == shape
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_the_shape_that_operands_imply_is_the_one_that_closing_decides(data: st.DataObject) -> None:
+    sizes = st.lists(st.sampled_from([1, 2, 2]), max_size=2)
+    tensors: list[oc.Tensor] = []
+    with oc.Session(), oc.settings.overrides(missing_axes="allow"):
+        for kind in data.draw(st.lists(st.sampled_from("xxbwdn"), min_size=2, max_size=3)):
+            name, axes = f"{kind}{len(tensors)}", data.draw(sizes)
+            match kind:
+                case "x":
+                    tensors.append(oc.placeholder(name, batch=axes[:1], output=axes[1:]))
+                case "b":
+                    tensors.append(oc.param(name, output=[...], input=[]))
+                case "w":
+                    tensors.append(oc.param(name, output=axes))
+                case "d":
+                    tensors.append(oc.declare(name, batch=axes[:1], output=axes[1:]))
+                case _:
+                    tensors.append(oc.uniform())
+        makes = [*SPECS, "+", "@", "mean", "new_axis", "dense", "layer_norm", "concat"]
+        for make in data.draw(st.lists(st.sampled_from(makes), max_size=6)):
+            operands = [data.draw(st.sampled_from(tensors)) for _ in range(1 + make.count(";"))]
+            try:
+                if make in RANKED:
+                    tensors.append(RANKED[make](*operands))
+                elif make in SPECS:
+                    tensors.append(oc.einsum(make, *operands))
+                else:
+                    other = data.draw(st.sampled_from(tensors))
+                    tensors.append(operands[0] + other if make == "+" else operands[0] @ other)
+            except oc.OcannlError:
+                continue
+        for each in tensors:
+            environment = each.session.environment
+            ranks, shape = (
+                environment.implied_ranks(each.terms),
+                environment.implied_shape(each.terms),
+            )
+            try:
+                (closed,) = environment.preview([each.terms])
+            except oc.ShapeError:
+                continue
+            if each.operands and ranks is not None:
+                assert ranks == tuple(len(row.trailing) for row in rows_in_buffer_order(closed))
+            if each.operands and shape is not None:
+                assert str(shape) == str(closed)
 
 
 CASES = [

@@ -16,32 +16,25 @@ from ocannl_core.cli.new_backend import write_backend
 pytest.importorskip("ocannl_interp")
 
 FAULTS = {
-    "beyond": ("printer", "else {constant(beyond, dtype)}", "else {constant(0, dtype)}"),
-    "hoisted": (
+    "gathered_cells": ("printer", "else {constant(beyond, dtype)}", "else {constant(0, dtype)}"),
+    "where_does_not_touch": (
         "printer",
         'return f"{function}()"',
         'self._line(f"{function} = {function}()"); return function',
     ),
-    "remark": ("printer", 'f"# {ascii(text)}"', 'f"# {text}"'),
-    "sign": (
+    "names_and_remarks": ("printer", 'f"# {ascii(text)}"', 'f"# {text}"'),
+    "index_values": (
         "printer",
         'return " + ".join([*texts, str(offset)])',
         'return "abs(" + " + ".join([*texts, str(offset)]) + ")"',
     ),
-    "extent": (
+    "check_ends_at": (
         "__init__",
         "known = dict(zip((*check.extents, check.at_run_time), ends, strict=True))",
         "known = dict.fromkeys((*check.extents, check.at_run_time), check.extent)",
     ),
 }
-"""The module, a part of its text, and the fault in its place."""
-TESTS = {
-    "beyond": "gathered_cells",
-    "hoisted": "where_does_not_touch",
-    "remark": "names_and_remarks",
-    "sign": "index_values",
-    "extent": "check_ends_at",
-}
+"""The module, a part of its text, and the fault in its place, by the test that fails."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,19 +45,19 @@ def _fresh_plugins() -> Iterator[None]:
     manager.refresh()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("test", FAULTS)
 def test_a_fault_fails_a_test(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    test: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = f"faulty_{fault}"
+    name = f"faulty_{test}"
     write_backend(name, tmp_path / "new", "python")
     source = tmp_path / "new" / "src"
-    module, part, wrong = FAULTS[fault]
+    module, part, wrong = FAULTS[test]
     file = source / f"ocannl_{name}" / f"{module}.py"
     text = file.read_text("utf-8")
     assert text.count(part) == 1
     file.write_text(text.replace(part, wrong), "utf-8")
     monkeypatch.syspath_prepend(str(source))
     manager.register(name, importlib.import_module(f"ocannl_{name}"))
-    assert main(["check-backend", name, "-k", TESTS[fault]]) == 1
+    assert main(["check-backend", name, "-k", test]) == 1
     assert "FAILED suite/" in capsys.readouterr().out

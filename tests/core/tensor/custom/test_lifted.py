@@ -37,8 +37,10 @@ def test_they_keep_their_contract() -> None:
     check_op(square, [X])
     check_op(Composite(lambda x, y: oc.exp(x) * y + oc.sin(y)), [X, X[0]])
     check_op(Composite(lambda x, y: x**2 + oc.gelu(x) * oc.sigmoid(y)), [X, X[0]])
-    cube = Composite(lambda x: x**3, gradient=lambda x, g: [3.0 * x[0] ** 2 * g[0]])
+    cube = Composite(lambda x: 2 * x**3, gradient=lambda x, g: [6 * x[0] ** 2 * g[0]])
     check_op(cube, [X])
+    beyond = Composite(lambda x: x + (2**53 + 1), gradient=lambda x, g: [None])
+    check_op(beyond, [np.array([1, 2])])
 
 
 def test_equal_functions_make_equal_ops() -> None:
@@ -64,6 +66,20 @@ def test_numbers_of_a_composite_keep_their_class() -> None:
     assert Composite(lambda x: x**2.0)(pixels).dtype is oc.float32
     assert Composite(lambda x: 2 * x) != Composite(lambda x: 2.0 * x)
     check_op(Composite(lambda x: oc.minimum(x, np.inf) + 2**53), [np.array([2**60 + 1])])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("function", [oc.gelu, oc.sigmoid, lambda x: x**3])
+def test_a_composite_that_runs_in_python_has_the_bits_of_its_expression(
+    function: Any, dtype: str
+) -> None:
+    in_python = Composite(function, gradient=lambda x, g: [oc.softmax(g[0], axis=-1)])
+    with oc.Session():
+        x = oc.tensor(np.linspace(-3.0, 3.0, 97), dtype=dtype)
+        found, expected = in_python(x), function(x)
+        ctx = oc.Context("interp")
+        ctx.compile(oc.train.forward(found) + oc.train.forward(expected))()
+        np.testing.assert_array_equal(ctx[found], ctx[expected])
 
 
 def test_operands_broadcast_kind_of_axis_by_kind_of_axis() -> None:
