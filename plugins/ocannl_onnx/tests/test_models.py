@@ -476,6 +476,16 @@ def test_an_extent_at_run_time_is_a_number_of_each_call() -> None:
             lambda x: x.min(1, keepdims=True),
         ),
         ("y = Trilu<upper = 0>(x)", np.tril),
+        ("y = CumSum(x, zero)", lambda x: x.cumsum(0)),
+        ("y = CumSum<reverse = 1, exclusive = 1>(x, zero)", lambda x: x.sum(0) - x.cumsum(0)),
+        ("i = Cast<to = 7>(x) y = CumSum<exclusive = 1>(i, zero)", lambda x: x.cumsum(0) - x),
+        ("y = CumProd<reverse = 1>(x, zero)", lambda x: x[::-1].cumprod(0)[::-1]),
+        (
+            """c = Constant<value = int64[1] {6}>() s = Concat<axis = 0>(rows, c)
+               y = Resize<mode = "nearest", nearest_mode = "floor",
+                          coordinate_transformation_mode = "asymmetric">(x, , , s)""",
+            lambda x: x.repeat(2, axis=1),
+        ),
         ("y = Trilu(x, one)", lambda x: np.triu(x, 1)),
         ("at = Constant<value = int64[2, 1] {-1, 0}>() y = GatherND(x, at)", lambda x: x[[-1, 0]]),
         ("p = ArgMax<axis = 1>(x) y = GatherND<batch_dims = 1>(x, p)", lambda x: x.max(1)),
@@ -505,6 +515,28 @@ def test_graphs_compute_with_extents(nodes: str, expected: Any) -> None:
             x = np.arange(3.0 * rows, dtype=np.float32).reshape(rows, 3)
             found = computed(y, {inputs["x"]: x}, n=rows)
             assert np.allclose(found, expected(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("rest", [(), (3,)])
+def test_cells_at_tuples_of_positions_along_axes_of_extents(
+    rng: np.random.Generator, rest: tuple[int, ...]
+) -> None:
+    """As PyTorch's exporter writes `mask[rows[:, None, None], columns]`."""
+    inner = "".join(f", {size}" for size in rest)
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, m{inner}] x, int64[n, k, m, 2] at) => (float[n, k, m{inner}] y) {{
+            y = GatherND(x, at) }}"""
+    with oc.Session():
+        n, m = oc.static_extent("n", max=5), oc.static_extent("m", max=6)
+        loaded = ocannl_onnx.load(onnx.parser.parse_model(text), extents={"n": n, "m": m, "k": 2})
+        inputs = loaded.placeholders()
+        y = loaded(**inputs)
+        for rows, columns in ((3, 4), (5, 2)):
+            x = rng.standard_normal((rows, columns, *rest)).astype(np.float32)
+            where = (rows, 2, columns)
+            at = np.stack([rng.integers(-size, size, where) for size in (rows, columns)], axis=-1)
+            found = computed(y, {inputs["x"]: x, inputs["at"]: at}, n=rows, m=columns)
+            assert np.array_equal(found, x[at[..., 0], at[..., 1]])
 
 
 @pytest.mark.parametrize("operator", ["RNN", "GRU", "LSTM"])
@@ -541,6 +573,9 @@ def test_recurrent_layers_start_from_zeros_for_every_batch(
         "f = Cast<to = 1>(rows) g = Erf(f) h = Mul(g, f) e = Cast<to = 7>(h) y = Expand(zero, e)",
         "e, p = TopK(rows, one) y = ConstantOfShape(e)",
         "c = Constant<value = float[5] {1, 2, 3, 4, 5}>() y = Reshape(c, rows)",
+        "e = Mul(rows, rows) y = Expand(zero, e)",
+        "t = Add(one, one) d = Div(rows, t) m = Mul(d, t) y = Expand(zero, m)",
+        "b = Less(one, rows) e = Where(b, rows, one) y = Expand(zero, e)",
     ],
 )
 def test_other_sizes_that_follow_from_extents_are_refused(nodes: str) -> None:
@@ -563,6 +598,17 @@ def test_other_sizes_that_follow_from_extents_are_refused(nodes: str) -> None:
         "spread = ConstantOfShape<value = float[1] {1.5}>(sizes)",
         """rows = Shape<end=1>(x) cells = Constant<value = int64[1] {3}>()
            joined = Concat<axis=0>(rows, cells) z = Constant<value = float {1.5}>()
+           spread = Expand(z, joined)""",
+        # of PyTorch: a size of -1 stands for that of the operand
+        """z = Constant<value = float[1, 1] {1.5}>() rows = Shape<end=1>(x)
+           minus = Constant<value = int64[1] {-1}>() wanted = Concat<axis=0>(rows, minus)
+           is_own = Equal(wanted, minus) ones = Constant<value = int64[2] {1, 3}>()
+           joined = Where(is_own, ones, wanted) spread = Expand(z, joined)""",
+        """z = Constant<value = float {1.5}>() cells = Constant<value = int64[1] {3}>()
+           rows = Shape<end=1>(x) i = Cast<to = 6>(rows) l = Cast<to = 7>(i)
+           twelve = Constant<value = int64[1] {12}>() zero = Constant<value = int64[1] {0}>()
+           a = Mul(l, twelve) b = Mul(l, a) c = Div(b, a) d = Add(zero, c) e = Sub(d, zero)
+           f = Mul(cells, e) g = Div(f, cells) joined = Concat<axis=0>(g, cells)
            spread = Expand(z, joined)""",
     ],
 )

@@ -27,6 +27,7 @@ from ocannl_onnx.values import (
     Value,
     at_end_of_step,
     inputs_of,
+    product_of_extents,
     with_extents,
 )
 
@@ -43,6 +44,8 @@ MOVED = {
     "Unsqueeze": 1,
 }
 """Operators that move cells, with the number of inputs whose cells they are; -1 for all."""
+
+COMPARED = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 MOST_FOLDED = 1 << 16
 """Cells of the largest result that is computed when the graph is read."""
 DEEPEST = 64
@@ -424,12 +427,12 @@ class Importer:
         arrays: list[Array | None],
         found: Any,
     ) -> Any:
-        """Mark the results that are extents at run time: moved ones; of other nodes all."""
+        """Mark the results that are extents at run time, or follow from some."""
         several = found if isinstance(found, tuple | list) else [found]
         values = [Value.of_array(each) for each in several]
         moved = MOVED.get(node.proto.op_type)
         if moved is None:
-            marks = [np.full(each.shape, True, object) for each in values]
+            marks = [_marks(node.proto.op_type, arguments, each.array) for each in values]
         else:
             data = [
                 each.extents
@@ -648,6 +651,49 @@ def _bound(
         if name in missing:
             bound.input[position] = ""
     return bound
+
+
+def _marks(operator: str, arguments: list[Item | None], found: Array | None) -> Array:
+    """Return the marks of the numbers that a node computes: None where they are the same for every
+    size from 0 to the maximum, an extent where they are it, a product of extents, True elsewhere.
+
+        Where([False, True], [5, 5], [n, 1])  -->  [n, None]
+        Equal([n, n + 1], [-1, -1])           -->  [None, True]
+        Div([n * 4, n], [n, 2])               -->  [None, True]
+    """
+    assert found is not None
+    operands = [each for each in arguments if isinstance(each, Value) and each.array is not None]
+    cells = np.broadcast_arrays(*(each.array for each in operands if each.array is not None))
+    marks = np.broadcast_arrays(
+        *(np.full(each.shape, None) if each.extents is None else each.extents for each in operands)
+    )
+    result = np.full(found.shape, True, object)
+    if cells[0].shape == found.shape and len(operands) == len(arguments):
+        for at in np.ndindex(found.shape):
+            numbers, own = [each[at] for each in cells], [each[at] for each in marks]
+            result[at] = _mark(operator, numbers, own, found[at])
+    return result
+
+
+def _mark(operator: str, numbers: list[Any], marks: list[Any], found: Any) -> Any:
+    """Return the mark of a number that is computed from others, by their maxima and marks."""
+    if all(each is None for each in marks):
+        return None
+    match operator:
+        case "Cast" if found.dtype.kind in "iu" and numbers[0] == found:
+            return marks[0]
+        case "Where" if marks[0] is None:
+            return marks[1] if numbers[0] else marks[2]
+        case "Add" | "Sub" if marks[1] is None and numbers[1] == 0:
+            return marks[0]
+        case "Add" if marks[0] is None and numbers[0] == 0:
+            return marks[1]
+        case "Mul" | "Div" if found.dtype.kind in "iu":
+            return product_of_extents(numbers, marks, divides=operator == "Div")
+        case _ if operator in COMPARED and not any(each is True for each in marks):
+            lows = [n if mark is None else 0 for n, mark in zip(numbers, marks, strict=True)]
+            return None if numbers[0] < lows[1] or numbers[1] < lows[0] else True
+    return True
 
 
 def _standard_body(

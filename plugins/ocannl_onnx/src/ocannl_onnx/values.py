@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,8 +69,8 @@ class Value:
         inputs: The names of the model's inputs on which the cells depend.
         is_weight: True if the cells are a parameter, which is not folded into constants.
         name: The name of an initializer in the file; None for other values.
-        extents: The extent or True for each cell that is one or follows from one, of which `array`
-            holds the maximum; None for others, and in place of all if there is no such cell.
+        extents: For each cell that follows from extents: the extent that it is, the `Multiple`, or
+            True, and `array` holds its maximum. None for others, and if there is no such cell.
         computed: A function that computes such cells as a tensor; None if all are extents.
     """
 
@@ -199,6 +199,40 @@ def with_extents(value: Value, extents: Array) -> Value:
     if any(extents.flat):
         value.extents = extents
     return value
+
+
+class Multiple(NamedTuple):
+    """The mark of a cell that is a number times extents at run time."""
+
+    factor: int
+    extents: tuple[oc.StaticExtent, ...]
+
+
+def product_of_extents(numbers: Iterable[Any], marks: Iterable[Any], *, divides: bool) -> Any:
+    """Return the mark of a number times another, or divided by it; of extents, their maxima are
+    given as numbers.
+    """
+    factors: list[Multiple] = []
+    for number, mark in zip(numbers, marks, strict=True):
+        if mark is True or (mark is None and number <= 0):
+            return True
+        one = Multiple(int(number), ()) if mark is None else Multiple(1, (mark,))
+        factors.append(mark if isinstance(mark, Multiple) else one)
+    first, second = factors
+    if not divides:
+        factor, extents = first.factor * second.factor, [*first.extents, *second.extents]
+    else:
+        factor, rest = divmod(first.factor, second.factor)
+        extents = list(first.extents)
+        for each in second.extents:
+            if each not in extents:
+                return True
+            extents.remove(each)
+        if rest:
+            return True
+    if factor == 1 and len(extents) == 1:
+        return extents[0]
+    return Multiple(factor, tuple(extents)) if extents else None
 
 
 class Sequence:

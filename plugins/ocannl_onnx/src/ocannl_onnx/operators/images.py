@@ -183,9 +183,13 @@ def resize(
     axes = tuple(axis_of(node, each, x.rank) for each in node.attr("axes", range(x.rank)))
     old = [x.shape[each] for each in axes]
     if sizes is not None and sizes.shape != (0,):
-        new = list(node.known_sizes(sizes, "sizes"))
-        factors = [n / o for n, o in zip(new, old, strict=True)]
         policy = node.attr("keep_aspect_ratio_policy", "stretch")
+        marks = [None] * len(axes) if sizes.extents is None else list(sizes.extents)
+        is_kept = policy == "stretch" and all(
+            mark is None or mark is x.extent(axis) for mark, axis in zip(marks, axes, strict=True)
+        )
+        new = list(node.known_sizes(sizes, "sizes", or_extents=is_kept))
+        factors = [n / o for n, o in zip(new, old, strict=True)]
         if policy != "stretch":
             factor = min(factors) if policy == "not_larger" else max(factors)
             factors = [factor] * len(axes)

@@ -175,7 +175,7 @@ def expand(node: Node, x: Value, shape: Value) -> Value:
     for at, mark in enumerate(marks, len(sizes) - len(wanted)):
         if not mark or not isinstance(sizes[at], int):
             continue
-        if mark is True:
+        if not isinstance(mark, StaticExtent):
             node.refuse("its shape is computed from an extent at run time")
         sizes[at] = mark
     return moved(x, oc.broadcast_to(x.tensor, *sizes) if sizes else x.tensor)

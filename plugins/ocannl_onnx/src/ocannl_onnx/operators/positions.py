@@ -86,10 +86,29 @@ def _flat_positions(node: Node, ids: Value, x: Value, first: int = 0) -> Tensor:
     return oc.sum(wrapped * oc.tensor(np.array(strides, np.int64)), axis=-1)
 
 
+def _gathered_by_axes(node: Node, x: Value, ids: Value) -> Tensor:
+    """Return cells at tuples of positions, axis by axis: axes of extents cannot be joined."""
+    places, depth = ids.rank - 1, ids.shape[-1]
+    columns = [
+        moved(ids, ids.tensor[..., k]) if ids.array is None else Value.of_array(ids.array[..., k])
+        for k in range(depth)
+    ]
+    taken: Tensor = oc.take(x.tensor, wrapped_positions(node, columns[0], x, 0), axis=0)
+    for axis in range(1, depth):
+        at = wrapped_positions(node, columns[axis], x, axis)
+        at = at[(..., *[None] * (x.rank - axis))]
+        taken = oc.take_along(taken, at, axis=places)
+        taken = taken[(*[slice(None)] * places, 0)]
+    return taken
+
+
 @operator("GatherND", since=11)
 def gather_nd(node: Node, x: Value, ids: Value) -> Value:
     shared = node.attr("batch_dims", 0)
     depth = ids.shape[-1]
+    is_open = any(x.extent(axis) for axis in range(depth))
+    if shared == 0 and depth > 1 and (is_open or any(map(ids.extent, range(ids.rank - 1)))):
+        return moved(x, _gathered_by_axes(node, x, ids))
     outer, inner = x.shape[:shared], x.shape[shared + depth :]
     flat = _flat_positions(node, ids, x, shared)
     addressed = math.prod(x.shape[shared : shared + depth])

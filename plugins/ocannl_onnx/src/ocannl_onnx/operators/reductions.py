@@ -11,7 +11,7 @@ import numpy as np
 import ocannl_core as oc
 from ocannl_core import Tensor
 from ocannl_onnx.formats import Format
-from ocannl_onnx.operators.movement import axis_of, moved, section
+from ocannl_onnx.operators.movement import axis_of, moved, positions_up_to, section
 from ocannl_onnx.registry import operator
 from ocannl_onnx.values import Value
 
@@ -108,11 +108,23 @@ _arg("ArgMax", oc.argmax)
 _arg("ArgMin", oc.argmin)
 
 
-def _scan(name: str, function: Callable[..., Any], neutral: int) -> None:
+def _scan(
+    name: str, function: Callable[..., Any], reduce: Callable[..., Any], neutral: int
+) -> None:
     @operator(name)
     def scan(node: Node, x: Value, axis: Value) -> Tensor:
         along = axis_of(node, int(node.known(axis, "axis").reshape(())), x.rank)
         reverse, size = node.attr("reverse", 0), x.shape[along]
+        if (extent := x.extent(along)) is not None:
+            # scans take whole lines: each cell is reduced from those up to it
+            places = positions_up_to(extent, "int64")
+            read, written = (places[:, None], places) if reverse else (places, places[:, None])
+            compare = oc.less if node.attr("exclusive", 0) else oc.less_equal
+            cells = oc.moveaxis(x.tensor, along, -1)[..., None, :]
+            cells = oc.where(compare(read, written, dtype="bool"), cells, neutral)
+            found = reduce(cells, axis=-1)
+            result: Tensor = oc.moveaxis(found, -1, along)
+            return result
         tensor = oc.flip(x.tensor, along) if reverse else x.tensor
         if node.attr("exclusive", 0):
             widths = [(1, 0) if at == along else (0, 0) for at in range(x.rank)]
@@ -122,8 +134,8 @@ def _scan(name: str, function: Callable[..., Any], neutral: int) -> None:
         return oc.flip(result, along) if reverse else result
 
 
-_scan("CumSum", oc.cumsum, 0)
-_scan("CumProd", oc.cumprod, 1)
+_scan("CumSum", oc.cumsum, oc.sum, 0)
+_scan("CumProd", oc.cumprod, oc.prod, 1)
 
 
 @operator("TopK")
