@@ -351,7 +351,7 @@ def key_value_cache(
 
     Args:
         layers: The number of layers.
-        length: The number of positions; of an extent at run time, a call reads its own part.
+        length: The number of positions, a constant: parts of an extent are not written.
         heads: The number of heads of the keys and values.
         width: The length of keys and values, for each head.
         batch: The batch axes of the sequences.
