@@ -101,7 +101,7 @@ def _raise(command: argparse.ArgumentParser) -> None:
         ({"DESCRIPTION": 5}, "TypeError"),
         ({"run": None}, "its run must be a function, and is None"),
     ],
-    ids=str,
+    ids=["add_arguments", "help", "description", "run"],
 )
 def test_a_defective_command_leaves_the_others(
     changes: dict[str, object],
