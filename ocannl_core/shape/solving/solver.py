@@ -34,7 +34,8 @@ def run(state: SolverState) -> None:
     steps = 0
     while agenda:
         work = agenda.popleft()
-        state.queued.discard(id(work))
+        if state.queued:
+            state.queued.pop(work, None)
         steps += 1
         if steps > budget:
             raise out_of_steps(steps, work.cause if isinstance(work, Edge) else work)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, assert_never
 
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.base.identity import IdentityMap
 from ocannl_core.base.origin import Origin
 from ocannl_core.base.undo_log import UndoLog
 from ocannl_core.shape.language import constraints
@@ -98,7 +99,7 @@ class SolverState:
     Attributes:
         undo_log: The undo log of all mappings below.
         fresh: The supply of variables.
-        queued: The identities of formulas that `queue` has added to the agenda.
+        queued: The formulas that `queue` has added to the agenda.
         values: Decided sizes.
         ceilings: Upper bounds: the variable has this size or 1.
         floors: Lower bounds from accesses.
@@ -145,7 +146,7 @@ class SolverState:
         self.undo_log = undo_log or UndoLog()
         self.fresh = FreshVariables(self.undo_log.supply())
         self.agenda: deque[Work] = deque()
-        self.queued: set[int] = set()
+        self.queued = IdentityMap[Work, None]()
         self.parents: dict[DimVar, DimVar] = {}
         self.values: dict[DimVar, Known] = {}
         self.ceilings: dict[DimVar, Known] = {}
@@ -364,8 +365,8 @@ class SolverState:
         be solved n times.
         """
         for formula in self.formulas.get(var, ()):
-            if id(formula) not in self.queued:
-                self.queued.add(id(formula))
+            if formula not in self.queued:
+                self.queued[formula] = None
                 self.agenda.append(formula)
 
     def wait(self, formula: constraints.Formula, dims: tuple[Dim, ...] = ()) -> None:
