@@ -94,7 +94,9 @@ def write_backend(name: str, folder: Path, language: str = "c") -> None:
             fix="use letters, digits and underscores, such as my_chip",
         )
     if name == "core":
-        raise UsageError("The name of a backend is not that of the core.", found=repr(name))
+        raise UsageError(
+            "The name of a backend is its own; `core` names the core.", found=repr(name)
+        )
     if keyword.iskeyword(name):
         raise UsageError("The name of a backend is no keyword of Python.", found=repr(name))
     try:

@@ -159,11 +159,11 @@ class PreludeWords:
 
     Attributes:
         inline: The specifiers of functions, `INLINE` in definitions.
-        hash: Those of functions for a hash of words, `HASH`; empty for the same.
+        hash: The specifiers of functions for a hash of words, `HASH`; empty for the same ones.
         table: The specifiers of tables of numbers, `TABLE`.
         cells: The qualifiers of the numbers that a pointer into a table points to, `CELLS`.
-        own: Definitions that take the place of those of the core, by name; `ORIGINAL` in one stands
-            for the core's. They mention helpers that the core's needs, and no others.
+        own: Definitions that replace definitions of the core, by name; `ORIGINAL` in one stands for
+            the core's. They use the helpers of the replaced definition, and no others.
         files: The paths of files with further helpers: each definition follows a line
             `/// NAME needs OTHER NAMES`, where `needs` and the helpers that it mentions may be
             left out if there are none.

@@ -21,7 +21,7 @@ from ocannl_core.shape.solving.state import LeafTensor, SolverState, preferred_l
 
 _SUSPICIOUS_DEPTH = 8
 _MOST_AXES = 64
-"""The axes that a row gains from its operands, at most; those of a cycle may gain without end."""
+"""The most axes that a row gains from its operands; rows of a cycle may gain axes without end."""
 
 
 def record(

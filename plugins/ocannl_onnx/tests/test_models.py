@@ -599,7 +599,7 @@ def test_other_sizes_that_follow_from_extents_are_refused(nodes: str) -> None:
         """rows = Shape<end=1>(x) cells = Constant<value = int64[1] {3}>()
            joined = Concat<axis=0>(rows, cells) z = Constant<value = float {1.5}>()
            spread = Expand(z, joined)""",
-        # of PyTorch: a size of -1 stands for that of the operand
+        # of PyTorch: a size of -1 stands for the operand's size
         """z = Constant<value = float[1, 1] {1.5}>() rows = Shape<end=1>(x)
            minus = Constant<value = int64[1] {-1}>() wanted = Concat<axis=0>(rows, minus)
            is_own = Equal(wanted, minus) ones = Constant<value = int64[2] {1, 3}>()
