@@ -458,6 +458,7 @@ def test_exclusions_and_stale_ones_are_reported(
     )
     (package / "conformance.toml").write_text(entries)
     monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("mine_package")
 
     def ocannl_allocate(info: Any, target: Any) -> Any:
         if info.dtype is int8:
