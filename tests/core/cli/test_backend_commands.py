@@ -34,11 +34,7 @@ ocannl_interp = pytest.importorskip("ocannl_interp")
 interpreter = pytest.importorskip("ocannl_interp.routine")
 
 
-@pytest.fixture(autouse=True)
-def _fresh_plugins() -> Iterator[None]:
-    manager.refresh()
-    yield
-    manager.refresh()
+pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
 
 def register(**changes: Any) -> None:

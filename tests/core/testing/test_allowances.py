@@ -122,6 +122,7 @@ plugin = Plugin()
 """
 
 
+@pytest.mark.usefixtures("fresh_plugins")
 @pytest.mark.parametrize("is_object", [False, True], ids=["module", "object"])
 @pytest.mark.parametrize(
     ("packages", "place"),
@@ -152,14 +153,11 @@ def test_the_file_is_in_a_package_around_a_module_or_a_class(
     monkeypatch.syspath_prepend(str(tmp_path))
     name = ".".join((inner / "backend").relative_to(tmp_path).parts)
     module = import_module(name)
-    manager.refresh()
     manager.register("mine", module.plugin if is_object else module)
-    try:
-        assert allowances_of(manager.backend("mine")) == allowances()
-    finally:
-        manager.refresh()
+    assert allowances_of(manager.backend("mine")) == allowances()
 
 
+@pytest.mark.usefixtures("fresh_plugins")
 def test_a_namespace_with_the_place_of_a_finder_has_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,9 +182,5 @@ def test_a_namespace_with_the_place_of_a_finder_has_no_file(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.syspath_prepend(place)
     assert place in import_module("edited").__path__
-    manager.refresh()
     manager.register("mine", import_module("edited.mine"))
-    try:
-        assert allowances_of(manager.backend("mine")) == Allowances()
-    finally:
-        manager.refresh()
+    assert allowances_of(manager.backend("mine")) == Allowances()
