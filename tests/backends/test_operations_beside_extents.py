@@ -181,18 +181,21 @@ def test_rows_scatter_to_as_many_as_the_extent(target: str, combine: str) -> Non
     x = oc.placeholder("x", batch=[nodes], output=[3])
     sums = oc.scatter(ends, oc.take(x, ends) * 2.0, size=nodes, combine=getattr(oc, combine))
     one, positions = oc.one_hot(ends, nodes), oc.arange(nodes)
+    others = oc.arange(0, nodes), oc.arange(3, nodes + 3, dtype="int32")
     loss = oc.sum(oc.where(sums > -1e30, sums, 0.0) * x)
     (gradient,) = oc.gradients(loss, [x])
     ctx = oc.Context(target)
-    code = oc.train.forward(one) + oc.train.forward(positions) + oc.train.forward(gradient)
-    step = ctx.compile(code, keep=[one, positions, sums, gradient])
+    results = one, positions, *others, gradient
+    code = sum(map(oc.train.forward, results[1:]), oc.train.forward(one))
+    step = ctx.compile(code, keep=[*results, sums])
     for count, size in ((9, MOST), (4, 2), (1, MOST), (0, 4)):
         ids = np.random.default_rng(count).integers(0, size, count)
         cells = np.random.default_rng(size).standard_normal((size, 3)).astype(np.float32)
         ctx[ends], ctx[x] = ids, cells
         step(edges=count, nodes=size)
         np.testing.assert_array_equal(ctx[one], np.eye(size)[ids])
-        np.testing.assert_array_equal(ctx[positions], np.arange(size))
+        for each, start in zip((positions, *others), (0, 0, 3), strict=True):
+            np.testing.assert_array_equal(ctx[each], np.arange(start, size + start))
         degrees = np.bincount(ids, minlength=size)[:, None]
         if combine == "maximum":
             degrees = np.minimum(degrees, 1)
