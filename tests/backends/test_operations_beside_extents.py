@@ -173,6 +173,31 @@ def test_gradients_of_products_along_an_extent_are_expressions(
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["max", "min", "logsumexp"])
+@pytest.mark.parametrize("expression", [False, True])
+def test_the_cell_that_is_selected_along_several_extents_gets_the_gradient(
+    target: str, name: str, expression: bool
+) -> None:
+    oc.reset()
+    n, m = oc.static_extent("n", max=3), oc.static_extent("m", max=4)
+    x = oc.placeholder("x", batch=[n], output=[2, m], requires_grad=True)
+    loss = 3.0 * getattr(oc, name)(x)
+    gradient = oc.gradients(loss, [x])[0] if expression else x.grad
+    code = oc.train.forward(gradient) if expression else oc.train.grad_update(loss)
+    ctx = oc.Context(target)
+    step = ctx.compile(code, keep=[gradient])
+    for rows, columns in ((3, 4), (2, 3), (3, 1), (1, 4)):
+        cells = np.round(CELLS[:rows, :2, :columns] / 32)  # with equal ones
+        ctx[x] = cells
+        step(n=rows, m=columns)
+        if name == "logsumexp":
+            wanted = np.exp(cells - cells.max())
+        else:
+            wanted = np.zeros(cells.shape)
+            wanted.flat[getattr(cells, f"arg{name}")()] = 1.0
+        np.testing.assert_allclose(ctx[gradient], 3.0 * wanted / wanted.sum(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("combine", ["add", "maximum"])
 def test_rows_scatter_to_as_many_as_the_extent(target: str, combine: str) -> None:
     oc.reset()

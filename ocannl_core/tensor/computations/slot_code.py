@@ -538,7 +538,10 @@ class SlotCode:
         return first.node
 
     def _ramp(self) -> SlotAccess:
-        """Return the positions on the reduced axes, in row-major order, as a ramp of its own."""
+        """Return the positions on the reduced axes, in row-major order, as a ramp of its own.
+
+        It numbers cells beyond extents at run time, too: the order alone matters.
+        """
         base = self._base
         # include axes along which the value is repeated: the gradient is a sum over them
         every = self._axes(base.rhs, base.extents.keys())
@@ -546,10 +549,12 @@ class SlotCode:
         count = prod(axes.values())
         is_wide = self._compared_format().nbytes == int64.nbytes or count >= 2**31
         dtype = int64 if is_wide else int32  # as wide as the compared values, for vectors
-        position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
-        origin = self._tensor.origin
-        self._emitter.body.append(assign.Fetch(position.node, assign.RangeOverOffsets(), origin))
-        return position
+        dims = tuple(axes.values())
+        node = self._new_node("position", dtype, dims)
+        self._emitter.body.append(
+            assign.Fetch(node, assign.RangeOverOffsets(), self._tensor.origin)
+        )
+        return SlotAccess(assign.NodeOperand(node), dtype, tuple(axes), dims)
 
     def _compared_format(self) -> DType:
         """Return the number format of the compared values, or of the positions found in them."""
