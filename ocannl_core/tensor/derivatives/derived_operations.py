@@ -17,6 +17,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, 
 from ocannl_core.tensor.graph.slots import (
     COTANGENT,
     COUNT,
+    PLACE,
     POSITION,
     RESULT,
     Application,
@@ -248,4 +249,4 @@ def position_search(combine: BinaryOp, result: Formula, value: Formula) -> Appli
         first[i] min= v1[i, j] < v[i] ? the number of positions : j
     """
     others = (value, result) if combine is BinaryOp.MAX else (result, value)
-    return Application(TernaryOp.WHERE, (Application(BinaryOp.LT, others), COUNT, POSITION))
+    return Application(TernaryOp.WHERE, (Application(BinaryOp.LT, others), COUNT, PLACE))

@@ -99,6 +99,8 @@ COTANGENT = Variable("gradient", 0)
 SELECTION = Variable("selection", 0)
 POSITION = Variable("position", 0)
 COUNT = Variable("count", 0)
+PLACE = Variable("position", 0, "place")
+"""The position on the reduced axes; in the margin of an operand, the number of positions."""
 
 
 def operand_variables(operands: int, role: Role = "value") -> tuple[Variable, ...]:
