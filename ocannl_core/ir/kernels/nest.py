@@ -165,6 +165,16 @@ class Reduction:
         return ir.SetLocal(self.result, self.initial), ir.SetLocal(self.result, combined)
 
 
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """The repetition around a nest, such as a loop over time."""
+
+    count: int
+    """The number of iterations."""
+    constants: tuple[TensorNode, ...]
+    """The nodes whose cells a factor of the nest's term loads, the same ones in all iterations."""
+
+
 @dataclass(frozen=True)  # without slots: properties are cached
 class Nest:
     """A loop nest whose cells are independent of each other."""
@@ -176,6 +186,8 @@ class Nest:
     """Stores that run once for each cell, after its reduction."""
     around: tuple[tuple[LoopVar, int], ...] = ()
     """The variables of known loops around it, which count from 0, and their extents."""
+    repetition: Repetition | None = None
+    """The repetition whose iterations load the same cells of some nodes; None without one."""
 
     @property
     def required_reduction(self) -> Reduction:
