@@ -15,7 +15,7 @@ reduction is all epilogue. `nest_recognition` finds them in loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 
@@ -242,6 +242,16 @@ class Nest:
         )
 
     @cached_property
+    def positions(self) -> dict[TensorNode, tuple[tuple[int, ...], int]]:
+        """The axes of each node that no loop moves along, such as that of the steps of a loop over
+        time, and the number of positions on them that it accesses.
+        """
+        found: dict[TensorNode, list[tuple[AxisIndex, ...]]] = {}
+        for access in self.accesses:
+            found.setdefault(access.node, []).append(access.indices or ())
+        return {node: _positions(cells) for node, cells in found.items()}
+
+    @cached_property
     def factor_variables(self) -> tuple[frozenset[LoopVar], ...]:
         """The loop variables on which each factor of the reduced term depends."""
         factors = () if self.reduction is None else self.reduction.factors
@@ -279,6 +289,15 @@ class Nest:
         if self.reduction is None or len(self.epilogue) != 1:
             return False
         return self.epilogue[0].value == ir.LocalRead(self.reduction.result)
+
+
+def _positions(cells: Sequence[tuple[AxisIndex, ...]]) -> tuple[tuple[int, ...], int]:
+    still = tuple(
+        at
+        for at, indices in enumerate(zip(*cells, strict=False))
+        if not any(isinstance(var, LoopVar) for index in indices for var in variables(index))
+    )
+    return still, len({tuple(each[at] for at in still) for each in cells})
 
 
 def writes_cells_once(nest: Nest, store: ir.Store) -> bool:
