@@ -293,11 +293,17 @@ class Nest:
 
 def _positions(cells: Sequence[tuple[AxisIndex, ...]]) -> tuple[tuple[int, ...], int]:
     still = tuple(
-        at
-        for at, indices in enumerate(zip(*cells, strict=False))
-        if not any(isinstance(var, LoopVar) for index in indices for var in variables(index))
+        [at for at, indices in enumerate(zip(*cells, strict=False)) if _is_still(indices)]
     )
-    return still, len({tuple(each[at] for at in still) for each in cells})
+    return still, len({tuple([each[at] for at in still]) for each in cells}) if still else 1
+
+
+def _is_still(indices: Iterable[AxisIndex]) -> bool:
+    for index in indices:
+        for var in variables(index):
+            if isinstance(var, LoopVar):
+                return False
+    return True
 
 
 def writes_cells_once(nest: Nest, store: ir.Store) -> bool:

@@ -424,8 +424,17 @@ class _OutputVectorizer:
         for operand in self._model.operands:
             if self._vector_axis in operand.axes:
                 yield from self._pack_vectors(operand)
-            elif len(self._rows) == 1 and (self._block_count > 1 or operand.is_converted):
+            elif len(self._rows) == 1:
                 yield from self._pack_rows(operand, self._rows[0])
+
+    def _uses_of_rows(self, operand: ReductionOperand) -> int:
+        """Return how often register tiles use the same rows of a broadcast operand: for each block
+        of the vector axis and each iteration outside that it does not depend on.
+        """
+        outer = self._model.outer_axes(self._vector_axis)
+        return self._block_count * self._model.iterations(
+            name for name in outer if name not in operand.axes
+        )
 
     def _pack_vectors(self, operand: ReductionOperand) -> Iterator[Transform]:
         """Yield the packing of the vectors of a block of the vector axis."""
@@ -495,6 +504,8 @@ class _OutputVectorizer:
         """Yield the packing of a broadcast operand, if its rows conflict in the cache."""
         if not self._model.can_pack_rows(operand, root_of(row.axis)):
             return
+        if self._uses_of_rows(operand) == 1 and not operand.is_converted:
+            return
         if row.outer is None and not (self._saves_conversions(operand) or self._dot is not None):
             return
         decided = self._parameters.layout(operand.position)
@@ -527,7 +538,7 @@ class _OutputVectorizer:
             return PackingLayout.ROWS if is_contiguous else PackingLayout.PANELS
         if model.extents[root_of(row.axis)] < MIN_PACK_REUSE:
             return PackingLayout.NONE
-        if model.extents[self._vector_axis] < 4 * self._block_size:
+        if self._uses_of_rows(operand) < 4:
             return PackingLayout.NONE
         if (
             self._reduced

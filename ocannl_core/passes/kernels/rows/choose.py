@@ -319,13 +319,15 @@ class _Chooser:
                 if buffers is None or member.vars[-1] in used:
                     rows = prod([extents[var] for var in extents if var in used])
                     node = (buffers or {}).get(accessed, accessed)
-                    nbytes = self._accessed_bytes(member.nest, node)
+                    nbytes = self._accessed_bytes(member.nest, accessed)
                     total[node] = max(total.get(node, 0), nbytes // rows)
         return sum(total.values())
 
     def _accessed_bytes(self, nest: Nest, node: TensorNode) -> int:
         """Return the bytes of the part of a node that a nest accesses."""
-        still, count = nest.positions.get(node, ((), 1))
+        still, count = nest.positions[node]
+        if not still:
+            return self._nbytes[node]
         dims = self._nodes[node].buffer_dims
         return self._nbytes[node] * count // max(prod([dims[at] for at in still]), 1)
 
