@@ -94,6 +94,8 @@ SHUFFLE_CYCLES = 0.25
 """The same where the numbers are every second one of some contiguous ones."""
 SECOND_CACHE_BYTES = 24
 """Bytes of vectors that register tiles load from the second cache in one cycle."""
+LAST_CACHE_BYTES = 12
+"""The same for the last cache."""
 TILE_SQUARES = 4
 """Squares of vectors along both sides of a tile in which rows become columns."""
 

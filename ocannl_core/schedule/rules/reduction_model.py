@@ -267,10 +267,9 @@ class ReductionModel:
         if vector_axis in self.reduced_axes:
             steps = self.iterations(self.extents) / self.extents[vector_axis]
             vectors = self._vector_count(vector_axis) * (1.0 if self.row_axes(vector_axis) else 2.0)
-            total = (
-                steps * vectors / machine_model.OPERATIONS_PER_CYCLE
-                + stores * machine_model.HORIZONTAL_CYCLES * self.lanes
-            )
+            busy = steps * vectors / machine_model.OPERATIONS_PER_CYCLE
+            combining = stores * machine_model.HORIZONTAL_CYCLES * self.lanes
+            total = max(busy, self._repeated_load_cycles()) + combining
         else:
             tile = self.register_tile(vector_axis)
             has_chains = bool(self.axis_of_chains(tile.vectors * tile.rows))
@@ -300,6 +299,44 @@ class ReductionModel:
             else:
                 total += gather_cycles * self.iterations(self.extents)
         return total
+
+    def reduction_tile(self, rows: int | None = None) -> dict[str, int]:
+        """Return the output axes and extents of a register tile with vectors along a reduced axis,
+        one axis along which each operand is reused.
+
+        Args:
+            rows: The most results along an axis; by default those of the machine.
+        """
+        extents: dict[str, int] = {}
+        limit = rows or self.machine.reduction_tile_extent
+        for operand in self.operands[:2]:
+            sharing = [
+                name
+                for name in self.output_axes
+                if self.extents[name] > 1 and name not in operand.axes and name not in extents
+            ]
+            if sharing:
+                extents[sharing[-1]] = min(limit, self.extents[sharing[-1]])
+        return extents
+
+    def _repeated_load_cycles(self) -> float:
+        """Return the cycles in which operands arrive that tiles with vectors along a reduced axis
+        load once more, each from the cache that has room for the terms of a tile.
+        """
+        tile, machine, cycles = self.reduction_tile(), self.machine, 0.0
+        for operand in self.operands:
+            rows = prod(size for name, size in tile.items() if name in operand.axes)
+            uses = prod(size for name, size in tile.items() if name not in operand.axes)
+            terms = self.iterations(operand.axes.intersection(self.reduced_axes))
+            span = rows * terms * operand.nbytes
+            if span <= machine.l1_working_set:
+                continue
+            loaded = self.iterations(self.extents) / uses * operand.nbytes
+            repeated = loaded - self.iterations(operand.axes) * operand.nbytes
+            is_near = span <= machine.l2_working_set
+            rate = machine_model.SECOND_CACHE_BYTES if is_near else machine_model.LAST_CACHE_BYTES
+            cycles += repeated / rate
+        return cycles
 
     def _vector_count(self, vector_axis: str) -> int:
         return ceil_div(self.extents[vector_axis], self.lanes)

@@ -84,7 +84,7 @@ def vectorize_reduction(
 ) -> transforms.Schedule:
     """Return a schedule in which every result has a vector of accumulators."""
     splits = transforms.Splits()
-    extents = _tile_extents(model, parameters.rows)
+    extents = model.reduction_tile(parameters.rows)
     width = min(model.lanes, model.extents[vector_axis])
     wanted_chains = parameters.vectors or ACCUMULATOR_CHAINS // prod(extents.values())
     chains = max(1, min(wanted_chains, model.extents[vector_axis] // (2 * width)))
@@ -143,18 +143,3 @@ def _independent_rows(
     nearest = min(axes, key=lambda name: max(each.stride(name) for each in model.operands))
     count = next(n for n in range(most, 0, -1) if model.extents[nearest] % n == 0)
     return {nearest: count} if count > 1 else {}
-
-
-def _tile_extents(model: ReductionModel, rows: int | None) -> dict[str, int]:
-    """Return a register tile's output axes and extents, one along which each operand is reused."""
-    extents: dict[str, int] = {}
-    limit = rows or model.machine.reduction_tile_extent
-    for operand in model.operands[:2]:
-        sharing = [
-            name
-            for name in model.output_axes
-            if model.extents[name] > 1 and name not in operand.axes and name not in extents
-        ]
-        if sharing:
-            extents[sharing[-1]] = min(limit, model.extents[sharing[-1]])
-    return extents

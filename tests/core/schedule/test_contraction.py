@@ -79,6 +79,23 @@ def test_rows_that_compete_for_cache_sets_are_packed_for_all_iterations_outside(
     assert "pack 1" not in strided(500)
 
 
+def weight_gradient(channels: int, size: int) -> str:
+    """Return the schedule of the gradient of the weights of a convolution with windows of 3x3."""
+    found = chosen(
+        [(I, channels), (J, channels), (U, 3), (V, 3), (Y, size), (X, size)],
+        ((I, J, U, V), (channels, channels, 3, 3)),
+        ((I, Y, X), (channels, size, size)),
+        ((J, affine([(1, Y), (1, U)]), affine([(1, X), (1, V)])), (channels, size + 2, size + 2)),
+    )
+    assert found is not None
+    return found
+
+
+def test_lanes_are_no_terms_that_every_tile_loads_from_a_distant_cache() -> None:
+    assert "vectorize i" in weight_gradient(32, 128)
+    assert "vectorize i" in weight_gradient(32, 256)
+
+
 def product(size: int, target: Target = WIDE, dtype: object = float32) -> str | None:
     axes = [(I, size), (J, size), (K, size)]
     square = (size, size)
