@@ -1,4 +1,4 @@
-"""A gated recurrent unit over a sequence of 96 entries."""
+"""A gated recurrent unit over a sequence of 96 entries, and long short-term memories over 64."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from workloads.functions import Array, Function
 
 _STEPS, _BATCH, _WIDTH = 96, 32, 128
 _GATES = ("z", "r", "n")
+_MEMORY_STEPS, _ENTRY, _MEMORY_WIDTH = 64, 256, 512
 
 
 def workloads() -> Iterator[Function]:
     """Yield the states of all steps, and the same with gradients."""
-    yield _UNIT
-    yield replace(_UNIT, name=f"{_UNIT.name} and gradients", gradients=True)
+    for each in (_UNIT, _memory(8), _memory(32)):
+        yield each
+        yield replace(each, name=f"{each.name} and gradients", gradients=True)
 
 
 def _arrays() -> dict[str, Array]:
@@ -87,3 +89,69 @@ _UNIT = Function(
     input_axes={f"{kind}_{gate}": 1 for kind in "wu" for gate in _GATES},
     result=(_STEPS, _BATCH, _WIDTH),
 )
+
+
+def _memory(batch: int) -> Function:
+    """Return a long short-term memory with inputs of 256 and a width of 512."""
+
+    def arrays() -> dict[str, Array]:
+        random = np.random.default_rng(0)
+        scale = np.float32(1 / np.sqrt(_MEMORY_WIDTH))
+
+        def normal(*dims: int) -> Array:
+            return random.standard_normal(dims, dtype=np.float32)
+
+        return {
+            "xs": normal(_MEMORY_STEPS, batch, _ENTRY),
+            "w": normal(4, _MEMORY_WIDTH, _ENTRY) * scale,
+            "u": normal(4, _MEMORY_WIDTH, _MEMORY_WIDTH) * scale,
+            "bias": normal(4, _MEMORY_WIDTH) * scale,
+        }
+
+    return Function(
+        name=f"long short-term memory, {_MEMORY_STEPS} steps, {batch} sequences",
+        arrays=arrays,
+        own=_own_memory,
+        torch=_torch_memory,
+        jax=_jax_memory,
+        tinygrad=None,
+        pytensor=None,
+        batch_axes={"xs": 2, "result": 2},
+        input_axes={"w": 1, "u": 1},
+        result=(_MEMORY_STEPS, batch, _MEMORY_WIDTH),
+    )
+
+
+def _own_memory(xs: Any, w: Any, u: Any, bias: Any) -> Any:
+    def step(state: tuple[Any, Any], projected: Any) -> tuple[Any, Any]:
+        h, c = state
+        gates = projected + u @ h
+        i, f, g, o = (oc.einsum(f"...|{gate}, n => ...|n", gates) for gate in range(4))
+        c = oc.sigmoid(f) * c + oc.sigmoid(i) * oc.tanh(g)
+        h = oc.sigmoid(o) * oc.tanh(c)
+        return (h, c), h
+
+    return oc.scan(step, (0.0, 0.0), w @ xs + bias)[0]
+
+
+def _torch_memory(xs: Any, w: Any, u: Any, bias: Any) -> Any:
+    import torch
+
+    start = xs.new_zeros(1, xs.shape[1], _MEMORY_WIDTH)
+    weights = [w.flatten(0, 1), u.flatten(0, 1), bias.flatten(), torch.zeros_like(bias.flatten())]
+    return torch._VF.lstm(xs, (start, start), weights, True, 1, 0.0, False, False, False)[0]
+
+
+def _jax_memory(xs: Any, w: Any, u: Any, bias: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    def step(state: Any, projected: Any) -> Any:
+        h, c = state
+        i, f, g, o = jnp.moveaxis(projected + jnp.einsum("gnk,bk->bgn", u, h), 1, 0)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    start = jnp.zeros((xs.shape[1], _MEMORY_WIDTH), xs.dtype)
+    return jax.lax.scan(step, (start, start), jnp.einsum("gnk,tbk->tbgn", w, xs) + bias)[1]
