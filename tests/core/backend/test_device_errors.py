@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from ocannl_core.base.errors import DeviceError, DeviceFailure, HookError, LinkE
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.target import Target
+from tests.support.children import succeeds_in_child
 from tests.support.faulty_backend import faulty, run
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
@@ -287,6 +289,52 @@ def test_a_failure_on_any_path_refuses_all_work(path: str, repeated: bool, is_us
     if is_usable:
         assert other[y].tolist() == [10.0, 12.0]
     assert run("interp") == [9.0, 18.0, 18.0, 36.0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("survives_forks", [False, True])
+def test_a_child_makes_no_use_of_devices_whose_drivers_do_not_survive_forks(
+    survives_forks: bool,
+) -> None:
+    listed = TargetReport((Target("faulty", survives_forks=survives_forks),))
+    faulty(ocannl_targets=lambda: listed)
+    x = oc.placeholder("x", output=[2])
+    y = x * 2.0
+
+    def run_alone() -> None:
+        assert run("faulty") == [9.0, 18.0, 18.0, 36.0]
+
+    assert succeeds_in_child(run_alone)  # no device was listed before
+    manager.select("faulty")
+    assert succeeds_in_child(lambda: _refused(run_alone, survives_forks))
+    ctx = oc.Context("faulty")
+    step = ctx.compile(oc.train.forward(y))
+    ctx[x] = [1.0, 2.0]
+    step()
+    step()
+    works: list[Callable[[], object]] = [
+        step,
+        lambda: ctx[y],
+        lambda: ctx.__setitem__(x, [5.0, 6.0]),
+        ctx.synchronize,
+        lambda: ctx.compile(oc.train.forward(y + 1.0)),
+    ]
+    for work in works:
+        assert succeeds_in_child(lambda work=work: _refused(work, survives_forks))  # type: ignore[misc]
+    step()
+    assert ctx[y].tolist() == [2.0, 4.0]
+
+
+def _refused(work: Callable[[], object], is_allowed: bool) -> None:
+    if is_allowed:
+        work()
+        return
+    with pytest.raises(DeviceError) as caught:
+        work()
+    assert caught.value.failure is DeviceFailure.FORKED
+    assert f"process {os.getpid()}, the child of a fork" in caught.value.found
+    assert caught.value.device == "faulty:0"
+    assert "spawn" in caught.value.fix
 
 
 def test_a_queue_refuses_runs_after_its_error_was_raised() -> None:
