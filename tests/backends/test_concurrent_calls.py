@@ -12,7 +12,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.backend import manager
-from tests.support.children import succeeds_in_child
+from ocannl_core.testing.children import succeeds_in_child
 from tests.support.sample_ops import Calling
 
 SECONDS = 30

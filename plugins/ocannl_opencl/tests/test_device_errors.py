@@ -11,8 +11,8 @@ import pytest
 import ocannl_core as oc
 from ocannl_core.backend import manager
 from ocannl_core.base.errors import DeviceFailure
+from ocannl_core.testing.children import succeeds_in_child
 from ocannl_opencl import ocannl_device_error
-from tests.support.children import succeeds_in_child
 
 cl = pytest.importorskip("pyopencl")
 

@@ -19,7 +19,9 @@ from ocannl_core.base.errors import DeviceError, DeviceFailure, HookError, LinkE
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.target import Target
-from tests.support.children import succeeds_in_child
+from ocannl_core.testing.children import succeeds_in_child
+from ocannl_core.testing.conformance import BackendConformance
+from ocannl_core.testing.subject import subject_named
 from tests.support.faulty_backend import faulty, run
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
@@ -335,6 +337,21 @@ def _refused(work: Callable[[], object], is_allowed: bool) -> None:
     assert f"process {os.getpid()}, the child of a fork" in caught.value.found
     assert caught.value.device == "faulty:0"
     assert "spawn" in caught.value.fix
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_conformance_suite_finds_devices_that_do_not_survive_forks() -> None:
+    process = os.getpid()
+
+    def ocannl_compile(source: Any, target: Any) -> Any:
+        if os.getpid() != process:
+            raise OSError("a pipe of the parent")
+        return ocannl_interp.ocannl_compile(source, target)
+
+    faulty(ocannl_compile=ocannl_compile)
+    subject, oracle = map(subject_named, ("faulty", "interp"))
+    with pytest.raises(AssertionError, match="survives_forks=False declares it"):
+        BackendConformance().test_the_child_of_a_fork_computes(subject, oracle)
 
 
 def test_a_queue_refuses_runs_after_its_error_was_raised() -> None:
