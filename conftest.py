@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 
 import ocannl_core as oc
+from ocannl_core.backend import manager
 from ocannl_core.compile import saved_code
 from tests.support.combinations import mark_combinations, mark_interpreted
 from tests.support.isolation import ROOT, WrittenFiles, environment_of, take_measurements
@@ -84,6 +85,14 @@ def own_session() -> Iterator[None]:
     """Give each test a session, so that the numbers that it draws depend on no earlier test."""
     with oc.Session():
         yield
+
+
+@pytest.fixture
+def fresh_plugins() -> Iterator[None]:
+    """Forget the backends that a test registers."""
+    manager.refresh()
+    yield
+    manager.refresh()
 
 
 @pytest.fixture

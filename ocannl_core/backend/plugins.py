@@ -186,17 +186,24 @@ def check_wrapper(name: str, plugin: object) -> None:
                 )
 
 
+def packages_of(plugin: object) -> list[ModuleType]:
+    """Return the packages around the module, or the class, of a plugin, the outermost first.
+
+    Namespace packages are among them, and a plugin that is a package is the last one.
+    """
+    name = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
+    outer = [sys.modules.get(name[: dot.start()]) for dot in re.finditer(r"\.", name)]
+    around = [*outer, sys.modules.get(name, plugin)]
+    return [each for each in around if isinstance(each, ModuleType) and hasattr(each, "__path__")]
+
+
 def package_of(plugin: object) -> Path | None:
     """Return the folder of the outermost package that a module is in, namespaces excepted; None for
-    a module in no package.
+    a module in no package, and for an object, which may come from files of other packages.
     """
-    parts = plugin.__name__.split(".") if isinstance(plugin, ModuleType) else []
-    around = [sys.modules.get(".".join(parts[:count])) for count in range(1, len(parts))]
-    for module in (*around, plugin):
-        file = getattr(module, "__file__", None)
-        if file is not None and Path(file).name == "__init__.py":
-            return Path(file).parent
-    return None
+    around = packages_of(plugin) if isinstance(plugin, ModuleType) else []
+    files = [file for each in around if (file := getattr(each, "__file__", None)) is not None]
+    return Path(files[0]).parent if files else None
 
 
 def check_api(plugin: object) -> None:

@@ -38,8 +38,8 @@ NAMES_SINCE = {
         "launches.CompilerVectorization", "libraries", "linked_buffer", "loops.AxisKind.DOT",
         "loops.Verbatim", "loops.raise_failed_check", "memory", "ocannl_described",
         "ocannl_device_error", "ocannl_library", "ocannl_memory_statistics", "ocannl_refuse",
-        "ocannl_share", "ocannl_time_launch", "queues.process_lock", "rendering.NotVectorizedError",
-        "settings.of_plugin", "settings.setting",
+        "ocannl_share", "ocannl_time_launch", "queues.process_lock", "refresh", "register",
+        "rendering.NotVectorizedError", "settings.of_plugin", "settings.setting",
     ))
 }
 # fmt: on

@@ -469,7 +469,7 @@ def register(name: str, plugin: object) -> None:
         if taken is not None:
             fix = "register it under another name"
             if taken.distribution == _IN_PROCESS:
-                fix += ", or forget all that are registered in this process: manager.refresh()"
+                fix += ", or forget all that are registered in this process: backend_api.refresh()"
             raise UsageError(
                 "A backend must have a name of its own.",
                 found=f"'{name}' is taken by {taken}",

@@ -34,6 +34,7 @@ from ocannl_core.backend.protocols import (
     Source,
     TargetReport,
 )
+from ocannl_core.backend.registry import refresh, register
 from ocannl_core.backend.specs import hookimpl
 from ocannl_core.base import settings
 from ocannl_core.base.errors import (
@@ -129,7 +130,7 @@ __all__ = [
     "allocate_pieces", "bfloat16", "bool_", "check_launch", "dataclass", "float8_e4m3fn",
     "float8_e5m2", "float16", "float32", "float64", "hookimpl", "host_memory_statistics", "int4",
     "int8", "int16", "int32", "int64", "interior", "leaf_steps", "linked_buffer", "make_exclusive",
-    "memory_plan", "merge_reads", "nodes_written", "private_nodes", "raise_overlap", "replace",
-    "settings", "uint4", "uint4x32", "uint8", "uint16", "uint32", "uint64",
+    "memory_plan", "merge_reads", "nodes_written", "private_nodes", "raise_overlap", "refresh",
+    "register", "replace", "settings", "uint4", "uint4x32", "uint8", "uint16", "uint32", "uint64",
 ]
 # fmt: on

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ocannl_core.backend.protocols import HostBuffer
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.compile.trial_memory import Contents, Trial, TrialMemory, index_values
 from ocannl_core.ir.host_arrays import Array, memory_of
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestPlan
@@ -28,6 +29,9 @@ from ocannl_core.passes.kernels.pipeline import plan_variants
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
 
+_MOST_RUNS = 8
+"""Runs of a kernel that a repetition repeats more often: copies ahead of it count for less."""
+
 
 class Bench:
     """A kernel, to be run with different schedules."""
@@ -39,7 +43,11 @@ class Bench:
         self._kernel = kernel
         self._backend = backend
         self._target = target
-        alone = plan_variants(plan, kernel, [()], target)
+        repetition = kernel.nest.repetition
+        self.runs = 1 if repetition is None else min(repetition.count, _MOST_RUNS)
+        """The runs of the kernel in a trial."""
+        once = replace(kernel, nest=replace(kernel.nest, repetition=None))
+        alone = plan_variants(plan, once, [()], target)
         (nest,) = alone.steps
         assert isinstance(nest, Kernel)
         self.plain = nest
@@ -52,17 +60,19 @@ class Bench:
             random = np.random.default_rng(0)
             initial = {node: _whole_numbers(random, alone.nodes[node]) for node in alone.params}
             written = sorted(usage.writes, key=lambda node: node.id)
-            contents = Contents(alone.nodes, initial, written, terms=_most_terms(kernel))
+            terms = self.runs * _most_terms(kernel)
+            contents = Contents(alone.nodes, initial, written, terms=terms)
             self.memory = TrialMemory(contents, chosen, backend, target)
 
     def compile(self, schedules: Sequence[Schedule]) -> list[Trial]:
         """Return the kernel with each of some schedules, compiled together."""
         assert self.memory is not None
-        together = plan_variants(self._plan, self._kernel, schedules, self._target)
+        subject = self._plan, self._kernel
+        together = plan_variants(*subject, schedules, self._target, self.runs)
         self._backend.compile(self._backend.generate(together, self._target), self._target)
         trials = []
         for schedule in schedules:
-            alone = plan_variants(self._plan, self._kernel, [schedule], self._target)
+            alone = plan_variants(*subject, [schedule], self._target, self.runs)
             executable = self._backend.compile(
                 self._backend.generate(alone, self._target), self._target
             )

@@ -233,11 +233,12 @@ class _Search:
         default, best = self._memory.least_times(trials, LAST_ROUNDS)
         if best > (1 - MARGIN) * default:
             self._best, best = self._default, default
+        runs = self._bench.runs
         return TuningResult(
             self._best.schedule,
-            best,
+            best / runs,
             self._default.schedule,
-            default,
+            default / runs,
             len(self._tried),
             is_complete=not pending,
         )

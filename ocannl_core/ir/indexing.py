@@ -72,7 +72,8 @@ class IndexArithmetic:
         raise UsageError.at_caller(
             "Indices and extents of a program get their values when a routine is called.",
             found=f"{self} where Python needs a number",
-            fix="oc.number makes a tensor of it; n.maximum is the greatest value of an extent n",
+            fix="oc.number makes a tensor of it; n.maximum is the greatest value of an extent n\n"
+            'a size n + 1 is an extent of its own: oc.static_extent("m", max=9)',
         )
 
     __int__ = __float__ = __index__
@@ -100,6 +101,9 @@ class IndexExpression(IndexArithmetic):
 
     terms: tuple[tuple[int, StaticIndex], ...]
     offset: int = 0
+
+    def __repr__(self) -> str:
+        return f"<index {self}>"
 
     def __str__(self) -> str:
         return affine_text([(factor, index.name) for factor, index in self.terms], self.offset)

@@ -141,11 +141,11 @@ def rotary(
 def _angles(x: Tensor, positions: Positions | None, base: float, name: str) -> Tensor:
     """Return the angle of every position and pair of features, `...,s|i`."""
     width = last_size(x, name)
-    if width % 2 or not base > 0:
+    if width % 2 or width == 0 or not base > 0:
         raise UsageError.at_caller(
             f"{name} rotates pairs of features, by powers of a positive base.",
             found=f"{width} features and base={base!r}",
-            fix="an even number of features",
+            fix="2 features or another even number, and base=10000.0",
         )
     dtype = float64 if x.dtype is float64 else float32
     pairs = offsets(output=[width // 2], dtype=dtype, label="pairs")

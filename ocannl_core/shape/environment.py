@@ -14,7 +14,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.identity import ById
 from ocannl_core.base.origin import Location, Origin, caller_location
 from ocannl_core.base.undo_log import UndoLog
-from ocannl_core.ir.indexing import StaticExtent
+from ocannl_core.ir.indexing import IndexArithmetic, StaticExtent
 from ocannl_core.shape.closing.close import close
 from ocannl_core.shape.language.capture import DimRef, bind_captures, equate_captures
 from ocannl_core.shape.language.constraints import (
@@ -667,7 +667,7 @@ def _listed(kind: RowKind, axes: object) -> str:
     given = (axes,) if isinstance(axes, int | Shape) or not isinstance(axes, Iterable) else (*axes,)
     if any(isinstance(each, Shape) for each in given):
         return "x.shape.dims are sizes; oc.zeros_like(x), and its like, take the shape of a tensor"
-    if None in given:
+    if None in given or any(isinstance(each, IndexArithmetic) for each in given):
         return (
             f"{kind.value}=[...] for axes that are inferred; oc.static_extent(name, max=256) is a "
             "size that calls state"

@@ -19,10 +19,10 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
-from importlib import import_module, resources
-from types import ModuleType
+from importlib import resources
 
 from ocannl_core.backend.loaded_backend import Backend
+from ocannl_core.backend.plugins import packages_of
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.testing.compare import Tolerance
@@ -153,21 +153,21 @@ def _corpus(name: str) -> str:
 
 
 def allowances_of(backend: Backend) -> Allowances:
-    """Return the entries of the package with a backend's module or class; none without a file.
+    """Return the entries of the innermost package with a file around a backend's module or class;
+    none without a file.
 
     Raises:
         UsageError: if the file is no list of such entries.
     """
-    plugin = backend.manager.get_plugin(backend.name)
-    name = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
-    try:
-        found = import_module(name)
-        if not hasattr(found, "__path__"):  # a module: of a package, perhaps
-            found = import_module(found.__package__ or "")
-        text = resources.files(found).joinpath(FILE).read_text("utf-8")
-    except (ImportError, FileNotFoundError, ValueError):  # registered in this process; no file
-        return Allowances()
-    return read_allowances(text, f"{FILE} of {backend.plugin}")
+    for package in reversed(packages_of(backend.manager.get_plugin(backend.name))):
+        if package.__spec__ is None:  # made in this process
+            continue
+        try:
+            text = resources.files(package).joinpath(FILE).read_text("utf-8")
+        except (FileNotFoundError, NotADirectoryError):  # also where finders add to a namespace
+            continue
+        return read_allowances(text, f"{FILE} of {backend.plugin}")
+    return Allowances()
 
 
 def read_allowances(text: str, where: str) -> Allowances:

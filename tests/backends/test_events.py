@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -100,12 +100,8 @@ class Chip:
 
 
 @pytest.fixture
-def chip() -> Iterator[Chip]:
-    manager.refresh()
-    chip = Chip()
-    with oc.Session():
-        yield chip
-    manager.refresh()
+def chip(fresh_plugins: None) -> Chip:
+    return Chip()
 
 
 def program(scale: int = 2) -> tuple[oc.Tensor, oc.Tensor, oc.Computation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,12 +24,7 @@ from ocannl_core.ir.numbers.primitives import UnaryOp
 from ocannl_core.ir.target import Capability
 from tests.support.limited_backend import all_but, capabilities_but, limited
 
-
-@pytest.fixture(autouse=True)
-def _without_registered_backends() -> Iterator[None]:
-    manager.refresh()
-    yield
-    manager.refresh()
+pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
 
 def no_sharing(buffer: object) -> None:

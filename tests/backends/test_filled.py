@@ -111,8 +111,10 @@ def test_an_identity_matrix_maps_a_vector_to_itself(target: str) -> None:
 
 def test_an_identity_map_of_a_row_has_all_its_axes(target: str) -> None:
     with oc.Session():
-        matrix = oc.eye(input=[2, 3], output=[2, 3])
-        assert str(matrix.shape) == "2,3->2,3"
+        matrix = oc.eye(input=[2, 3])
+        for same in (matrix, oc.eye(output=[2, 3]), oc.eye(input=[2, 3], output=[2, 3])):
+            assert str(same.shape) == "2,3->2,3"
+        assert str(oc.eye(n_cols=2).shape) == "2,2"
         x = oc.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
         np.testing.assert_array_equal(cells_of(target, matrix @ x), [[1, 2, 3], [4, 5, 6]])
 

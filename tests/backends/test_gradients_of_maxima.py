@@ -101,7 +101,8 @@ def expected(maximum: Maximum, cells: Array, weights: Array) -> Array:
     """Return the gradient of a weighted sum of the maxima."""
     numbers = maximum.cells(np.arange(cells.size).reshape(maximum.shape))
     found = np.where(numbers < 0, -INF, cells.ravel()[numbers])
-    chosen = np.take_along_axis(numbers, found.argmax(axis=-1)[..., None], -1).ravel()
+    is_greatest = (numbers >= 0) & (found == found.max(axis=-1, keepdims=True))
+    chosen = np.take_along_axis(numbers, is_greatest.argmax(axis=-1)[..., None], -1).ravel()
     gradient = np.zeros(cells.size)
     np.add.at(gradient, chosen, weights.ravel())
     return gradient.reshape(maximum.shape)
@@ -135,6 +136,7 @@ def test_the_first_of_equal_cells_gets_the_gradient(
     maximum = MAXIMA[name]
     random = np.random.default_rng(seed)
     cells = random.integers(0, kinds, maximum.shape).astype(np.float64)
+    cells[cells == 0] = -INF  # as in margins
     results = maximum.cells(np.arange(cells.size).reshape(maximum.shape)).shape[:-1]
     weights = random.integers(1, 9, results).astype(np.float64)
     found = gradient_of(target, maximum.take, cells, weights)
@@ -193,6 +195,30 @@ def test_zeros_of_both_signs_are_equal(target: str) -> None:
 def test_of_cells_that_are_all_minus_infinity_the_first_gets_the_gradient(target: str) -> None:
     cells = np.array([[-INF, -INF, -INF], [-INF, 1.0, -INF]])
     assert gradient_of(target, einmax("i,j => i"), cells).tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize("expression", [False, True])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_cells_as_in_margins_the_first_one_inside_gets_the_gradient(
+    target: str, expression: bool, sign: int
+) -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[oc.neutral, oc.maximum if sign > 0 else oc.minimum] = v1
+
+    def gradient(g: Any, g1: Any, selected: Any) -> None:
+        g1 += g * selected
+
+    extreme = oc.define_operation("extreme", forward=forward, gradient=gradient)
+    with oc.Session(), settings.overrides(allow_nan=True):
+        x = oc.placeholder("x", output=[3, 4], requires_grad=True)
+        y = extreme(x, logic="3*i+k, l+m => i,l", values={"k": 3, "m": 3}, padded=True)
+        slope = oc.gradients(y.sum(), [x])[0] if expression else x.grad
+        code = oc.train.forward(slope) if expression else oc.train.grad_update(y.sum())
+        ctx = oc.Context(target)
+        step = ctx.compile(code, keep=[slope])
+        ctx[x] = np.full((3, 4), -INF * sign)
+        step()
+        assert ctx[slope].tolist() == [[2, 1, 1, 0], [0] * 4, [0] * 4]
 
 
 def test_of_a_maximum_that_is_not_a_number_the_first_cell_gets_the_gradient(target: str) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
-from ocannl_core.backend import manager
 from ocannl_core.backend_api.libraries import LibraryCall, LibraryProduct, ProductOperand
 from ocannl_core.base import settings
 from ocannl_core.ir.numbers.primitives import UnaryOp
@@ -22,11 +21,9 @@ SCHEDULED = {"vector_bytes": 32, "vector_registers": 16}
 
 
 @pytest.fixture(autouse=True)
-def _without_registered_backends() -> Iterator[None]:
-    manager.refresh()
+def _with_libraries(fresh_plugins: None) -> Iterator[None]:
     with settings.overrides(libraries=True):
         yield
-    manager.refresh()
 
 
 @dataclass(frozen=True)

@@ -173,6 +173,31 @@ def test_gradients_of_products_along_an_extent_are_expressions(
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["max", "min", "logsumexp"])
+@pytest.mark.parametrize("expression", [False, True])
+def test_the_cell_that_is_selected_along_several_extents_gets_the_gradient(
+    target: str, name: str, expression: bool
+) -> None:
+    oc.reset()
+    n, m = oc.static_extent("n", max=3), oc.static_extent("m", max=4)
+    x = oc.placeholder("x", batch=[n], output=[2, m], requires_grad=True)
+    loss = 3.0 * getattr(oc, name)(x)
+    gradient = oc.gradients(loss, [x])[0] if expression else x.grad
+    code = oc.train.forward(gradient) if expression else oc.train.grad_update(loss)
+    ctx = oc.Context(target)
+    step = ctx.compile(code, keep=[gradient])
+    for rows, columns in ((3, 4), (2, 3), (3, 1), (1, 4)):
+        cells = np.round(CELLS[:rows, :2, :columns] / 32)  # with equal ones
+        ctx[x] = cells
+        step(n=rows, m=columns)
+        if name == "logsumexp":
+            wanted = np.exp(cells - cells.max())
+        else:
+            wanted = np.zeros(cells.shape)
+            wanted.flat[getattr(cells, f"arg{name}")()] = 1.0
+        np.testing.assert_allclose(ctx[gradient], 3.0 * wanted / wanted.sum(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("combine", ["add", "maximum"])
 def test_rows_scatter_to_as_many_as_the_extent(target: str, combine: str) -> None:
     oc.reset()
@@ -181,18 +206,21 @@ def test_rows_scatter_to_as_many_as_the_extent(target: str, combine: str) -> Non
     x = oc.placeholder("x", batch=[nodes], output=[3])
     sums = oc.scatter(ends, oc.take(x, ends) * 2.0, size=nodes, combine=getattr(oc, combine))
     one, positions = oc.one_hot(ends, nodes), oc.arange(nodes)
+    others = oc.arange(0, nodes), oc.arange(3, nodes + 3, dtype="int32")
     loss = oc.sum(oc.where(sums > -1e30, sums, 0.0) * x)
     (gradient,) = oc.gradients(loss, [x])
     ctx = oc.Context(target)
-    code = oc.train.forward(one) + oc.train.forward(positions) + oc.train.forward(gradient)
-    step = ctx.compile(code, keep=[one, positions, sums, gradient])
+    results = one, positions, *others, gradient
+    code = sum(map(oc.train.forward, results[1:]), oc.train.forward(one))
+    step = ctx.compile(code, keep=[*results, sums])
     for count, size in ((9, MOST), (4, 2), (1, MOST), (0, 4)):
         ids = np.random.default_rng(count).integers(0, size, count)
         cells = np.random.default_rng(size).standard_normal((size, 3)).astype(np.float32)
         ctx[ends], ctx[x] = ids, cells
         step(edges=count, nodes=size)
         np.testing.assert_array_equal(ctx[one], np.eye(size)[ids])
-        np.testing.assert_array_equal(ctx[positions], np.arange(size))
+        for each, start in zip((positions, *others), (0, 0, 3), strict=True):
+            np.testing.assert_array_equal(ctx[each], np.arange(start, size + start))
         degrees = np.bincount(ids, minlength=size)[:, None]
         if combine == "maximum":
             degrees = np.minimum(degrees, 1)

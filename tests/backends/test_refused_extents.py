@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -242,3 +243,27 @@ def test_shapes_and_programs_print_the_extent() -> None:
     assert "static n <= 6" in step.loop_ir
     assert "for b in range(6) while b < n:" in step.loop_ir
     assert repr(n) == "<extent n<=6>"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda n: oc.one_hot(oc.arange(2, dtype="int32"), n + 1),
+            r"n \+ 1 .*own: oc.static_extent",
+        ),
+        (lambda n: oc.scatter(oc.arange(2, dtype="int32"), oc.ones(2), size=n + 1), "own: oc.stat"),
+        (lambda n: oc.arange(n + 1), r"n \+ 1 where Python .* an extent of its own"),
+        (lambda n: oc.arange(1, n), "where Python needs a number"),
+        (lambda n: oc.arange(0, n, 2), "where Python needs a number"),
+        (lambda n: oc.arange(0.5, n), "A range is made of integers"),
+        (lambda n: oc.zeros([n + 1]), r"output=\[<index n \+ 1>\].* oc.static_extent"),
+    ],
+)
+def test_sizes_that_are_expressions_of_extents_are_refused(
+    call: Callable[[oc.StaticExtent], object], text: str
+) -> None:
+    n = oc.static_extent("n", max=6)
+    with pytest.raises(oc.UsageError) as caught:
+        call(n)
+    assert re.search(text, str(caught.value), re.DOTALL)

@@ -233,29 +233,28 @@ def _difference(
     dims = tensor.info.dims
     format_here = "uint32" if tensor.dtype is uint4x32 else tensor.dtype.unpacked.name
     needed = (*dims, 4) if tensor.dtype is uint4x32 else dims
+    is_layered = isinstance(place, Stored) and place.is_layered
+    cells = needed[1:] if is_layered else needed
+    here = f"{list(cells)}{' for each layer' * is_layered} here"
+    unused = "one cell: a tensor that is not used yet needs a stated shape"
+    here += f" ({tensor.shape if dims else unused})"
     for listed in arrays:
         title = named.name if named.name == listed.name else f"{named.name} (there {listed.name})"
+        found = f"{title}: {list(listed.shape)} in the file"
         if isinstance(place, Stored):
-            if problem := place.problem(listed.shape, needed[1:] if place.is_layered else needed):
-                return f"layout of {title}: {problem}"
-        elif problem := _difference_of_shapes(title, listed.shape, needed, axes):
-            return f"{problem} ({tensor.shape})" if problem.endswith("here") else problem
+            if problem := place.problem(listed.shape, cells):
+                return f"layout of {found}, {here}: {problem}"
+        elif not callable(axes):
+            if axes is not None and sorted(axes) != list(range(len(listed.shape))):
+                return f"axes of {found}, transpose= has {tuple(axes)}"
+            ordered = listed.shape if axes is None else tuple(listed.shape[axis] for axis in axes)
+            if ordered != cells:
+                moved = "" if axes is None else f", transposed {list(ordered)}"
+                return f"shape of {found}{moved}, {here}"
         # narrow floats in files of NumPy are bytes there
         is_untyped = listed.title.startswith(("|V", "void"))
         if listed.title != format_here and not cast and not is_untyped:
             return f"format of {title}: {listed.title} in the file, {format_here} here"
-    return ""
-
-
-def _difference_of_shapes(
-    title: str, shape: tuple[int, ...], needed: tuple[int, ...], axes: Axes | None
-) -> str:
-    if axes is not None and not callable(axes):
-        if sorted(axes) != list(range(len(shape))):
-            return f"axes: {title} has {list(shape)} in the file, transpose= has {tuple(axes)}"
-        shape = tuple(shape[axis] for axis in axes)
-    if shape != needed and not callable(axes):
-        return f"shape of {title}: {list(shape)} in the file, {list(needed)} here"
     return ""
 
 
@@ -295,7 +294,7 @@ def _array(match: _Match, source: ArrayFile) -> Array:
         if array.shape != dims:
             raise CheckpointError(
                 "A function of transpose= returns an array of the tensor's extents.",
-                found=f"{list(array.shape)} in place of {list(dims)}",
+                found=f"{list(array.shape)} in place of {list(dims)} for {match.named.name}",
                 where=f"entry {name!r} of {source.path}",
             )
     elif match.axes is not None:
@@ -358,6 +357,8 @@ def _mismatch(path: str, differences: Sequence[str], strict: bool) -> Checkpoint
         fixes.append("names= for other names, strict=False to load what both have")
     if any(each.startswith("shape") for each in differences):
         fixes.append("transpose= for another order of axes, names= with oc.Stored for a layout")
+    if any(each.startswith("layout") for each in differences):
+        fixes.append("another oc.Stored in names=")
     if any(each.startswith("format") for each in differences):
         fixes.append("cast=True to convert formats")
     rule = "The tensors and the arrays of a file have the same names, shapes and formats."

@@ -77,7 +77,7 @@ class Stored:
         sizes = list(shape)
         if self.part is not None:
             if not -len(sizes) <= self.axis < len(sizes) or sizes[self.axis] % self.part[1]:
-                return f"{self.part[1]} parts along axis {self.axis} of {list(shape)}"
+                return f"{self.part[1]} parts along axis {self.axis}"
             sizes[self.axis] //= self.part[1]
         if self.shape is not None:
             given = prod(n for n in self.shape if n != -1)
@@ -88,7 +88,7 @@ class Stored:
         if self.transpose is not None and len(self.transpose) != len(axes):
             return f"{len(axes)} axes in the order {self.transpose}"
         if prod(sizes) != prod(needed):
-            return f"{prod(sizes)} cells for {prod(needed)} of {list(needed)}"
+            return f"{prod(sizes)} cells for {prod(needed)}"
         return ""
 
     def read(self, array: Array, needed: tuple[int, ...]) -> Array:

@@ -15,7 +15,7 @@ reduction is all epilogue. `nest_recognition` finds them in loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 
@@ -165,6 +165,16 @@ class Reduction:
         return ir.SetLocal(self.result, self.initial), ir.SetLocal(self.result, combined)
 
 
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """The repetition around a nest, such as a loop over time."""
+
+    count: int
+    """The number of iterations."""
+    constants: tuple[TensorNode, ...]
+    """The nodes whose cells a factor of the nest's term loads, the same ones in all iterations."""
+
+
 @dataclass(frozen=True)  # without slots: properties are cached
 class Nest:
     """A loop nest whose cells are independent of each other."""
@@ -176,6 +186,8 @@ class Nest:
     """Stores that run once for each cell, after its reduction."""
     around: tuple[tuple[LoopVar, int], ...] = ()
     """The variables of known loops around it, which count from 0, and their extents."""
+    repetition: Repetition | None = None
+    """The repetition whose iterations load the same cells of some nodes; None without one."""
 
     @property
     def required_reduction(self) -> Reduction:
@@ -230,6 +242,16 @@ class Nest:
         )
 
     @cached_property
+    def positions(self) -> dict[TensorNode, tuple[tuple[int, ...], int]]:
+        """The axes of each node that no loop moves along, such as that of the steps of a loop over
+        time, and the number of positions on them that it accesses.
+        """
+        found: dict[TensorNode, list[tuple[AxisIndex, ...]]] = {}
+        for access in self.accesses:
+            found.setdefault(access.node, []).append(access.indices or ())
+        return {node: _positions(cells) for node, cells in found.items()}
+
+    @cached_property
     def factor_variables(self) -> tuple[frozenset[LoopVar], ...]:
         """The loop variables on which each factor of the reduced term depends."""
         factors = () if self.reduction is None else self.reduction.factors
@@ -267,6 +289,21 @@ class Nest:
         if self.reduction is None or len(self.epilogue) != 1:
             return False
         return self.epilogue[0].value == ir.LocalRead(self.reduction.result)
+
+
+def _positions(cells: Sequence[tuple[AxisIndex, ...]]) -> tuple[tuple[int, ...], int]:
+    still = tuple(
+        [at for at, indices in enumerate(zip(*cells, strict=False)) if _is_still(indices)]
+    )
+    return still, len({tuple([each[at] for at in still]) for each in cells}) if still else 1
+
+
+def _is_still(indices: Iterable[AxisIndex]) -> bool:
+    for index in indices:
+        for var in variables(index):
+            if isinstance(var, LoopVar):
+                return False
+    return True
 
 
 def writes_cells_once(nest: Nest, store: ir.Store) -> bool:

@@ -316,6 +316,8 @@ class StepReplacement:
     """Further nodes whose memory belongs to the routine."""
     nodes: NodeInfos = field(default_factory=dict)
     """The extents and formats of nodes that the plan does not have."""
+    ahead: int = 0
+    """The number of steps, the first ones, that run once, ahead of the repetition around them."""
 
 
 StepRewrite = Callable[[LeafT, NodeInfos], StepReplacement]
@@ -339,28 +341,42 @@ def rewrite_steps(
     Nodes of the routine that no step mentions any more are removed from it.
     """
     nodes = dict(plan.nodes)
-    steps, scratch = yield from _rewrite(plan.steps, plan.scratch, nodes, rewrite)
-    return Plan(plan.name, steps, plan.params, scratch, plan.indices, nodes)
+    steps: list[Step] = []
+    scratch = list(plan.scratch)
+    for step in plan.steps:
+        found, own, _ = _rewrite(step, nodes, rewrite)
+        steps += found
+        scratch += own
+        leaves: Iterator[LeafStep] = leaf_steps(found)
+        for leaf in leaves:
+            yield leaf, nodes
+    own_nodes = _mentioned_in(steps, scratch)
+    return Plan(plan.name, tuple(steps), plan.params, own_nodes, plan.indices, nodes)
 
 
 def _rewrite(
-    before: tuple[LeafT | RepeatedSteps[LeafT], ...],
-    own: tuple[TensorNode, ...],
+    step: LeafT | RepeatedSteps[LeafT],
     nodes: dict[TensorNode, NodeInfo],
     rewrite: StepRewrite[LeafT],
-) -> Generator[FinishedStep, None, tuple[tuple[Step, ...], tuple[TensorNode, ...]]]:
+) -> tuple[tuple[Step, ...], tuple[TensorNode, ...], int]:
+    """Return the steps that replace one, their scratch nodes, and how many run ahead."""
+    if not isinstance(step, RepeatedSteps):
+        made = rewrite(step, nodes)
+        nodes.update(made.nodes)
+        return made.steps, made.scratch, made.ahead
+    ahead: list[Step] = []
     steps: list[Step] = []
-    scratch = list(own)
-    for step in before:
-        if isinstance(step, RepeatedSteps):
-            inside = yield from _rewrite(step.steps, step.scratch, nodes, rewrite)
-            steps.append(repeat_as(step, *inside))
-            continue
-        found = rewrite(step, nodes)
-        steps += found.steps
-        scratch += found.scratch
-        nodes.update(found.nodes)
-        for each in found.steps:
-            yield each, nodes
-    left = frozenset(node for each in steps for node in nodes_of_step(each))
-    return tuple(steps), tuple(dict.fromkeys(node for node in scratch if node in left))
+    scratch = list(step.scratch)
+    for each in step.steps:
+        found, own, count = _rewrite(each, nodes, rewrite)
+        ahead += found[:count]
+        steps += found[count:]
+        scratch += own
+    kept = _mentioned_in(ahead, scratch)
+    private = _mentioned_in(steps, [node for node in scratch if node not in kept])
+    return (*ahead, repeat_as(step, tuple(steps), private)), kept, 0
+
+
+def _mentioned_in(steps: Iterable[Step], nodes: Iterable[TensorNode]) -> tuple[TensorNode, ...]:
+    used = frozenset(node for each in steps for node in nodes_of_step(each))
+    return tuple(dict.fromkeys(node for node in nodes if node in used))

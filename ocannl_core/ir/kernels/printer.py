@@ -90,7 +90,11 @@ def nest_lines(
         kind = "widened " * nest.reduction.is_widened + kind
     with printer.names.scope():
         axes = ", ".join([_axis(printer, axis) for axis in nest.axes])
-        lines = [*options, *([f"axes {axes}"] if axes else []), *_computation(printer, nest)]
+        lines = [*options, *([f"axes {axes}"] if axes else [])]
+        if nest.repetition is not None:
+            names = ", ".join(map(printer.names.node, nest.repetition.constants))
+            lines.append(f"repeated {nest.repetition.count} times with {names}")
+        lines += _computation(printer, nest)
     return printer.nested(_head(kind, title), lines)
 
 

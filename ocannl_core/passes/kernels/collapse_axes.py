@@ -1,4 +1,4 @@
-"""Collapse axes whose iterations run along memory together, for the thread blocks of a device.
+"""Collapse axes whose iterations run along memory together.
 
     for i in range(37):                             for f in range(2257):
         for j in range(61):                 -->         y[_, f] = exp(x[_, f])
@@ -17,7 +17,9 @@ neighbors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import prod
+from operator import itemgetter
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir import indexing
@@ -28,37 +30,58 @@ from ocannl_core.ir.loops.nodes import Expr, IndexValue, Load, LoadMerge, Store
 from ocannl_core.ir.loops.traverse import free_variables, map_expr
 
 
-def collapse_axes(plan: NestPlan) -> NestPlan:
-    """Collapse the axes of kernels that run alone."""
-    return map_nests(plan, lambda nest: collapsed(nest, plan.nodes))
+def collapse_axes(plan: NestPlan, *, lanes: int = 0) -> NestPlan:
+    """Collapse the axes of kernels that run alone.
+
+    Args:
+        lanes: As for `collapsed`.
+    """
+    return map_nests(plan, lambda nest: collapsed(nest, plan.nodes, lanes=lanes))
 
 
-def collapsed(nest: Nest, nodes: NodeInfos) -> Nest:
-    """Return a nest in which no two axes can be one; itself if it has none that can."""
+def collapsed(nest: Nest, nodes: NodeInfos, *, lanes: int = 0) -> Nest:
+    """Return a nest in which no two axes can be one; itself if it has none that can.
+
+    Args:
+        lanes: The cells of a vector, to collapse no axes but those of cells with rows of a length
+            that is no multiple of it; 0 to collapse all.
+    """
     while True:
-        found = next(_with_one_fewer(nest, nodes), None)
+        found = next(_with_one_fewer(nest, nodes, lanes), None)
         if found is None:
             return nest
         nest = found
 
 
-def _with_one_fewer(nest: Nest, nodes: NodeInfos) -> Iterator[Nest]:
+def _with_one_fewer(nest: Nest, nodes: NodeInfos, lanes: int) -> Iterator[Nest]:
     """Yield the nest with two of its axes as one, for each pair that allows it."""
-    for pair in _pairs(nest):
+    for pair in _pairs_of_cells(nest) if lanes else (*_pairs_of_cells(nest), *_reduced_pairs(nest)):
+        if lanes and pair.inner.extent % lanes == 0:
+            continue
         if all(len(used & {pair.outer.var, pair.inner.var}) != 1 for _, used in nest.reached):
             found = pair.apply(nest, nodes)
             if found is not None and is_independent(found):
                 yield found
 
 
-def _pairs(nest: Nest) -> Iterator[_Pair]:
-    """Yield pairs of axes of one kind, the outer one first; reduced ones must be neighbors."""
-    cells = [axis for axis in nest.output_axes if _is_plain(axis)]
-    for outer in cells:
-        for inner in cells:
-            if outer is not inner:
-                yield _Pair(outer, inner, indexing.fresh_var(inner.var.hint))
-    for outer, inner in zip(nest.reduced, nest.reduced[1:], strict=False):
+def _pairs_of_cells(nest: Nest) -> Iterator[_Pair]:
+    """Yield pairs of axes that are neighbors in the memory of a result, the outer one first."""
+    cells = {axis.var: axis for axis in nest.output_axes if _is_plain(axis)}
+    steps = [
+        (at, -step, var)
+        for at, index in enumerate(nest.epilogue[0].indices)
+        for step, var in indexing.as_affine(index)[0]
+    ]
+    order = [var for *_, var in sorted(steps, key=itemgetter(0, 1))]
+    for first, second in pairwise(order):
+        if first in cells and second in cells:
+            outer, inner = cells[first], cells[second]
+            yield _Pair(outer, inner, indexing.fresh_var(inner.var.hint))
+
+
+def _reduced_pairs(nest: Nest) -> Iterator[_Pair]:
+    """Yield pairs of reduced axes that are neighbors in the order of terms."""
+    for outer, inner in pairwise(nest.reduced):
         if _is_plain(outer) and _is_plain(inner):
             yield _Pair(outer, inner, indexing.fresh_var(inner.var.hint))
 

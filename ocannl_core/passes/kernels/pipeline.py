@@ -33,9 +33,12 @@ from ocannl_core.ir.kernels.nest_plan import (
 from ocannl_core.ir.kernels.stream import KernelStream, map_steps
 from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops.nodes import LoopProgram
+from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.target import Target, ThreadBlocks
 from ocannl_core.passes.kernels.block_sums import block_long_sums
+from ocannl_core.passes.kernels.collapse_axes import collapse_axes
 from ocannl_core.passes.kernels.decompose import with_decomposition
+from ocannl_core.passes.kernels.find_constants import find_constants
 from ocannl_core.passes.kernels.fission import distribute_rows, split_inlined_reductions
 from ocannl_core.passes.kernels.fusion import fuse_distant_kernels, fuse_neighbors
 from ocannl_core.passes.kernels.hoist_scalars import hoist_scalars
@@ -133,11 +136,13 @@ def nest_passes(target: Target | None, offer: OfferProduct | None) -> list[tuple
     # a group packs the operands of all its kernels, which a budget has no room for
     if target is not None and budget is None:
         passes.append(("group rows", partial(group_rows, target=target)))
-    if on_blocks:
-        from ocannl_core.passes.kernels.collapse_axes import collapse_axes
-
-        passes.append(("collapse axes", collapse_axes))
+    if target is not None:
+        lanes = 0 if on_blocks else MachineModel.of(target).lanes(float32.nbytes)
+        passes.append(("collapse axes", partial(collapse_axes, lanes=lanes)))
     passes.append(("split reductions", partial(split_reductions, on_blocks=on_blocks)))
+    # copies for all iterations live as long as the repetition, which a budget has no room for
+    if target is not None and not on_blocks and budget is None:
+        passes.append(("find constants", find_constants))
     return passes
 
 
@@ -235,10 +240,14 @@ def plan_kernels(
 
 
 def plan_variants(
-    plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule], target: Target
+    plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule], target: Target, runs: int = 1
 ) -> kernel_ir.Plan:
-    """Return a plan of one nest by each of some schedules, finished like other kernels."""
-    return map_steps(schedule_variants(plan, kernel, schedules), finish_for(target))
+    """Return a plan of one nest by each of some schedules, finished like other kernels.
+
+    Args:
+        runs: As for `schedule_variants`.
+    """
+    return map_steps(schedule_variants(plan, kernel, schedules, runs), finish_for(target))
 
 
 def finish_for(target: Target) -> kernel_ir.StepRewrite:

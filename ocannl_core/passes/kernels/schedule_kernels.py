@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
-from ocannl_core.base.fast_dataclass import replace
+from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels import nodes as kernel_ir
 from ocannl_core.ir.kernels.nest import Nest
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan
@@ -23,6 +24,8 @@ from ocannl_core.ir.kernels.nodes import (
 from ocannl_core.ir.kernels.product_status import is_product
 from ocannl_core.ir.kernels.row_fusion import RowFusion
 from ocannl_core.ir.kernels.transforms import Schedule
+from ocannl_core.ir.loops import nodes as ir
+from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.deduplicate import new_memo
@@ -123,6 +126,7 @@ def _schedule_step(
     step: NestLeaf, rule: Rule, nodes: kernel_ir.NodeInfos, finish: StepRewrite[LeafStep]
 ) -> StepReplacement:
     known = dict(nodes)
+    ahead: list[LeafStep] = []
     scratch: list[TensorNode] = []
     scheduled: list[LeafStep]
     match step:
@@ -130,22 +134,28 @@ def _schedule_step(
             fused = _fuse(step, rule, known)
             known.update(fused.nodes)
             scratch += fused.partial
-            scheduled = [fused.kernel, *(_schedule_nest(each, rule, known) for each in fused.sums)]
+            sums = (_schedule_nest(each, rule, known).kernel for each in fused.sums)
+            scheduled = [fused.kernel, *sums]
         case NestKernel():
-            scheduled = [_schedule_nest(step, rule, known)]
+            made = _schedule_nest(step, rule, known)
+            ahead += made.ahead
+            scratch += made.copies
+            scheduled = [made.kernel]
         case kernel_ir.Kernel() | kernel_ir.HostCall():
             scheduled = [step]
         case _:
             assert_never(step)
     steps: list[LeafStep] = []
-    for each in scheduled:
-        found = finish(each, known)
-        steps += found.steps
-        scratch += found.scratch
-        known.update(found.nodes)
-    return StepReplacement(
-        tuple(steps), tuple(scratch), dict(islice(known.items(), len(nodes), None))
-    )
+    finished_ahead = 0
+    for kernels in (ahead, scheduled):
+        finished_ahead = len(steps)
+        for each in kernels:
+            found = finish(each, known)
+            steps += found.steps
+            scratch += found.scratch
+            known.update(found.nodes)
+    new_nodes = dict(islice(known.items(), len(nodes), None))
+    return StepReplacement(tuple(steps), tuple(scratch), new_nodes, finished_ahead)
 
 
 def _fuse(fusion: RowFusion, rule: Rule, nodes: kernel_ir.NodeInfos) -> FusedKernel:
@@ -159,40 +169,91 @@ def _fuse(fusion: RowFusion, rule: Rule, nodes: kernel_ir.NodeInfos) -> FusedKer
     return fuse_group(fusion, rule, nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class _ScheduledNest:
+    """A nest with a schedule."""
+
+    kernel: kernel_ir.Kernel
+    ahead: tuple[kernel_ir.Kernel, ...] = ()
+    """The kernel that copies constant operands, once for all iterations of a repetition."""
+    copies: tuple[TensorNode, ...] = ()
+    """The nodes of these copies: memory of the routine."""
+
+
 def _schedule_nest(
     kernel: NestKernel, rule: Rule, nodes: dict[TensorNode, NodeInfo]
-) -> kernel_ir.Kernel:
+) -> _ScheduledNest:
     nest = kernel.nest
     decision = rule(nest, nodes)
     schedule = decision.schedule or ()
-    body = kernel.body
+    body, ahead, copies = kernel.body, ir.Block(()), tuple[TensorNode, ...]()
     if schedule or body is None:
         result = apply_schedule(nest, schedule, nodes)
         nodes.update(result.nodes)
-        body = result.body
-    return replace(
+        copies = _constant_copies(nest, result.packing)
+        ahead, packing = _divide(result.packing, copies)
+        body = replace(result, packing=packing).body
+    scheduled = replace(
         kernel_ir.kernel_of(body, kernel.title),
         schedule=schedule,
         measured=decision.measured,
         products=decision.products(nest),
     )
+    if not copies:
+        return _ScheduledNest(scheduled)
+    title = f"copies for {kernel.title}" if kernel.title else ""
+    return _ScheduledNest(scheduled, (kernel_ir.kernel_of(ahead, title),), copies)
+
+
+def _constant_copies(nest: Nest, packing: Sequence[ir.Stmt]) -> tuple[TensorNode, ...]:
+    """Return the buffers of copies that are equal in all iterations of a repetition."""
+    constants = nest.repetition.constants if nest.repetition is not None else ()
+    loaded: dict[TensorNode, set[TensorNode]] = {}
+    for stmt in packing:
+        for buffer in traverse.writes(stmt):
+            loaded.setdefault(buffer, set()).update(traverse.reads(stmt))
+    return tuple(each for each, nodes in loaded.items() if nodes and nodes.issubset(constants))
+
+
+def _divide(
+    packing: Sequence[ir.Stmt], copies: Collection[TensorNode]
+) -> tuple[ir.Block, tuple[ir.Stmt, ...]]:
+    """Return the loops that fill some buffers, and the statements of the others."""
+    fills: list[ir.Stmt] = []
+    others: list[ir.Stmt] = []
+    for stmt in packing:
+        if not set(copies).isdisjoint(traverse.writes(stmt)):
+            fills.append(stmt)
+        elif not (isinstance(stmt, ir.Allocate) and stmt.node in copies):
+            others.append(stmt)
+    return ir.Block(tuple(fills)), tuple(others)
 
 
 def schedule_variants(
-    plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule]
+    plan: NestPlan, kernel: NestKernel, schedules: Sequence[Schedule], runs: int = 1
 ) -> kernel_ir.Plan:
     """Return a plan that computes one nest by each of some schedules, one after the other.
 
     Args:
         kernel: The nest; all nodes that it mentions become parameters.
         schedules: The schedules; an empty one stands for plain loops.
+        runs: The iterations of the repetition around a nest that has constant operands.
     """
     nodes = dict(plan.nodes)
-    steps = [
-        _schedule_nest(kernel, lambda *_, chosen=each: ScheduleDecision(chosen), nodes)
-        for each in schedules
-    ]
-    params = tuple(dict.fromkeys(node for step in steps for node in step.arguments))
-    around = dict.fromkeys(index for step in steps for index in step.indices)
+    steps: list[kernel_ir.Step] = []
+    copies: list[TensorNode] = []
+    for chosen in schedules:
+        made = _schedule_nest(kernel, lambda *_, each=chosen: ScheduleDecision(each), nodes)
+        steps += made.ahead
+        copies += made.copies
+        if kernel.nest.repetition is None:
+            steps.append(made.kernel)
+        else:
+            run = StaticIndex("run", runs)
+            steps.append(kernel_ir.RepeatedSteps(run, runs, False, (made.kernel,), ()))
+    leaves = [each for each in kernel_ir.leaf_steps(steps) if isinstance(each, kernel_ir.Kernel)]
+    mentioned = dict.fromkeys(node for each in leaves for node in each.arguments)
+    params = tuple(node for node in mentioned if node not in copies)
+    around = dict.fromkeys(index for each in leaves for index in each.indices)
     indices = tuple(dict.fromkeys((*plan.indices, *around)))
-    return kernel_ir.Plan(plan.name, tuple(steps), params, (), indices, nodes)
+    return kernel_ir.Plan(plan.name, tuple(steps), params, tuple(copies), indices, nodes)

@@ -11,11 +11,11 @@ from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div
-from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction
+from ocannl_core.ir.kernels.nest import Nest, Reduction
 from ocannl_core.ir.kernels.nest_accesses import epilogue_loads, strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Binary, Expr, Load, Unary
-from ocannl_core.ir.loops.traverse import free_variables, walk
+from ocannl_core.ir.loops.traverse import free_variables, nodes_of, walk
 from ocannl_core.ir.matrix_units import DotProduct
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
@@ -37,6 +37,8 @@ class ReductionOperand:
     is_converted: bool
     """True if it is loaded from memory in another format."""
     nbytes: int
+    runs: int
+    """The runs of the nest that one copy of it serves: iterations of a repetition around it."""
 
     def stride(self, axis: str) -> int:
         return self.strides.get(axis, 0)
@@ -92,7 +94,7 @@ class ReductionModel:
         self.reduced_axes = [axis.name for axis in nest.reduced if not axis.is_shifting]
         self.shifting_axes = [axis.name for axis in nest.axes if axis.is_shifting]
         self.operands = tuple(
-            _operand(position, factor, nest.axes, nodes)
+            _operand(position, factor, nest, nodes)
             for position, factor in enumerate(reduction.factors)
         )
         self._nodes = nodes
@@ -136,14 +138,17 @@ class ReductionModel:
         names = (*self.output_axes, *self.shifting_axes)
         return self.iterations(name for name in names if name not in operand.axes)
 
+    def uses_of_copy(self, operand: ReductionOperand) -> int:
+        """Return how often each element of a copy of an operand is used."""
+        return self.reuse(operand) * operand.runs
+
     def is_worth_gathering(self, operand: ReductionOperand) -> bool:
         """Return True if packing an operand with a stride along the vector axis pays: it is reused
         often, and its copy fits into the second cache.
         """
         nbytes = self.iterations(operand.axes) * operand.nbytes
-        return (
-            self.reuse(operand) >= machine_model.MIN_PACK_REUSE and nbytes <= self.machine.l2_copy
-        )
+        is_reused = self.uses_of_copy(operand) >= machine_model.MIN_PACK_REUSE
+        return is_reused and nbytes <= self.machine.l2_copy
 
     def ordered_reductions(self, vector_axis: str) -> list[str]:
         """Return the reduced axes, one along which broadcast operands are contiguous innermost."""
@@ -168,7 +173,7 @@ class ReductionModel:
 
     def _can_group(self, operand: ReductionOperand, vector_axis: str, axis: str) -> bool:
         if vector_axis in operand.axes:
-            is_reused = self.reuse(operand) >= machine_model.MIN_PACK_REUSE
+            is_reused = self.uses_of_copy(operand) >= machine_model.MIN_PACK_REUSE
             return is_reused and self.can_pack_vectors(operand, vector_axis)
         if operand.is_load and operand.stride(axis) == 1:
             return True
@@ -216,15 +221,19 @@ class ReductionModel:
         if vector_axis in self.reduced_axes or not self.reduced_axes or self.shifting_axes:
             return False
         vectors = min(self._vector_count(vector_axis), machine_model.MAX_TILE_VECTORS)
-        chains = self.chains(vectors)
-        return chains > 2 and not self.axis_of_chains(chains)
+        return self.chains(vectors) > 2 and not self.axis_of_chains(vectors)
 
     def chains(self, accumulators: int) -> int:
         """Return the accumulators per result with which no addition waits for another."""
         return machine_model.ACCUMULATOR_CHAINS // accumulators
 
-    def axis_of_chains(self, chains: int) -> str:
-        """Return the reduced axis whose terms several accumulators share; "" if all are short."""
+    def axis_of_chains(self, accumulators: int) -> str:
+        """Return the reduced axis whose terms several accumulators of each result share; "" if
+        none is long, no addition waits, or shifting axes reuse vectors, which pays if packed.
+        """
+        chains = self.chains(accumulators)
+        if chains < 2 or not self.reduced_axes or self.shifting_axes:
+            return ""
         name = max(self.reduced_axes, key=lambda each: self.extents[each])
         return name if self.extents[name] >= 4 * chains else ""
 
@@ -254,6 +263,7 @@ class ReductionModel:
         """Return an estimate of the nest's cycles, vectorized along an axis."""
         # every result is stored once for each iteration of a shifting axis
         stores = self.iterations((*self.output_axes, *self.shifting_axes))
+        has_chains = False
         if vector_axis in self.reduced_axes:
             steps = self.iterations(self.extents) / self.extents[vector_axis]
             vectors = self._vector_count(vector_axis) * (1.0 if self.row_axes(vector_axis) else 2.0)
@@ -262,7 +272,9 @@ class ReductionModel:
                 + stores * machine_model.HORIZONTAL_CYCLES * self.lanes
             )
         else:
-            total = self.register_tile(vector_axis).cycles
+            tile = self.register_tile(vector_axis)
+            has_chains = bool(self.axis_of_chains(tile.vectors * tile.rows))
+            total = tile.cycles
             if self.dot_product is not None and self.can_group_terms(vector_axis):
                 total /= self.dot_product.terms
             scattered_stores = sum(strides.get(vector_axis, 0) != 1 for strides in self._stores)
@@ -274,17 +286,17 @@ class ReductionModel:
             if operand.is_load and operand.stride(vector_axis) == 2 and not operand.is_converted:
                 gather_cycles = machine_model.SHUFFLE_CYCLES
             if vector_axis in self.reduced_axes and self.is_worth_gathering(operand):
-                total += gather_cycles * self.iterations(operand.axes)
-            elif (
-                vector_axis not in self.reduced_axes
-                and self.reuse(operand) >= machine_model.MIN_GATHER_REUSE
-            ):
+                total += gather_cycles * self.iterations(operand.axes) / operand.runs
+                continue
+            runs = 1 if has_chains else operand.runs  # tiles with chains pack nothing
+            is_reused = self.reuse(operand) * runs >= machine_model.MIN_GATHER_REUSE
+            if vector_axis not in self.reduced_axes and is_reused:
                 can_transpose = operand.is_load and any(
                     operand.stride(k) == 1 for k in self.reduced_axes
                 )
                 if can_transpose:
                     gather_cycles = min(gather_cycles, machine_model.TRANSPOSE_CYCLES)
-                total += gather_cycles * self.iterations(operand.axes)
+                total += gather_cycles * self.iterations(operand.axes) / runs
             else:
                 total += gather_cycles * self.iterations(self.extents)
         return total
@@ -383,19 +395,20 @@ def _step_cycles(rows: int, vectors: int, vector_cycles: float) -> float:
     return busy + machine_model.STEP_CYCLES + machine_model.LOAD_CYCLES * loads
 
 
-def _operand(
-    position: int, factor: Expr, axes: Iterable[LoopAxis], nodes: NodeInfos
-) -> ReductionOperand:
+def _operand(position: int, factor: Expr, nest: Nest, nodes: NodeInfos) -> ReductionOperand:
     used = set(free_variables(factor))
     loads = [each for each in walk(factor) if isinstance(each, Load)]
     is_converted = converted_load(factor) is not None
+    repetition = nest.repetition
+    is_constant = repetition is not None and {*repetition.constants}.issuperset(nodes_of(factor))
     return ReductionOperand(
         position,
-        frozenset(axis.name for axis in axes if axis.var in used),
-        strides(axes, loads, nodes),
+        frozenset(axis.name for axis in nest.axes if axis.var in used),
+        strides(nest.axes, loads, nodes),
         isinstance(factor, Load) or is_converted,
         is_converted,
         factor.dtype.nbytes,
+        repetition.count if repetition is not None and is_constant else 1,
     )
 
 

@@ -251,7 +251,9 @@ class _OutputVectorizer:
         """Return True if every share packs vectors again, inside of blocks of the reduction."""
         model = self._model
         return any(
-            model.can_pack_vectors(each, self._vector_axis) and self._should_pack(each)
+            each.runs == 1
+            and model.can_pack_vectors(each, self._vector_axis)
+            and self._should_pack(each)
             for each in model.vector_operands(self._vector_axis)
         )
 
@@ -397,15 +399,11 @@ class _OutputVectorizer:
         """Split off a loop over several accumulators of one result, if a register tile would stall
         on the latency of additions; return its name.
         """
-        model = self._model
-        needed = model.chains(tile.vectors * tile.rows)
-        if needed < 2 or not self._reduced or model.shifting_axes:
-            # shifting axes reuse vectors, which pays if they are packed
-            return None
-        name = model.axis_of_chains(needed)
+        accumulators = tile.vectors * tile.rows
+        name = self._model.axis_of_chains(accumulators) if self._reduced else ""
         if not name:
             return None
-        blocks, chains = splits.cut(name, needed)
+        blocks, chains = splits.cut(name, self._model.chains(accumulators))
         self._reduced = [blocks if each == name else each for each in self._reduced]
         return chains
 
@@ -426,8 +424,17 @@ class _OutputVectorizer:
         for operand in self._model.operands:
             if self._vector_axis in operand.axes:
                 yield from self._pack_vectors(operand)
-            elif len(self._rows) == 1 and (self._block_count > 1 or operand.is_converted):
+            elif len(self._rows) == 1:
                 yield from self._pack_rows(operand, self._rows[0])
+
+    def _uses_of_rows(self, operand: ReductionOperand) -> int:
+        """Return how often register tiles use the same rows of a broadcast operand: for each block
+        of the vector axis and each iteration outside that it does not depend on.
+        """
+        outer = self._model.outer_axes(self._vector_axis)
+        return self._block_count * self._model.iterations(
+            name for name in outer if name not in operand.axes
+        )
 
     def _pack_vectors(self, operand: ReductionOperand) -> Iterator[Transform]:
         """Yield the packing of the vectors of a block of the vector axis."""
@@ -440,6 +447,11 @@ class _OutputVectorizer:
         used = [name for name in loops if root_of(name) in operand.axes]
         if self._dot is not None or self._should_pack(operand):
             panels = [vector_loops.middle] if vector_loops.middle is not None else []
+            if operand.runs > 1 and inside is not None:  # one copy of all blocks serves all runs
+                order = self._order()
+                outer = order[: order.index(inside) + 1]
+                panels = [each for each in outer if root_of(each) in operand.axes] + panels
+                inside = None
             yield Pack(
                 operand.position,
                 inside,
@@ -467,14 +479,14 @@ class _OutputVectorizer:
 
     def _should_pack(self, operand: ReductionOperand) -> bool:
         """Return True if packing a vector operand pays."""
-        model = self._model
+        model, uses = self._model, self._model.uses_of_copy(operand)
         decided = self._parameters.layout(operand.position)
         if decided is not None:
             return decided is not PackingLayout.NONE
         is_strided = operand.stride(self._vector_axis) != 1
-        if model.reuse(operand) < (MIN_GATHER_REUSE if is_strided else MIN_PACK_REUSE):
+        if uses < (MIN_GATHER_REUSE if is_strided else MIN_PACK_REUSE):
             return False
-        if operand.is_converted and model.reuse(operand) < MIN_CONVERSION_REUSE * self._tile_rows:
+        if operand.is_converted and uses < MIN_CONVERSION_REUSE * self._tile_rows:
             return is_strided
         if not operand.is_load or operand.is_converted or is_strided:
             return True
@@ -486,11 +498,13 @@ class _OutputVectorizer:
         way, distance = machine.l2_bytes // SECOND_CACHE_WAYS, farthest * operand.nbytes
         conflicts = len(steps) == 1 and _compete(lines, distance, way, machine.l2_bytes)
         needed = MIN_PACK_REUSE if conflicts else MIN_COMPACTION_REUSE
-        return is_spread and model.reuse(operand) >= needed
+        return is_spread and uses >= needed
 
     def _pack_rows(self, operand: ReductionOperand, row: BlockedAxis) -> Iterator[Transform]:
         """Yield the packing of a broadcast operand, if its rows conflict in the cache."""
         if not self._model.can_pack_rows(operand, root_of(row.axis)):
+            return
+        if self._uses_of_rows(operand) == 1 and not operand.is_converted:
             return
         if row.outer is None and not (self._saves_conversions(operand) or self._dot is not None):
             return
@@ -524,7 +538,7 @@ class _OutputVectorizer:
             return PackingLayout.ROWS if is_contiguous else PackingLayout.PANELS
         if model.extents[root_of(row.axis)] < MIN_PACK_REUSE:
             return PackingLayout.NONE
-        if model.extents[self._vector_axis] < 4 * self._block_size:
+        if self._uses_of_rows(operand) < 4:
             return PackingLayout.NONE
         if (
             self._reduced

@@ -13,6 +13,7 @@ from ocannl_core.base.identity import ById
 from ocannl_core.base.origin import Origin
 from ocannl_core.ir.assignments import nodes as assign
 from ocannl_core.ir.indexing import (
+    AxisIndex,
     ComputedIndex,
     ConcatIndex,
     IndexMap,
@@ -21,6 +22,7 @@ from ocannl_core.ir.indexing import (
     Projections,
     StaticExtent,
     VarIndex,
+    as_affine,
     exchange_roles,
     variables,
 )
@@ -189,6 +191,8 @@ class SlotCode:
                 dtype = self._access(slots.POSITION).dtype
                 beyond = self._beyond(variable)
                 return replace(result, operand=assign.NodeOperand(node), dtype=dtype, beyond=beyond)
+            case "position" if variable == slots.PLACE:
+                return self._place()
             case "position":
                 return self._accesses.get(slots.POSITION) or self._ramp()
             case "count":
@@ -538,7 +542,10 @@ class SlotCode:
         return first.node
 
     def _ramp(self) -> SlotAccess:
-        """Return the positions on the reduced axes, in row-major order, as a ramp of its own."""
+        """Return the positions on the reduced axes, in row-major order, as a ramp of its own.
+
+        It numbers cells beyond extents at run time, too: the order alone matters.
+        """
         base = self._base
         # include axes along which the value is repeated: the gradient is a sum over them
         every = self._axes(base.rhs, base.extents.keys())
@@ -546,10 +553,48 @@ class SlotCode:
         count = prod(axes.values())
         is_wide = self._compared_format().nbytes == int64.nbytes or count >= 2**31
         dtype = int64 if is_wide else int32  # as wide as the compared values, for vectors
-        position = self._new("position", dtype, tuple(axes), tuple(axes.values()))
-        origin = self._tensor.origin
-        self._emitter.body.append(assign.Fetch(position.node, assign.RangeOverOffsets(), origin))
-        return position
+        return self._numbers("position", dtype, axes)
+
+    def _numbers(
+        self, name: str, dtype: DType, axes: Mapping[VarIndex | ConcatIndex, int]
+    ) -> SlotAccess:
+        """Return a new node whose cells are numbered in row-major order."""
+        dims = tuple(axes.values())
+        node = self._new_node(name, dtype, dims)
+        self._emitter.body.append(
+            assign.Fetch(node, assign.RangeOverOffsets(), self._tensor.origin)
+        )
+        return SlotAccess(assign.NodeOperand(node), dtype, tuple(axes), dims)
+
+    def _place(self) -> SlotAccess:
+        """Return the positions on the reduced axes, and their number where an operand is read in
+        its margin: a maximum of cells of minus infinity equals the cells there, too.
+        """
+        p, dtype = self._projections, self._access(slots.POSITION).dtype
+        found: slots.Formula = slots.POSITION
+        for index_map, dims, margins in zip(p.rhs, p.rhs_dims, p.margins, strict=False):
+            for index, dim, margin in zip(index_map, dims, margins, strict=False):
+                at = self._index(index, dtype) if margin.left or margin.right else 0.0
+                for width, sides in ((margin.left, (at, 0.0)), (margin.right, (dim - 1.0, at))):
+                    if width:
+                        outside = slots.Application(BinaryOp.LT, sides)
+                        found = slots.Application(TernaryOp.WHERE, (outside, slots.COUNT, found))
+        place = self._settle(found, dtype)
+        assert isinstance(place, SlotAccess)
+        return place
+
+    def _index(self, index: AxisIndex, dtype: DType) -> slots.Formula:
+        """Return the value of an index of loop variables."""
+        terms, offset = as_affine(index)
+        found: slots.Formula = float(offset)
+        for factor, var in terms:
+            assert isinstance(var, LoopVar), "windows slide along axes"
+            value = slots.Variable("intermediate", 0, "index", len(self._accesses))
+            extent = self._projections.extents[var]
+            self._accesses[value] = self._numbers("index", dtype, {VarIndex(var): extent})
+            term = slots.Application(BinaryOp.MUL, (float(factor), value))
+            found = slots.Application(BinaryOp.ADD, (found, term))
+        return found
 
     def _compared_format(self) -> DType:
         """Return the number format of the compared values, or of the positions found in them."""

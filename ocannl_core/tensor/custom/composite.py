@@ -26,12 +26,12 @@ from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.slots import (
     COTANGENT,
     RESULT,
-    Application,
     Code,
     Formula,
     SlotAssignment,
     Variable,
     applies_more_than,
+    fold,
     map_variables,
     operand_variables,
     variables_in,
@@ -219,14 +219,11 @@ def _formula_of(operation: Operation) -> Formula | None:
 
 def _value(formula: Formula, operands: Sequence[Any], dtype: DType) -> Any:
     """Return the value of a formula of numbers, each part of which is rounded to a format."""
-    match formula:
-        case Variable(position=position):
-            return operands[position - 1]
-        case Application(op, args):
-            numbers = [_value(arg, operands, dtype) for arg in args]
-            return round_to(op.value.meaning(*numbers), dtype)
-        case _:
-            return round_to(formula, dtype)
+
+    def of_leaf(leaf: Variable | float) -> Any:
+        return operands[leaf.position - 1] if isinstance(leaf, Variable) else round_to(leaf, dtype)
+
+    return fold(formula, of_leaf, lambda part, args: round_to(part.op.value.meaning(*args), dtype))
 
 
 def _inputs_of(steps: Steps) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import assert_never
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -18,6 +17,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, 
 from ocannl_core.tensor.graph.slots import (
     COTANGENT,
     COUNT,
+    PLACE,
     POSITION,
     RESULT,
     Application,
@@ -25,6 +25,7 @@ from ocannl_core.tensor.graph.slots import (
     Formula,
     SlotAssignment,
     Variable,
+    fold,
     map_variables,
     operand_variables,
     slot_texts,
@@ -38,22 +39,11 @@ def substitute(formula: Formula, values: Mapping[Variable, Formula]) -> Formula:
     """Return a formula with variables replaced, and numbers folded. A part that occurs more than
     once, as one object, stays one object.
     """
-    replaced: IdentityMap[Formula, Formula] = IdentityMap()
-
-    def visit(part: Formula) -> Formula:
-        match part:
-            case Variable():
-                return values.get(part, part)
-            case Application(op, args):
-                if part not in replaced:
-                    replaced[part] = applied(op, tuple([visit(arg) for arg in args]))
-                return replaced[part]
-            case float():
-                return part
-            case _:
-                assert_never(part)
-
-    return visit(formula)
+    return map_variables(
+        formula,
+        lambda variable: values.get(variable, variable),
+        lambda p, args: applied(p.op, args),
+    )
 
 
 def applied(op: Op, args: tuple[Formula, ...]) -> Formula:
@@ -103,25 +93,13 @@ def derivatives(formula: Formula, cotangent: Formula) -> dict[Variable, Formula]
             found.setdefault(part, []).append(gradient)
 
     add(formula, cotangent)
-    for part in reversed(_applications(formula)):
+    parts: list[Application] = []
+    fold(formula, lambda leaf: None, lambda part, args: parts.append(part))
+    for part in reversed(parts):
         if part in inner:
             for operand, gradient in _partial_derivatives(part, added(inner[part])):
                 add(operand, gradient)
     return {variable: added(terms) for variable, terms in found.items()}
-
-
-def _applications(formula: Formula) -> list[Application]:
-    """Return the applications in a formula, each after its operands."""
-    found: IdentityMap[Application, None] = IdentityMap()
-
-    def visit(part: Formula) -> None:
-        if isinstance(part, Application) and part not in found:
-            for arg in part.args:
-                visit(arg)
-            found[part] = None
-
-    visit(formula)
-    return list(found)
 
 
 def _partial_derivatives(
@@ -271,4 +249,4 @@ def position_search(combine: BinaryOp, result: Formula, value: Formula) -> Appli
         first[i] min= v1[i, j] < v[i] ? the number of positions : j
     """
     others = (value, result) if combine is BinaryOp.MAX else (result, value)
-    return Application(TernaryOp.WHERE, (Application(BinaryOp.LT, others), COUNT, POSITION))
+    return Application(TernaryOp.WHERE, (Application(BinaryOp.LT, others), COUNT, PLACE))

@@ -1,7 +1,8 @@
 """Formulas, and slots: the parameters of the functions that define an operation, and their trace.
 
-A formula is a value that the code of an operation assigns, as a tree over variables. A slot is a
-variable as a parameter of a function that defines an operation:
+A formula is a value that the code of an operation assigns: primitives applied to variables, where
+one part, as one object, may occur many times. A slot is a variable as a parameter of a function
+that defines an operation:
 
 `v` is the result, `v1` the first operand, `g1` the gradient of the first operand. Operators on
 slots apply bare primitives; an assignment to a slot becomes one accumulating assignment over the
@@ -16,11 +17,11 @@ read by emission, by `oc.gradients` and by the inference of shapes and memory:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import count
 from numbers import Real
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, TypeVar
 
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import UsageError
@@ -34,6 +35,8 @@ from ocannl_core.shape.translation.logic import ConcatPart, Logic, Pointwise, Se
 from ocannl_core.tensor.graph.assignment import Assignable, LeftHandSide
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.subscript_keys import key_text
+
+_Folded = TypeVar("_Folded")
 
 Role = Literal["value", "gradient", "intermediate", "selection", "position", "count"]
 
@@ -77,9 +80,15 @@ class Application:
     def __hash__(self) -> int:
         return hash(self._key())
 
-    def _key(self) -> tuple[object, ...]:
-        numbers = (exact_key(arg) if isinstance(arg, float) else arg for arg in self.args)
-        return self.op, self.like, *numbers
+    def _key(self) -> tuple[Hashable, ...]:
+        """Return the parts of the formula, each once, with numbers in place of applications."""
+        numbers: dict[Hashable, int] = {}
+
+        def number(part: Application, args: list[Hashable]) -> Hashable:
+            return numbers.setdefault((part.op, part.like, *args), len(numbers))
+
+        fold(self, exact_key, number)
+        return tuple(numbers)
 
 
 Formula = Variable | Application | float
@@ -90,6 +99,8 @@ COTANGENT = Variable("gradient", 0)
 SELECTION = Variable("selection", 0)
 POSITION = Variable("position", 0)
 COUNT = Variable("count", 0)
+PLACE = Variable("position", 0, "place")
+"""The position on the reduced axes; in the margin of an operand, the number of positions."""
 
 
 def operand_variables(operands: int, role: Role = "value") -> tuple[Variable, ...]:
@@ -97,18 +108,42 @@ def operand_variables(operands: int, role: Role = "value") -> tuple[Variable, ..
     return tuple(Variable(role, position) for position in range(1, operands + 1))
 
 
+def fold(
+    value: Any, of_leaf: Callable[[Any], _Folded], of_part: Callable[[Any, list[_Folded]], _Folded]
+) -> _Folded:
+    """Return the result for a formula, or for a value made of slots, from the results for its
+    operands. A part that occurs more than once, as one object, has one result.
+    """
+    found: IdentityMap[object, _Folded] = IdentityMap()
+
+    def result(part: Any) -> _Folded:
+        return found[part] if isinstance(part, _PARTS) else of_leaf(part)
+
+    pending = [value] if isinstance(value, _PARTS) else []
+    while pending:
+        part = pending[-1]
+        inner = [arg for arg in part.args if isinstance(arg, _PARTS) and arg not in found]
+        pending += reversed(inner)
+        if not inner:
+            pending.pop()
+            if part not in found:
+                found[part] = of_part(part, [result(arg) for arg in part.args])
+    return result(value)
+
+
 def variables_in(formula: Formula) -> Iterator[Variable]:
-    """Yield the variables of a formula, one for each occurrence."""
-    match formula:
-        case Variable():
-            yield formula
-        case Application(args=args):
-            for arg in args:
-                yield from variables_in(arg)
-        case float():
-            pass
-        case _:
-            assert_never(formula)
+    """Yield the variables of a formula, one for each occurrence; those of a part that occurs more
+    than once, as one object, once.
+    """
+    visited: IdentityMap[Formula, None] = IdentityMap()
+    pending = [formula]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Variable):
+            yield part
+        elif isinstance(part, Application) and part not in visited:
+            visited[part] = None
+            pending += reversed(part.args)
 
 
 def applies_more_than(limit: int, formula: Formula) -> bool:
@@ -124,35 +159,32 @@ def applies_more_than(limit: int, formula: Formula) -> bool:
 
 def makes_floats(formula: Formula) -> bool:
     """Return True if a formula has fractional values for integers, too."""
-    match formula:
-        case Application(op=op, args=args):
-            if op.value.result in (Result.TRUTH, Result.BITS):
-                return False
-            chosen = args[1:] if op is TernaryOp.WHERE else args
-            return op.value.is_real or any(map(makes_floats, chosen))
-        case float():
-            return formula % 1 != 0
-        case Variable():
-            return False
-        case _:
-            assert_never(formula)
+
+    def visit(part: Application, args: list[bool]) -> bool:
+        row = part.op.value
+        is_number = row.result not in (Result.TRUTH, Result.BITS)
+        return is_number and (row.is_real or any(args[part.op is TernaryOp.WHERE :]))
+
+    return fold(formula, lambda leaf: isinstance(leaf, float) and leaf % 1 != 0, visit)
 
 
-def map_variables(formula: Formula, function: Callable[[Variable], Formula]) -> Formula:
-    """Return a formula with every occurrence of a variable replaced, in order."""
-    match formula:
-        case Variable():
-            return function(formula)
-        case Application(args=args):
-            return replace(formula, args=tuple(map_variables(arg, function) for arg in args))
-        case float():
-            return formula
-        case _:
-            assert_never(formula)
+def map_variables(
+    formula: Formula,
+    function: Callable[[Variable], Formula],
+    apply: Callable[[Application, tuple[Formula, ...]], Formula] = lambda part, args: replace(
+        part, args=args
+    ),
+) -> Formula:
+    """Return a formula with variables replaced; `apply` returns a part with other operands."""
+    return fold(
+        formula,
+        lambda leaf: function(leaf) if isinstance(leaf, Variable) else leaf,
+        lambda part, args: apply(part, tuple(args)),
+    )
 
 
 def with_occurrences(formula: Formula) -> Formula:
-    """Return a formula whose variables occur once each, numbered in order."""
+    """Return a formula whose variables occur once each, with a number for each occurrence."""
     numbers = count(1)
     return map_variables(formula, lambda variable: replace(variable, occurrence=next(numbers)))
 
@@ -295,20 +327,22 @@ class Code:
         return "\n".join(lines)
 
     def text(self, formula: Formula) -> str:
-        """Return a formula as text."""
-        return self._printed(formula)[0]
+        """Return a formula as text, with an ellipsis for parts with a long text."""
 
-    def _printed(self, formula: Formula) -> Text:
-        match formula:
+        def of_part(part: Application, args: list[Text]) -> Text:
+            return application(part.op, [(_elided(text), rank) for text, rank in args])
+
+        return fold(formula, self._printed, of_part)[0]
+
+    def _printed(self, leaf: Variable | float) -> Text:
+        match leaf:
             case Variable(is_merge=True):
-                return f"{self.text(replace(formula, is_merge=False))}.merge", ATOM
+                return f"{self.text(replace(leaf, is_merge=False))}.merge", ATOM
             case Variable():
-                slot = replace(formula, occurrence=0)
+                slot = replace(leaf, occurrence=0)
                 return self.slots.get(slot) or slot_texts([slot])[slot], ATOM
-            case Application(op, args):
-                return application(op, [self._printed(arg) for arg in args])
             case _:
-                return repr(formula), ATOM
+                return repr(leaf), ATOM
 
     @property
     def results(self) -> list[SlotAssignment]:
@@ -334,6 +368,15 @@ class Code:
     def parts(self) -> Several:
         """The logic of assignments that state one each."""
         return Several(tuple(dict.fromkeys(each.part for each in self.assignments)))
+
+
+_LONGEST_TEXT = 2000
+"""The number of characters of the text of an operand. Its length doubles where a part occurs twice.
+"""
+
+
+def _elided(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else "..."
 
 
 def _violations(code: Code) -> Iterator[str | None]:
@@ -394,7 +437,10 @@ class SlotApplication(Expression):
     """The logic of the assignment, if it is stated there."""
 
     def __repr__(self) -> str:
-        return f"{self.op.value.name}({', '.join(map(repr, self.args))})"
+        def of_part(part: SlotApplication, args: list[str]) -> str:
+            return f"{part.op.value.name}({', '.join(map(_elided, args))})"
+
+        return fold(self, repr, of_part)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -450,41 +496,34 @@ class Slot(Assignable):
 
 
 SlotValue = Slot | SlotApplication | int | float
+_PARTS = Application, SlotApplication
 
 
 def _writes_float(value: SlotValue) -> bool:
     """Return True if a float is among the terms of a value, as `2.0` in `2.0 * v`."""
-    match value:
-        case SlotApplication(op, args):
-            chosen = args[op is TernaryOp.WHERE :]
-            is_number = op.value.result not in (Result.TRUTH, Result.BITS)
-            return is_number and any(map(_writes_float, chosen))
-        case _:
-            return isinstance(value, float)
+
+    def visit(part: SlotApplication, args: list[bool]) -> bool:
+        is_number = part.op.value.result not in (Result.TRUTH, Result.BITS)
+        return is_number and any(args[part.op is TernaryOp.WHERE :])
+
+    return fold(value, lambda leaf: isinstance(leaf, float), visit)
 
 
 def _formula(value: SlotValue) -> Formula:
     """Return a value as a formula, in which a value that occurs more than once is one object."""
-    found: IdentityMap[SlotValue, Formula] = IdentityMap()
 
-    def visit(part: SlotValue) -> Formula:
-        match part:
-            case Slot(variable=variable):
-                return variable
-            case SlotApplication(op, args):
-                if part not in found:
-                    found[part] = Application(op, tuple([visit(arg) for arg in args]))
-                return found[part]
-            case _:
-                if float(part) != part and isinstance(part, int):
-                    raise UsageError(
-                        "The numbers in the code of an operation are numbers of float64.",
-                        found=str(part),
-                        fix="make the number an operand of the operation",
-                    )
-                return float(part)
+    def of_leaf(leaf: Slot | float) -> Formula:
+        if isinstance(leaf, Slot):
+            return leaf.variable
+        if float(leaf) != leaf and isinstance(leaf, int):
+            raise UsageError(
+                "The numbers in the code of an operation are numbers of float64.",
+                found=str(leaf),
+                fix="make the number an operand of the operation",
+            )
+        return float(leaf)
 
-    return visit(value)
+    return fold(value, of_leaf, lambda part, args: Application(part.op, tuple(args)))
 
 
 def slot_application(op: Op, args: tuple[Any, ...], logic: Logic | None = None) -> SlotApplication:

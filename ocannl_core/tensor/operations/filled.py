@@ -127,13 +127,16 @@ def eye(
     """Return a matrix of ones on a diagonal and zeros elsewhere.
 
         oc.eye(3)                        # two output axes, as in NumPy
-        oc.eye(input=3, output=3)        # 3->3: `oc.eye(input=3, output=3) @ x` is `x`
-        oc.eye(input=[2, 3], output=[2, 3])  # 2,3->2,3: the cells of a row in row-major order
+        oc.eye(input=3)                  # 3->3: `oc.eye(input=3) @ x` is `x`
+        oc.eye(input=[2, 3])             # 2,3->2,3: the cells of a row in row-major order
+        oc.eye(input=3, output=4)        # 3->4
         oc.eye()                         # two output axes of the sizes of its use
+
+    A matrix is square where one size is given.
 
     Args:
         n_rows: The number of rows, an output axis.
-        n_cols: The number of columns, an output axis; as many as rows when not given.
+        n_cols: The number of columns, an output axis.
         k: The diagonal: 0 for the main one, positive ones are above it.
         input: The number of columns, an input axis, or the sizes of several input axes.
         output: The number of rows of a matrix with input axes, or the sizes of several output axes.
@@ -148,8 +151,8 @@ def eye(
             found=f"n_rows={n_rows!r}, n_cols={n_cols!r} beside input={input!r}, output={output!r}",
             fix="oc.eye(3, 4), or oc.eye(output=3, input=4)",
         )
-    matrix = n_rows, n_rows if n_cols is None else n_cols
-    sizes: tuple[Any, Any] = (output, input) if is_map else matrix
+    rows, columns = (output, input) if is_map else (n_rows, n_cols)
+    sizes: tuple[Any, Any] = columns if rows is None else rows, rows if columns is None else columns
     session = sessions.current()
     precision = choose_precision(dtype, session.default_dtype)
     row, column = (

@@ -22,7 +22,13 @@ from ocannl_core.base.garbage import collect_if_due, note_memory
 from ocannl_core.base.origin import Origin, caller_location
 from ocannl_core.ir import host_arrays
 from ocannl_core.ir.assignments.nodes import Constant, ConstantFill, EmbedIndex, RangeOverOffsets
-from ocannl_core.ir.indexing import IndexExpression, StaticExtent, StaticIndex, axis_index
+from ocannl_core.ir.indexing import (
+    IndexArithmetic,
+    IndexExpression,
+    StaticExtent,
+    StaticIndex,
+    axis_index,
+)
 from ocannl_core.ir.numbers.dtypes import DType, dtype_of, is_format, promote, uint4x32
 from ocannl_core.shape.environment import Axes
 from ocannl_core.shape.language.shape_terms import Row, RowKind, Shape, Size, closed_shape
@@ -318,7 +324,7 @@ def offsets(
 
 def arange(
     start: int | StaticExtent,
-    stop: int | None = None,
+    stop: int | StaticExtent | None = None,
     step: int = 1,
     *,
     dtype: DType | str | None = None,
@@ -326,31 +332,33 @@ def arange(
 ) -> Tensor:
     """Return one output axis holding 0, 1, ..., or the integers from `start` to before `stop`.
 
-    `arange(n)` starts at 0, as `range` does; `n` may be an extent at run time.
+    `arange(n)` starts at 0, as `range` does; `n` may be an extent at run time, and so may the
+    number of integers in `arange(3, n + 3)`.
     """
-    if isinstance(start, StaticExtent) and (stop, step) == (None, 1):
-        return offsets(output=[start], dtype=dtype, label=label or "arange")
+    if stop is None:
+        start, stop = 0, start
     try:
-        values = range(start) if stop is None else range(start, stop, step)
+        size = stop - start if isinstance(stop, IndexArithmetic) and step == 1 else None
+        if not isinstance(size, StaticExtent):
+            values = range(start, stop, step)
+            start, step = values.start, values.step
+            size = (values[-1] - start) // step + 1 if values else 0  # len may overflow
     except (TypeError, ValueError) as error:
         raise UsageError.at_caller(
             "A range is made of integers, with a step other than 0.",
             found=f"oc.arange({start!r}, {stop!r}, {step!r}): {error}",
             fix="scale it: 0.1 * oc.arange(10)",
         ) from None
-    name = label or "arange"
-    size = (values[-1] - values[0]) // values.step + 1 if values else 0  # len may overflow
-    if size >= 2**63:
+    if isinstance(size, int) and size >= 2**63:
         raise UsageError.at_caller(
             "A range has less than 2**63 numbers.",
             found=f"{size} of them, from start={start!r}, stop={stop!r}, step={step!r}",
             fix="oc.arange(10)",
         )
+    name = label or "arange"
     whole = offsets(output=[size], dtype=dtype, label=name)
-    if (values.start, values.step) == (0, 1):
-        return whole
-    scaled = whole if values.step == 1 else whole * values.step
-    moved: Tensor = scaled + values.start if values.start else scaled
+    scaled = whole if step == 1 else whole * step
+    moved: Tensor = scaled if isinstance(start, int) and start == 0 else scaled + start
     moved.relabel((name,))
     return moved
 

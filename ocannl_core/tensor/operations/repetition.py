@@ -17,7 +17,7 @@ import numpy as np
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.indexing import StaticExtent
+from ocannl_core.ir.indexing import IndexArithmetic, StaticExtent
 from ocannl_core.ir.numbers.dtypes import DType, bool_, int32
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations.axes import (
@@ -294,6 +294,8 @@ def _emptied(x: Tensor, positions: AbstractSet[int]) -> Tensor:
 
 
 def _count(given: object, name: str, argument: str, least: int = 0) -> int:
+    if isinstance(given, IndexArithmetic):
+        operator.index(given)  # an error with advice about extents
     if not isinstance(given, int | np.integer) or isinstance(given, bool) or given < least:
         raise UsageError.at_caller(
             f"{argument} of {name} is an integer, {least} or more.", found=f"{argument}={given!r}"

@@ -14,7 +14,7 @@ from typing import Any
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import StaticIndex, fresh_var
-from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction, Repetition
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestStep
 from ocannl_core.ir.kernels.nodes import HostCall, Plan, RepeatedSteps, kernel_of
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
@@ -92,12 +92,18 @@ class _PlanParser(ProgramParser):
         with ExitStack() as scopes:
             texts = re.split(r", (?=[^\W\d])", stated[0].text) if stated else []
             axes = tuple([self.axis(scopes, text) for text in texts])
+            repeated, rest = leading(rest, "repeated ")
+            repetition = self.repetition(repeated[0].text) if repeated else None
             reduction, rest = self.reduction(kind, rest)
             stmts = self.block(rest).stmts
         epilogue = tuple([each for each in stmts if isinstance(each, Store)])
         if len(epilogue) != len(stmts):
             raise line.error("an epilogue with other statements than stores")
-        return Nest(axes, reduction, epilogue)
+        return Nest(axes, reduction, epilogue, repetition=repetition)
+
+    def repetition(self, text: str) -> Repetition:
+        count, _, names = text.partition(" times with ")
+        return Repetition(int(count), self.arrays(names))
 
     def axis(self, scopes: ExitStack, text: str) -> LoopAxis:
         """Return an axis, whose variable is defined until the end of the nest."""

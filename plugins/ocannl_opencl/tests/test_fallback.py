@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
@@ -18,7 +17,7 @@ from ocannl_core.ir.numbers.primitives import EVERY_PRIMITIVE, UnaryOp
 
 
 @pytest.fixture
-def far() -> Iterator[str]:
+def far(fresh_plugins: None) -> str:
     """Register OpenCL devices without a hyperbolic tangent."""
     primitives = tuple(op for op in EVERY_PRIMITIVE if op is not UnaryOp.TANH)
 
@@ -34,8 +33,7 @@ def far() -> Iterator[str]:
     vars(module).update(vars(ocannl_opencl))
     vars(module)["ocannl_targets"] = ocannl_targets
     manager.register("far", module)
-    yield "far"
-    manager.refresh()
+    return "far"
 
 
 @pytest.mark.parametrize("fallback", ["cpu_c", "interp"])

@@ -90,14 +90,19 @@ def test_a_position_is_an_argument_of_a_call(target: str) -> None:
             np.testing.assert_allclose(ctx[z], X[:, :1, 0] + waves, rtol=1e-12, atol=1e-14)
 
 
-def test_an_odd_number_of_features_has_no_pairs() -> None:
+@pytest.mark.parametrize("features", [5, 0])
+@pytest.mark.parametrize("block", [nn.rotary, nn.sinusoidal_positions])
+def test_an_odd_number_of_features_and_none_have_no_pairs(block: Any, features: int) -> None:
     with oc.Session():
-        x = oc.tensor(X[..., :5], batch_axes=2)
+        x = oc.tensor(X[:, :, 0, :features], batch_axes=2)
         with pytest.raises(oc.UsageError, match="pairs of features") as error:
-            nn.rotary(x)
-        assert "5 features" in str(error.value)
-        with pytest.raises(oc.UsageError, match="positive base"):
-            nn.rotary(oc.tensor(X, batch_axes=2), base=-1.0)
+            block(x)
+        assert f"{features} features" in str(error.value)
+
+
+def test_the_base_of_wave_lengths_is_positive() -> None:
+    with oc.Session(), pytest.raises(oc.UsageError, match="positive base"):
+        nn.rotary(oc.tensor(X, batch_axes=2), base=-1.0)
 
 
 def test_positions_that_are_no_integers_are_an_error() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,7 @@ NODE = TensorNode(0, ("x",))
 PLAN = Plan("nothing", (), (), (), (), {})
 
 
-@pytest.fixture(autouse=True)
-def _fresh_plugins() -> Iterator[None]:
-    manager.refresh()
-    yield
-    manager.refresh()
+pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
 
 @dataclass(frozen=True, eq=False)

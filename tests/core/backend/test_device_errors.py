@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,7 @@ from tests.support.faulty_backend import faulty, run
 ocannl_interp = pytest.importorskip("ocannl_interp")
 
 
-@pytest.fixture(autouse=True)
-def _fresh_plugins() -> Iterator[None]:
-    manager.refresh()
-    yield
-    manager.refresh()
+pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
 
 class Failing:

@@ -198,7 +198,7 @@ A backend must have a name of its own.
 
 def test_a_backend_that_is_registered_again_names_both_remedies() -> None:
     manager.register("again", types.ModuleType("mine"))
-    with pytest.raises(UsageError, match=r"another name, or forget .* manager\.refresh\(\)"):
+    with pytest.raises(UsageError, match=r"another name, or forget .* backend_api\.refresh\(\)"):
         manager.register("again", types.ModuleType("mine"))
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,11 +49,7 @@ WRONG = (3, None, np.zeros(2), True, lambda: None, Target("faulty"), "text", [3]
 """Results that no hook may have, but for None, which is the absence of an answer."""
 
 
-@pytest.fixture(autouse=True)
-def _fresh_plugins() -> Iterator[None]:
-    manager.refresh()
-    yield
-    manager.refresh()
+pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
 
 def fails(error: type[OcannlError] = HookError) -> str:

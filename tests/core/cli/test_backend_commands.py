@@ -34,11 +34,7 @@ ocannl_interp = pytest.importorskip("ocannl_interp")
 interpreter = pytest.importorskip("ocannl_interp.routine")
 
 
-@pytest.fixture(autouse=True)
-def _fresh_plugins() -> Iterator[None]:
-    manager.refresh()
-    yield
-    manager.refresh()
+pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
 
 def register(**changes: Any) -> None:
@@ -458,6 +454,7 @@ def test_exclusions_and_stale_ones_are_reported(
     )
     (package / "conformance.toml").write_text(entries)
     monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("mine_package")
 
     def ocannl_allocate(info: Any, target: Any) -> Any:
         if info.dtype is int8:

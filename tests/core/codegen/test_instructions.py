@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
@@ -312,10 +312,7 @@ class Plugin:
         return transfer(destination, source)
 
 
-@pytest.fixture(autouse=True)
-def _no_plugin_stays() -> Iterator[None]:
-    yield
-    manager.refresh()
+pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
 
 def register(*, has_half: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,7 @@ from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp, Vect
 from ocannl_core.ir.target import Capability
 from tests.support.limited_backend import all_but, capabilities_but, limited
 
-
-@pytest.fixture(autouse=True)
-def _without_registered_backends() -> Iterator[None]:
-    manager.refresh()
-    yield
-    manager.refresh()
+pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
 
 def refused(tensor: Any, backend: str = "limited", **options: Any) -> oc.UnsupportedError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,11 +15,7 @@ from ocannl_core.backend_api import Plan, TargetReport, hookimpl
 from ocannl_core.backend_api.launches import RoutineSource
 from ocannl_core.compile import saved_code
 
-
-@pytest.fixture(autouse=True)
-def _fresh_plugins() -> Iterator[None]:
-    yield
-    manager.refresh()
+pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
 
 @hookimpl

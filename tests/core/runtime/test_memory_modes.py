@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -36,13 +36,11 @@ def placing(choose: Callable[[TensorNode, tuple[MemoryMode, ...]], object]) -> M
 
 
 @pytest.fixture
-def keeper() -> Iterator[None]:
+def keeper(fresh_plugins: None) -> None:
     """A backend that keeps everything in memory of the context."""
     kept = ModeChoice(MemoryMode.ON_DEVICE, "everything is to be seen")
     choose = lambda node, modes: kept if MemoryMode.ON_DEVICE in modes else None  # noqa: E731
     manager.register("keeper", placing(choose))
-    yield
-    manager.refresh()
 
 
 def test_the_reason_of_a_backend_is_one_line_without_control_characters() -> None:
@@ -170,7 +168,7 @@ def test_a_tensor_that_is_kept_and_inlined_is_a_conflict_with_two_reasons() -> N
     assert str(error.value) == snapshot("""\
 A memory mode can be refined but not reversed: mul cannot become virtual.
   found  it is already on device because it was named in keep=, or is a result or a parameter's gradient that is kept by default (201); virtual is requested because it was named in inline= (216)
-  where  test_memory_modes.py:169: oc.Context("interp").compile(oc.train.forward(y + 1.0), keep=[y], inline=[y])
+  where  test_memory_modes.py:167: oc.Context("interp").compile(oc.train.forward(y + 1.0), keep=[y], inline=[y])
   try    leave it out of keep=; keep=() keeps no results
          leave it out of inline=\
 """)
@@ -193,7 +191,7 @@ def test_a_tensor_that_cannot_be_inlined_is_a_conflict_with_two_reasons() -> Non
     assert str(error.value) == snapshot("""\
 A memory mode can be refined but not reversed: mul cannot become virtual.
   found  it is already never virtual because something that it is computed from is written between its definition and a read of it (15); virtual is requested because it was named in inline= (216)
-  where  test_memory_modes.py:192: oc.Context("interp").compile(code(x, y, to), keep=[to], inline=[y])
+  where  test_memory_modes.py:190: oc.Context("interp").compile(code(x, y, to), keep=[to], inline=[y])
   try    read it before that is written, or compute it from a copy
          leave it out of inline=\
 """)
@@ -206,7 +204,7 @@ def test_inline_names_tensors_of_the_code() -> None:
             oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])
     assert str(error.value) == snapshot("""\
 inline= names tensors that the compiled code computes.
-  found  tensor add (test_memory_modes.py:206: oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])), which it does not mention
+  found  tensor add (test_memory_modes.py:204: oc.Context("interp").compile(oc.train.forward(x * 2.0), inline=[x + 1.0])), which it does not mention
   where  compiling forward
   try    leave it out, or add its code, such as oc.train.forward(add)\
 """)

@@ -62,6 +62,23 @@ def chosen(
 B, I, J, K, Y, X, V, U = (fresh_var(name) for name in "bijkyxvu")  # noqa: E741
 
 
+def strided(terms: int) -> str:
+    """Return the schedule of a convolution with windows of one cell and stride 2."""
+    found = chosen(
+        [(I, 256), (J, 14), (X, 14), (K, terms)],
+        ((I, J, X), (256, 14, 14)),
+        ((K, affine([(2, J)]), affine([(2, X)])), (terms, 28, 28)),
+        ((I, K), (256, terms)),
+    )
+    assert found is not None
+    return found
+
+
+def test_rows_that_compete_for_cache_sets_are_packed_for_all_iterations_outside() -> None:
+    assert "pack 1 as i m" in strided(512)
+    assert "pack 1" not in strided(500)
+
+
 def product(size: int, target: Target = WIDE, dtype: object = float32) -> str | None:
     axes = [(I, size), (J, size), (K, size)]
     square = (size, size)

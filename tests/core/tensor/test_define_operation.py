@@ -13,6 +13,7 @@ import ocannl_core as oc
 from ocannl_core.ir.assignments.nodes import Accumulate, Merge
 from ocannl_core.ir.assignments.traverse import leaves
 from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.slots import RESULT
 from tests.support.primitive_operations import primitive_operations
 
@@ -540,3 +541,48 @@ def test_help_shows_the_assignments_of_an_operation_of_the_user() -> None:
         "Return `v` of these assignments, cell by cell.\n\n    v[neutral] += a * b"
     )
     assert "\n    g1 += g * b\n" in text
+
+
+def test_the_code_of_an_operation_is_as_long_as_its_parts_that_differ() -> None:
+    def repeated(v: Any, g: Any = 1.0) -> tuple[Any, Any]:
+        for _ in range(24):
+            v, g = 0.5 * (v * v) + 0.25, g * v
+        return v, g
+
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = repeated(v1)[0]
+
+    def rows(v: Any, v1: Any) -> None:
+        v.assign(v1, logic="...i => ...i")
+        v += repeated(v)[0]
+
+    def gradient(g: Any, g1: Any, v1: Any) -> None:
+        g1 += repeated(v1, g)[1]
+
+    def wrong(v: Any, v1: Any) -> None:
+        v[repeated(v1)[0]] = v1
+
+    made = oc.define_operation("made", forward=forward, gradient=gradient)
+    assert "(...)" in str(made.forward)
+    assert len(str(made.forward)) < 10_000
+    assert len(pydoc.render_doc(made)) < 100_000
+    with pytest.raises(oc.UsageError, match=r"add\(mul\(0.5"):
+        oc.define_operation("wrong", forward=wrong)(oc.tensor([1.0])).info  # noqa: B018
+    start = np.array([-0.5, 0.25])
+    expected, slope = repeated(start, 1.0)
+    p = oc.tensor(start, dtype="float64", requires_grad=True)
+    np.testing.assert_allclose(computed(made(p)), expected)
+    np.testing.assert_allclose(
+        computed(oc.define_operation("rows", forward=rows)(p)), start + expected
+    )
+    (first,) = oc.gradients(oc.einsum("i=>0", made(p)), [p])
+    (again,) = oc.gradients(oc.einsum("i=>0", made(p)), [p])
+    assert isinstance(first.definition, Applied)
+    assert isinstance(again.definition, Applied)
+    assert first.definition.operation is again.definition.operation
+    np.testing.assert_allclose(computed(first), slope)
+    (second,) = oc.gradients(oc.einsum("i=>0", first), [p])
+    value, slope, curvature = start, np.ones(2), np.zeros(2)
+    for _ in range(24):
+        value, slope, curvature = 0.5 * value**2 + 0.25, slope * value, curvature * value + slope**2
+    np.testing.assert_allclose(computed(second), curvature)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -120,20 +122,65 @@ plugin = Plugin()
 """
 
 
+@pytest.mark.usefixtures("fresh_plugins")
 @pytest.mark.parametrize("is_object", [False, True], ids=["module", "object"])
-def test_the_file_is_in_the_package_of_a_module_or_a_class(
-    is_object: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("packages", "place"),
+    [
+        (["mine{}"], "mine{}"),
+        (["outer{}", "outer{}/mine"], "outer{}"),
+        (["both{}", "both{}/mine"], "both{}/mine"),
+        (["space{}/mine"], "space{}/mine"),
+        ([], "spaces{}/mine"),
+    ],
+)
+def test_the_file_is_in_a_package_around_a_module_or_a_class(
+    packages: list[str],
+    place: str,
+    is_object: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    package = tmp_path / f"allowances_of_{is_object}"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "backend.py").write_text(PLUGIN)
-    (package / "conformance.toml").write_text(FILE)
+    *regular, folder = [tmp_path / each.format(is_object) for each in [*packages, place]]
+    inner = max([*regular, folder], key=lambda each: len(each.parts))
+    inner.mkdir(parents=True)
+    for each in regular:
+        (each / "__init__.py").write_text("")
+        (each / "conformance.toml").write_text("[[exclusion]]")
+    (inner / "backend.py").write_text(PLUGIN)
+    (inner / "conformance.toml").unlink(missing_ok=True)
+    (folder / "conformance.toml").write_text(FILE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    module = import_module(f"{package.name}.backend")
-    manager.refresh()
+    name = ".".join((inner / "backend").relative_to(tmp_path).parts)
+    module = import_module(name)
     manager.register("mine", module.plugin if is_object else module)
-    try:
-        assert allowances_of(manager.backend("mine")) == allowances()
-    finally:
-        manager.refresh()
+    assert allowances_of(manager.backend("mine")) == allowances()
+
+
+@pytest.mark.usefixtures("fresh_plugins")
+def test_a_namespace_with_the_place_of_a_finder_has_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as setuptools adds for projects that are installed for editing."""
+    package = tmp_path / "edited" / "mine"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(PLUGIN)
+    place = "__editable__.finder"
+
+    class Finder:
+        def find_spec(self, name: str, target: object = None) -> ModuleSpec | None:
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [place]
+            return spec if name == "edited" else None
+
+    def hook(entry: str) -> Finder:
+        if entry == place:
+            return Finder()
+        raise ImportError
+
+    monkeypatch.setattr(sys, "path_hooks", [hook, *sys.path_hooks])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(place)
+    assert place in import_module("edited").__path__
+    manager.register("mine", import_module("edited.mine"))
+    assert allowances_of(manager.backend("mine")) == Allowances()

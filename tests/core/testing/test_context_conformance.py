@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -134,12 +134,10 @@ CHECKS = [
 
 
 @pytest.fixture
-def registered() -> Iterator[None]:
+def registered(fresh_plugins: None) -> None:
     for name, device in DEVICES.items():
         device.target = replace(device.target, backend=name)
         manager.register(name, device)
-    yield
-    manager.refresh()
 
 
 @pytest.mark.usefixtures("registered")

@@ -38,11 +38,10 @@ FAULTS = {
 
 
 @pytest.fixture(autouse=True)
-def _fresh_plugins() -> Iterator[None]:
+def _fresh_modules(fresh_plugins: None) -> Iterator[None]:
     yield
     for name in [each for each in sys.modules if each.startswith("ocannl_faulty_")]:
         del sys.modules[name]
-    manager.refresh()
 
 
 @pytest.mark.parametrize("test", FAULTS)

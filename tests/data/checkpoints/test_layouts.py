@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +81,53 @@ def test_a_dense_layer_after_channels_of_torch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        (oc.Stored("w", part=(0, 4), axis=1), "4 parts along axis 1 of"),
-        (oc.Stored("w", shape=(5, 5)), "as \\[5, 5\\]"),
-        (oc.Stored("w", transpose=(0, 2, 1)), "2 axes in the order"),
-        (oc.Stored("w", part=(0, 2)), "12 cells for 24 of"),
+        (oc.Stored("a", part=(0, 4), axis=1), "4 parts along axis 1"),
+        (oc.Stored("a", shape=(5, 5)), "[4, 6] as [5, 5]"),
+        (oc.Stored("a", transpose=(0, 2, 1)), "2 axes in the order (0, 2, 1)"),
+        (oc.Stored("a", part=(0, 2)), "12 cells for 24"),
     ],
 )
 def test_a_layout_that_does_not_fit_is_a_difference(
     tmp_path: Path, place: oc.Stored, message: str
 ) -> None:
-    path = write(tmp_path / "m.safetensors", {"w": np.zeros((4, 6))})
-    with pytest.raises(oc.CheckpointError, match=message):
-        loaded(path, place, output=[4], input=[6])
+    path = write(tmp_path / "m.safetensors", {"a": np.zeros((4, 6))})
+    line = "layout of w (there a): [4, 6] in the file, [8, 3] here (3->8): "
+    with pytest.raises(oc.CheckpointError, match=re.escape(line + message)) as caught:
+        loaded(path, place, output=[8], input=[3])
+    assert "another oc.Stored in names=" in str(caught.value)
+
+
+def test_the_layout_of_a_layer_is_one_of_its_cells(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.safetensors", {f"h.{k}.w": np.zeros((4, 3)) for k in range(2)})
+    line = "(there h.0.w): [4, 3] in the file, [4, 4] for each layer here (2|4->4): 12 cells for 16"
+    with pytest.raises(oc.CheckpointError, match=re.escape(line)):
+        loaded(path, oc.Stored("h.{layer}.w"), layers=2, output=[4], input=[4])
+
+
+@pytest.mark.parametrize(
+    ("rows", "axes", "line"),
+    [
+        ({"output": [6], "input": [4]}, (1, 0), None),
+        ({"output": [4], "input": [6]}, (1, 0), ", transposed [6, 4], [4, 6] here (6->4)"),
+        ({"output": [4], "input": [6]}, (0,), ", transpose= has (0,)"),
+        ({}, None, ", [] here (one cell: a tensor that is not used yet needs a stated shape)"),
+    ],
+)
+def test_the_shape_in_the_file_is_the_one_before_axes_are_permuted(
+    tmp_path: Path, rows: dict[str, Any], axes: Any, line: str | None
+) -> None:
+    path = write(tmp_path / "m.safetensors", {"a": np.zeros((4, 6))})
+    w, ctx = oc.param("w", **rows), oc.Context("interp")
+    changes: dict[str, Any] = {
+        "names": {"w": "a"},
+        "transpose": {} if axes is None else {"w": axes},
+    }
+    if line is None:
+        oc.load(path, ctx, [w], **changes)
+        return
+    with pytest.raises(oc.CheckpointError) as caught:
+        oc.load(path, ctx, [w], **changes)
+    assert f"of w (there a): [4, 6] in the file{line}" in str(caught.value)
 
 
 def test_a_missing_layer_is_a_difference(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ class _Chooser:
         if nest is None or not _is_fusible(nest) or _is_contraction(nest):
             return None
         least = self._machine.l2_negligible if least_bytes is None else least_bytes
-        if all(self._nbytes[node] < least for node in nest.mentioned):
+        if all(self._accessed_bytes(nest, node) < least for node in nest.mentioned):
             return None
         for axes in (nest.output_axes, nest.reduced):
             for depth in range(len(axes), 0, -1):
@@ -319,8 +319,17 @@ class _Chooser:
                 if buffers is None or member.vars[-1] in used:
                     rows = prod([extents[var] for var in extents if var in used])
                     node = (buffers or {}).get(accessed, accessed)
-                    total[node] = max(total.get(node, 0), self._nbytes[node] // rows)
+                    nbytes = self._accessed_bytes(member.nest, accessed)
+                    total[node] = max(total.get(node, 0), nbytes // rows)
         return sum(total.values())
+
+    def _accessed_bytes(self, nest: Nest, node: TensorNode) -> int:
+        """Return the bytes of the part of a node that a nest accesses."""
+        still, count = nest.positions[node]
+        if not still:
+            return self._nbytes[node]
+        dims = self._nodes[node].buffer_dims
+        return self._nbytes[node] * count // max(prod([dims[at] for at in still]), 1)
 
     def _find_foldable(
         self, candidate: _RowCandidate, size: int, most: int
@@ -351,8 +360,12 @@ class _Chooser:
         if len(group.members) < 2:
             (only,) = group.members
             return bool(group.streamed) and _has_contiguous_rows(only.nest, only.axes)
-        touched = {node for member in group.members for node in member.nest.mentioned}
-        return sum(self._nbytes[node] for node in touched) > self._machine.l2_bytes
+        accessed: dict[TensorNode, int] = {}
+        for member in group.members:
+            for node in member.nest.mentioned:
+                nbytes = self._accessed_bytes(member.nest, node)
+                accessed[node] = max(accessed.get(node, 0), nbytes)
+        return sum(accessed.values()) > self._machine.l2_bytes
 
 
 def _names(axes: Sequence[LoopAxis]) -> tuple[str, ...]:

@@ -63,6 +63,23 @@ def test_rows_of_any_length_are_one_axis() -> None:
     assert store.indices == (SubAxis(), VarIndex(axis.var))
 
 
+def test_rows_of_whole_vectors_stay_rows_on_a_processor() -> None:
+    nest, nodes = nest_of(ROWS)
+    assert len(collapsed(nest, nodes, lanes=16).axes) == 1
+    nest, nodes = nest_of(ROWS.replace("61", "64"))
+    assert len(collapsed(nest, nodes, lanes=16).axes) == 2
+
+
+def test_terms_keep_their_axes_on_a_processor() -> None:
+    nest, nodes = nest_of("""x: float32[5, 3, 7], y: float32[5]):
+    for i in range(5):
+        for j in range(3):
+            for k in range(7):
+                y[i] += x[i, j, k]""")
+    assert len(collapsed(nest, nodes).axes) == 2
+    assert len(collapsed(nest, nodes, lanes=16).axes) == 3
+
+
 def test_many_axes_are_one() -> None:
     text = """x: float32[2, 3, 5, 7], y: float32[2, 3, 5, 7]):
     for i in range(2):

@@ -294,6 +294,18 @@ def test_kernels_whose_nodes_stay_in_a_cache_are_left_alone() -> None:
     assert kernels(softmax.stmts, softmax.draft, scratch, far=1 << 20) == 3
 
 
+def test_only_the_accessed_part_of_a_node_takes_room_in_a_cache() -> None:
+    softmax = Softmax()
+    draft, e, s = softmax.draft, softmax.nodes["e"], softmax.nodes["s"]
+    steps = draft.node("steps", float32, 1000, ROWS, LENGTH)
+    quotient = Binary(BinaryOp.DIV, draft.load(e, I, J), draft.load(s, I, 0), float32)
+    stmts = [*softmax.stmts[:2], softmax.over(draft.store(steps, 7, I, J, value=quotient))]
+    assert kernels(stmts, draft, [e, s], far=64) == 1
+    assert kernels(stmts, draft, [e, s], far=4096) == 3
+    nest = nest_of(stmts[2])
+    assert nest.positions == {e: ((), 1), s: ((1,), 1), steps: ((0,), 1)}
+
+
 def test_a_kernel_that_leaves_rows_out_keeps_its_own_loops() -> None:
     draft = Draft("every_second_row")
     x, y = draft.node("x", float32, ROWS, LENGTH), draft.node("y", float32, 2 * ROWS, LENGTH)

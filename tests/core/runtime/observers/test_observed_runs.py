@@ -13,7 +13,6 @@ import pytest
 from inline_snapshot import snapshot
 
 import ocannl_core as oc
-from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import Launcher
 from ocannl_core.base import settings, timeline
 from ocannl_core.base.fast_dataclass import replace
@@ -30,11 +29,9 @@ pytest.importorskip("ocannl_interp")
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    manager.refresh()
+def _fresh(fresh_plugins: None) -> Iterator[None]:
     with oc.Session(seed=1):
         yield
-    manager.refresh()
     timeline.clear()
 
 
