@@ -5,10 +5,13 @@ contexts.
 from __future__ import annotations
 
 import errno
+import os
 import weakref
+from collections.abc import Iterable
 from typing import Protocol
 
 from ocannl_core.base.errors import DeviceError, DeviceFailure
+from ocannl_core.base.forks import note_threads
 from ocannl_core.ir.target import Target
 
 _FAILURES = {
@@ -43,11 +46,13 @@ class FailureObserver(Protocol):
 class DeviceFailures:
     """The devices of a backend that are unusable, each with its first failure."""
 
-    __slots__ = ("_found", "_observers")
+    __slots__ = ("__weakref__", "_found", "_listed", "_observers")
 
     def __init__(self) -> None:
         self._found: dict[str, DeviceError] = {}
         self._observers: dict[str, weakref.WeakSet[FailureObserver]] = {}
+        self._listed: set[str] = set()
+        note_threads(self)
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -63,6 +68,17 @@ class DeviceFailures:
     def observe(self, target: Target, observer: FailureObserver) -> None:
         """Notify an object, as long as it exists, when a device becomes unusable."""
         self._observers.setdefault(str(target), weakref.WeakSet()).add(observer)
+
+    def note_listed(self, targets: Iterable[Target]) -> None:
+        """Make devices unusable in later forks if their drivers, which are open now, do not survive
+        these.
+        """
+        self._listed.update(str(each) for each in targets if not each.survives_forks)
+
+    def _after_fork(self) -> None:
+        found = f"process {os.getpid()}, the child of a fork"
+        for each in self._listed:
+            self.record(DeviceError(DeviceFailure.FORKED, found=found, device=each))
 
     def check(self, *targets: Target) -> None:
         """Refuse work of unusable devices.

@@ -185,6 +185,7 @@ class Backend:
         report = self._with_primitives(_printable(report))
         if not report.targets and not report.reason:
             return self._defect("it reports no device and no reason")
+        self.failures.note_listed(report.targets)
         return report
 
     def _with_primitives(self, report: TargetReport) -> TargetReport:

@@ -31,10 +31,10 @@ and the period for which each is accepted are in `docs/reference/backend_version
 NAMES_SINCE = {
     (1, 1): frozenset((
         "DeviceError", "DeviceFailure", "MemoryStatistics", "OCANNL_SETTINGS", "Target.has_device",
-        "Target.primitives", "UnsupportedError", "allocate_pieces", "arithmetic.EVERY_PRIMITIVE",
-        "arithmetic.Primitives", "arithmetic.UnaryOp.BITCAST", "arithmetic.primitives_of",
-        "files.PackagedCompiler", "files.cache_variables", "files.packaged_compiler",
-        "files.replacement", "host_memory_statistics", "instructions",
+        "Target.primitives", "Target.survives_forks", "UnsupportedError", "allocate_pieces",
+        "arithmetic.EVERY_PRIMITIVE", "arithmetic.Primitives", "arithmetic.UnaryOp.BITCAST",
+        "arithmetic.primitives_of", "files.PackagedCompiler", "files.cache_variables",
+        "files.packaged_compiler", "files.replacement", "host_memory_statistics", "instructions",
         "launches.CompilerVectorization", "libraries", "linked_buffer", "loops.AxisKind.DOT",
         "loops.Verbatim", "loops.raise_failed_check", "memory", "ocannl_described",
         "ocannl_device_error", "ocannl_library", "ocannl_memory_statistics", "ocannl_refuse",

@@ -161,6 +161,7 @@ class DeviceFailure(Enum):
     LOST = "A device stays connected while a program uses it."
     FAULT = "The work of a device runs to its end."
     TIME_LIMIT = "The work of a device ends within its time limit."
+    FORKED = "A device is used by the process that has opened its driver."
 
 
 _STATES = {
@@ -172,6 +173,11 @@ _REMEDIES = {
     False: "start a new process, and load the last checkpoint; `ocannl doctor` checks devices",
 }
 """States of a device after a failure, and remedies; the keys are `DeviceError.is_usable`."""
+_REMEDIES_OF_KINDS = {
+    DeviceFailure.TIME_LIMIT: "shorten the work: smaller batches, or parts of an axis",
+    DeviceFailure.FORKED: 'multiprocessing.get_context("spawn") starts processes anew; or fork '
+    "before the first context, which lists devices",
+}
 
 
 class DeviceError(OcannlError):
@@ -202,9 +208,7 @@ class DeviceError(OcannlError):
         self.is_usable = is_usable
         self._report = found
         self._remedy = fix
-        remedies = [fix, _REMEDIES[is_usable]]
-        if failure is DeviceFailure.TIME_LIMIT:
-            remedies.insert(1, "shorten the work: smaller batches, or parts of an axis")
+        remedies = [fix, _REMEDIES_OF_KINDS.get(failure, ""), _REMEDIES[is_usable]]
         super().__init__(
             failure.value,
             found="\n".join(filter(None, (found, f"state: {_STATES[is_usable]}"))),

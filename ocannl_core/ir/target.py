@@ -103,6 +103,8 @@ class Target:
             how, and refused elsewhere.
         has_device: False for a described device that this machine need not have: code is generated
             for it, and neither compiled nor run.
+        survives_forks: False if its driver, opened to list devices, does not work in the child of a
+            fork: the core then refuses all work there.
         is_reference: True if its results are right by definition: it follows the meaning of the
             loop language operation by operation, and checks every access.
     """
@@ -124,6 +126,7 @@ class Target:
     is_reference: bool = False
     primitives: Primitives | None = None
     has_device: bool = True
+    survives_forks: bool = True
 
     @property
     def last_cache_bytes(self) -> int:

@@ -22,6 +22,7 @@ has an entry fails, so the list cannot go stale. A backend that is not installed
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
@@ -49,6 +50,7 @@ from ocannl_core.ir.numbers.primitives import (
 )
 from ocannl_core.ir.target import Capability
 from ocannl_core.testing import group_programs, number_programs, programs
+from ocannl_core.testing.children import succeeds_in_child
 from ocannl_core.testing.compare import (
     EXACT,
     Array,
@@ -604,6 +606,15 @@ class BackendConformance:
             if has_format(subject, dtype)
         ]
         agree(subject, oracle, draft.program(loop(i, 50, *stores)))
+
+    def test_the_child_of_a_fork_computes(self, subject: Subject, oracle: Subject) -> None:
+        if not hasattr(os, "fork") or not subject.target.survives_forks:
+            pytest.skip(f"{subject} has no children of forks that use it")
+        example = programs.matrix_product()
+        check(subject, oracle, example)
+        assert succeeds_in_child(lambda: check(subject, oracle, example)), (
+            "work in the child of a fork fails or hangs: Target.survives_forks=False declares it"
+        )
 
     @needs(Capability.SEVERAL_DEVICES)
     def test_every_device_computes(self, subject: Subject, oracle: Subject) -> None:

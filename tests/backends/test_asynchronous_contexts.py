@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import ocannl_core as oc
 from ocannl_core.backend.queues import HostQueue
 from ocannl_core.base import settings
-from tests.support.children import succeeds_in_child
+from ocannl_core.testing.children import succeeds_in_child
 
 CONTEXTS = 3
 Action = tuple[str, int, int]

@@ -30,12 +30,12 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.passes.kernels.parallelize import allocate_workspace, parallelize_step
 from ocannl_core.passes.kernels.pipeline import schedule_for
+from ocannl_core.testing.children import succeeds_in_child
 from ocannl_core.testing.programs import Example
 from ocannl_core.testing.strategies import random_programs
 from ocannl_core.testing.subject import subject_named
 from ocannl_cpu_c import background_compilation, devices, loader, processes
 from ocannl_cpu_c.partition import partition
-from tests.support.children import succeeds_in_child
 from tests.support.example_count import example_count
 from tests.support.reductions import random_reductions
 

@@ -138,7 +138,7 @@ FORK = """
         for call in (step, lambda: ctx[y], lambda: oc.Context("cuda").compile(oc.train.forward(z))()):
             try:
                 call()
-            except oc.LinkError as error:
+            except oc.DeviceError as error:
                 assert "a fork" in str(error) and "spawn" in str(error), error
                 print("refused", flush=True)
         {end}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import ocannl_core as oc
 from ocannl_core.backend import manager
 from ocannl_core.base.errors import DeviceFailure
+from ocannl_core.testing.children import succeeds_in_child
 from ocannl_opencl import ocannl_device_error
 
 cl = pytest.importorskip("pyopencl")
@@ -50,6 +53,23 @@ def test_a_lack_of_memory_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory.cl, "Buffer", refuse)
     with pytest.raises(MemoryError):
         memory.zeroed(16, target)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_work_in_the_child_of_a_fork_is_refused() -> None:
+    """PoCL hangs there."""
+    y = oc.tensor([1.0, 2.0]) * 2.0
+    ctx = oc.Context("opencl")
+    step = ctx.compile(oc.train.forward(y))
+    step()
+
+    def run() -> None:
+        for work in (step, lambda: ctx[y], ctx.synchronize, lambda: oc.Context("opencl")):
+            with pytest.raises(oc.DeviceError, match="the child of a fork"):
+                work()
+
+    assert succeeds_in_child(run)
+    assert ctx[y].tolist() == [2.0, 4.0]
 
 
 def test_statistics_are_plausible() -> None:

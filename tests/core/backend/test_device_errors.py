@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from ocannl_core.base.errors import DeviceError, DeviceFailure, HookError, LinkE
 from ocannl_core.ir.node import NodeInfo
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.target import Target
+from ocannl_core.testing.children import succeeds_in_child
+from ocannl_core.testing.conformance import BackendConformance
+from ocannl_core.testing.subject import subject_named
 from tests.support.faulty_backend import faulty, run
 
 ocannl_interp = pytest.importorskip("ocannl_interp")
@@ -283,6 +287,67 @@ def test_a_failure_on_any_path_refuses_all_work(path: str, repeated: bool, is_us
     if is_usable:
         assert other[y].tolist() == [10.0, 12.0]
     assert run("interp") == [9.0, 18.0, 18.0, 36.0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("survives_forks", [False, True])
+def test_a_child_makes_no_use_of_devices_whose_drivers_do_not_survive_forks(
+    survives_forks: bool,
+) -> None:
+    listed = TargetReport((Target("faulty", survives_forks=survives_forks),))
+    faulty(ocannl_targets=lambda: listed)
+    x = oc.placeholder("x", output=[2])
+    y = x * 2.0
+
+    def run_alone() -> None:
+        assert run("faulty") == [9.0, 18.0, 18.0, 36.0]
+
+    assert succeeds_in_child(run_alone)  # no device was listed before
+    manager.select("faulty")
+    assert succeeds_in_child(lambda: _refused(run_alone, survives_forks))
+    ctx = oc.Context("faulty")
+    step = ctx.compile(oc.train.forward(y))
+    ctx[x] = [1.0, 2.0]
+    step()
+    step()
+    works: list[Callable[[], object]] = [
+        step,
+        lambda: ctx[y],
+        lambda: ctx.__setitem__(x, [5.0, 6.0]),
+        ctx.synchronize,
+        lambda: ctx.compile(oc.train.forward(y + 1.0)),
+    ]
+    for work in works:
+        assert succeeds_in_child(lambda work=work: _refused(work, survives_forks))  # type: ignore[misc]
+    step()
+    assert ctx[y].tolist() == [2.0, 4.0]
+
+
+def _refused(work: Callable[[], object], is_allowed: bool) -> None:
+    if is_allowed:
+        work()
+        return
+    with pytest.raises(DeviceError) as caught:
+        work()
+    assert caught.value.failure is DeviceFailure.FORKED
+    assert f"process {os.getpid()}, the child of a fork" in caught.value.found
+    assert caught.value.device == "faulty:0"
+    assert "spawn" in caught.value.fix
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_conformance_suite_finds_devices_that_do_not_survive_forks() -> None:
+    process = os.getpid()
+
+    def ocannl_compile(source: Any, target: Any) -> Any:
+        if os.getpid() != process:
+            raise OSError("a pipe of the parent")
+        return ocannl_interp.ocannl_compile(source, target)
+
+    faulty(ocannl_compile=ocannl_compile)
+    subject, oracle = map(subject_named, ("faulty", "interp"))
+    with pytest.raises(AssertionError, match="survives_forks=False declares it"):
+        BackendConformance().test_the_child_of_a_fork_computes(subject, oracle)
 
 
 def test_a_queue_refuses_runs_after_its_error_was_raised() -> None:

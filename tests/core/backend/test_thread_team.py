@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocannl_core.backend.thread_team import ThreadTeam
-from tests.support.children import succeeds_in_child
+from ocannl_core.testing.children import succeeds_in_child
 
 
 @given(st.integers(0, 40), st.integers(1, 5))

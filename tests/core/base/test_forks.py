@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from ocannl_core.base.forks import note_threads, process_lock
-from tests.support.children import succeeds_in_child
+from ocannl_core.testing.children import succeeds_in_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

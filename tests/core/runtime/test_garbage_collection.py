@@ -17,7 +17,7 @@ from ocannl_core.base import garbage
 from ocannl_core.ir.node import NodeTable, TensorNode
 from ocannl_core.tensor.custom import Apply, Op, TensorType
 from ocannl_core.tensor.graph.definitions import Literal
-from tests.support.children import succeeds_in_child
+from ocannl_core.testing.children import succeeds_in_child
 
 Array = np.ndarray[Any, Any]
 

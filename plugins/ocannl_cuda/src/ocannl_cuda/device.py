@@ -410,13 +410,8 @@ class _ForkedContext:
         raise _after_fork()
 
 
-def _after_fork() -> LinkError:
-    return LinkError(
-        "A process that was forked while CUDA devices were in use makes no use of them.",
-        found=f"process {os.getpid()}, a fork",
-        fix='multiprocessing.get_context("spawn") starts processes anew; or fork before the first '
-        "use of a device",
-    )
+def _after_fork() -> DeviceError:
+    return DeviceError(DeviceFailure.FORKED, found=f"process {os.getpid()}, the child of a fork")
 
 
 _devices: dict[int, CudaDevice] = {}

@@ -153,6 +153,7 @@ def _target(ordinal: int, facts: DeviceFacts, compiler: str) -> Target:
         matrix_units=units_of(facts.capability),
         thread_blocks=blocks,
         capabilities=tuple(Capability),
+        survives_forks=False,
     )
 
 

@@ -126,6 +126,7 @@ def _target(number: int, device: Any) -> Target:
         compiler=f"{device.platform.version.strip()} {device.driver_version.strip()}",
         thread_blocks=blocks,
         capabilities=tuple(Capability),
+        survives_forks=False,
     )
 
 

@@ -14,6 +14,7 @@ SECONDS = 60
 
 def succeeds_in_child(action: Callable[[], object]) -> bool:
     """Return True if a function returns in the child of a fork; print its error there."""
+    # posix: callers look for os.fork
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads
         child = os.fork()
