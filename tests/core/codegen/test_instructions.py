@@ -344,7 +344,7 @@ class TestExecutor(BackendConformance):
     }
 
     @pytest.fixture
-    def target(self) -> str:
+    def target(self, fresh_plugins: None) -> str:
         register(has_half=False)
         return "executor"
 
