@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -13,6 +12,7 @@ import wasmtime
 
 from ocannl_core.backend_api import LinkError
 from ocannl_core.backend_api.memory import Arena, DeviceMemory
+from ocannl_core.backend_api.queues import process_lock
 from ocannl_wasm import DEVICE
 
 PAGE = 1 << 16
@@ -30,10 +30,12 @@ class Machine:
     """
 
     def __init__(self) -> None:
-        engine = wasmtime.Engine()
+        config = wasmtime.Config()
+        config.parallel_compilation = False  # the child of a fork has no threads of a compiler
+        engine = wasmtime.Engine(config)
         self._store = wasmtime.Store(engine)
         self._linker = wasmtime.Linker(engine)
-        self._lock = threading.RLock()
+        self._lock = process_lock()
         limits = wasmtime.Limits(STACK // PAGE, PAGE)  # at most 4 GiB
         self._linear = wasmtime.Memory(self._store, wasmtime.MemoryType(limits))
         functions = wasmtime.TableType(wasmtime.ValType.funcref(), wasmtime.Limits(64, None))
