@@ -166,7 +166,7 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True)
-class Repetition:
+class NestRepetition:
     """The repetition around a nest, such as a loop over time."""
 
     count: int
@@ -186,7 +186,7 @@ class Nest:
     """Stores that run once for each cell, after its reduction."""
     around: tuple[tuple[LoopVar, int], ...] = ()
     """The variables of known loops around it, which count from 0, and their extents."""
-    repetition: Repetition | None = None
+    repetition: NestRepetition | None = None
     """The repetition whose iterations load the same cells of some nodes; None without one."""
 
     @property
@@ -243,8 +243,8 @@ class Nest:
 
     @cached_property
     def positions(self) -> dict[TensorNode, tuple[tuple[int, ...], int]]:
-        """The axes of each node that no loop moves along, such as that of the steps of a loop over
-        time, and the number of positions on them that it accesses.
+        """The axes of each node that no loop moves along, such as the time axis of an array with a
+        value for each step, and the number of positions on these axes that the nest accesses.
         """
         found: dict[TensorNode, list[tuple[AxisIndex, ...]]] = {}
         for access in self.accesses:

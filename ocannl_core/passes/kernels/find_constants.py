@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.indexing import StaticIndex
-from ocannl_core.ir.kernels.nest import Nest, Repetition
+from ocannl_core.ir.kernels.nest import Nest, NestRepetition
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, NestStep, written
 from ocannl_core.ir.kernels.nodes import RepeatedSteps
 from ocannl_core.ir.loops.traverse import nodes_of, static_indices
@@ -36,7 +36,7 @@ def _in_repetition(repeated: RepeatedSteps[NestLeaf]) -> RepeatedSteps[NestLeaf]
         constants = _constants(step.nest, changed, repeated.index)
         if not constants:
             return step
-        repetition = Repetition(repeated.count, constants)
+        repetition = NestRepetition(repeated.count, constants)
         return replace(step, nest=replace(step.nest, repetition=repetition))
 
     return replace(repeated, steps=tuple(map(found, repeated.steps)))

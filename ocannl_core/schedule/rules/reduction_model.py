@@ -305,7 +305,7 @@ class ReductionModel:
         one axis along which each operand is reused.
 
         Args:
-            rows: The most results along an axis; by default those of the machine.
+            rows: The most results along an axis; by default `MachineModel.reduction_tile_extent`.
         """
         extents: dict[str, int] = {}
         limit = rows or self.machine.reduction_tile_extent

@@ -132,8 +132,8 @@ def fold(
 
 
 def variables_in(formula: Formula) -> Iterator[Variable]:
-    """Yield the variables of a formula, one for each occurrence; those of a part that occurs more
-    than once, as one object, once.
+    """Yield the variables of a formula, one for each occurrence. A part that occurs more than
+    once, as one object, yields its variables once.
     """
     visited: IdentityMap[Formula, None] = IdentityMap()
     pending = [formula]
@@ -171,15 +171,20 @@ def makes_floats(formula: Formula) -> bool:
 def map_variables(
     formula: Formula,
     function: Callable[[Variable], Formula],
-    apply: Callable[[Application, tuple[Formula, ...]], Formula] = lambda part, args: replace(
-        part, args=args
-    ),
+    apply: Callable[[Application, tuple[Formula, ...]], Formula] | None = None,
 ) -> Formula:
-    """Return a formula with variables replaced; `apply` returns a part with other operands."""
+    """Return a formula with variables replaced.
+
+    Args:
+        apply: Returns a part with other operands; by default it keeps the primitive.
+    """
+
+    def of_part(part: Application, args: list[Formula]) -> Formula:
+        operands = tuple(args)
+        return replace(part, args=operands) if apply is None else apply(part, operands)
+
     return fold(
-        formula,
-        lambda leaf: function(leaf) if isinstance(leaf, Variable) else leaf,
-        lambda part, args: apply(part, tuple(args)),
+        formula, lambda leaf: function(leaf) if isinstance(leaf, Variable) else leaf, of_part
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import StaticIndex, fresh_var
-from ocannl_core.ir.kernels.nest import LoopAxis, Nest, Reduction, Repetition
+from ocannl_core.ir.kernels.nest import LoopAxis, Nest, NestRepetition, Reduction
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestStep
 from ocannl_core.ir.kernels.nodes import HostCall, Plan, RepeatedSteps, kernel_of
 from ocannl_core.ir.kernels.row_fusion import Member, RowFusion
@@ -101,9 +101,9 @@ class _PlanParser(ProgramParser):
             raise line.error("an epilogue with other statements than stores")
         return Nest(axes, reduction, epilogue, repetition=repetition)
 
-    def repetition(self, text: str) -> Repetition:
+    def repetition(self, text: str) -> NestRepetition:
         count, _, names = text.partition(" times with ")
-        return Repetition(int(count), self.arrays(names))
+        return NestRepetition(int(count), self.arrays(names))
 
     def axis(self, scopes: ExitStack, text: str) -> LoopAxis:
         """Return an axis, whose variable is defined until the end of the nest."""

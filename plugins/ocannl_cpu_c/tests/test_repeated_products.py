@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
+from ocannl_core.backend import manager
 from ocannl_core.base import settings
+from ocannl_core.compile.kernel_benchmark import Bench
+from ocannl_core.ir.kernels.nest_plan import nest_kernels
 from ocannl_core.ir.kernels.nodes import Kernel, RepeatedSteps
+from ocannl_core.passes.kernels.pipeline import nest_plan, plan_variants
+from ocannl_core.passes.kernels.split_kernels import split_kernels
 from ocannl_core.runtime.routine import Routine
+from ocannl_core.schedule.tuning.schedule_candidates import first_candidates
 
 STEPS = 6
 
@@ -79,7 +85,7 @@ def test_a_single_row_reads_weights_where_they_are() -> None:
     assert titles(routine, repeated=False) == titles(routine, repeated=True) == []
 
 
-def test_copies_leave_the_innermost_loop_alone() -> None:
+def test_copies_are_made_again_where_an_outer_loop_changes_the_weights() -> None:
     w = oc.tensor(whole(256, 256), input_axes=1)
 
     def outer(w: oc.Tensor, _: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
@@ -87,13 +93,30 @@ def test_copies_leave_the_innermost_loop_alone() -> None:
         return w * -1.0, states
 
     result = oc.scan(outer, w, length=2)[0]
-    ctx, _ = compiled(result, "cpu_c")
+    ctx, routine = compiled(result, "cpu_c")
+    assert titles(routine, repeated=False) == []
+    assert len(titles(routine, repeated=True)) == 1
     with settings.overrides(schedule="none"):
         plain, _ = compiled(result, "cpu_c")
     np.testing.assert_array_equal(ctx[result], plain[result])
 
 
-def test_searches_time_products_as_often_as_their_copies_serve(tmp_path: Path) -> None:
+def test_a_trial_copies_once_and_runs_the_product_as_often_as_the_loop() -> None:
+    w = oc.tensor(whole(256, 256), input_axes=1)
+    _, routine = compiled(recurrence(w, 8, 256), "cpu_c")
+    build, target = routine._build, routine._build.target
+    plan = nest_plan(split_kernels(build.program.loops), target)
+    (kernel,) = [each for each in nest_kernels(plan) if each.nest.repetition is not None]
+    bench = Bench(plan, kernel, manager.select("cpu_c")[0], target)
+    assert bench.runs == STEPS
+    default, *_ = first_candidates(kernel.nest, plan.nodes, target)
+    *copies, repeated = plan_variants(plan, kernel, [default.schedule], target, bench.runs).steps
+    assert [each.title.startswith("copies for") for each in copies] == [True]
+    assert isinstance(repeated, RepeatedSteps)
+    assert repeated.count == STEPS
+
+
+def test_a_search_changes_no_result(tmp_path: Path) -> None:
     w = oc.tensor(whole(96, 96), input_axes=1)
     result = recurrence(w, 8, 96)
     with settings.overrides(cache_dir=str(tmp_path)):
