@@ -33,14 +33,16 @@ def close_subscripted_rows(closing: Closing) -> None:
     has the stated axes alone. Positions in a tensor about which nothing is known are on its
     leftmost batch axes.
     """
+    state = closing.state
     while pending := _pending(closing):
-        results = {row.tail for each in pending for _, row in each.result.rows()}
-        ready = [
+        results = [state.flat(row).tail for each in pending for _, row in each.result.rows()]
+        waiting = ranks.sources(state, [tail for tail in results if tail is not None])
+        ready = (
             each
             for each in pending
-            if all(row.tail not in results for _, row in each.operand.rows() if row.tail)
-        ]
-        _decide(closing, (ready or pending)[0])
+            if all(state.flat(row).tail not in waiting for _, row in each.operand.rows())
+        )
+        _decide(closing, next(ready, pending[0]))
 
 
 def _pending(closing: Closing) -> list[Subscript]:

@@ -224,7 +224,7 @@ def _surplus(constraint: RowBelow) -> int:
 
 def upper_bounds(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, int]:
     """Return the upper bounds on numbers of axes from results, for the variables that have one."""
-    region = _sources(state, wanted)
+    region = sources(state, wanted)
     seeds: dict[RowVar, int] = {}
     for var in region:
         for constraint in bounds(state, var):
@@ -250,7 +250,7 @@ def known_axes(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, int
     """Return, for variables with results of known axes, the least number of these axes; at least
     the number that a spec names.
     """
-    region = _sources(state, wanted)
+    region = sources(state, wanted)
     informed = _informed(state, region)
     seeds: dict[RowVar, int] = {}
     for var in region:
@@ -268,7 +268,7 @@ def _named_surplus(constraint: RowBelow) -> int:
     return sum(constraint.named) - len(constraint.opnd.dims)
 
 
-def _sources(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
+def sources(state: SolverState, wanted: Iterable[RowVar]) -> dict[RowVar, None]:
     """Return the variables that can propagate information to the given ones."""
 
     def informants(var: RowVar) -> list[RowVar]:

@@ -267,3 +267,22 @@ def test_positions_taken_from_a_row_that_is_open_have_its_axes() -> None:
 
     _, order = oc.scan(follow, oc.tensor(np.arange(5)), columns)
     assert order.shape.dims == (5,)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_rows_above_those_of_other_subscripts_are_counted_after_them(is_first: bool) -> None:
+    with oc.Session():
+        xs, mask = oc.placeholder("xs", batch=[12, 8], output=[5]), oc.placeholder("m", batch=[8])
+        u, b = oc.param("u", output=[4], input=[4]), oc.param("b", output=[4])
+
+        def step(h: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
+            h = oc.tanh(x + (u @ h + b))
+            return h, h
+
+        hs, _ = oc.scan(step, 0.0, oc.nn.dense(xs, output=[4]))
+        kept = oc.tensor(np.arange(12.0), batch_axes=1)[:, None] < mask
+        parts = (kept, hs[:, :, 0]) if is_first else (hs[:, :, 0], kept)
+        product = parts[0] * parts[1]
+        assert str(product.shape) == "12,8|"
+        assert str(oc.softmax(product, axis=0).shape) == "12,8|"
+        oc.train.forward(product).resolve()
