@@ -118,10 +118,11 @@ def _host_cells(
     cells = values.unconverted(value, info)
     if cells is not None:
         return cells, {}
-    value = values.taken_over(value, tensor.describe())
-    sizes = values.given_sizes(value, info, tensor.describe())
+    name = tensor.describe()
+    value = values.taken_over(value, name)
+    sizes = values.given_sizes(value, info, name)
     given = values.sized(info, sizes)
-    return values.cells_of(value, given, tensor.describe(), str(tensor.shape)), sizes
+    return values.cells_of(value, given, name, str(tensor.shape)), sizes
 
 
 def adopt(store: BufferStore, tensor: Tensor, array: object) -> None:

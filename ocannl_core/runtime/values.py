@@ -13,7 +13,7 @@ from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.ir import host_arrays
 from ocannl_core.ir.indexing import StaticExtent
 from ocannl_core.ir.node import NodeInfo
-from ocannl_core.ir.numbers.dtypes import uint4x32
+from ocannl_core.ir.numbers.dtypes import extremes, float32, float64, uint4x32
 
 if TYPE_CHECKING:
     from ocannl_core.backend.manager import Backend
@@ -143,7 +143,9 @@ def cells_of(value: object, info: NodeInfo, name: str, shape: str) -> host_array
 
 def unconverted(value: object, info: NodeInfo) -> host_arrays.Array | None:
     """Return host data that are the cells of a node as they stand, or None."""
-    if type(value) is not np.ndarray or value.shape != info.dims or not value.flags.c_contiguous:
+    if type(value) is not np.ndarray:
+        return None if info.extents else _filled(value, info)
+    if value.shape != info.dims or not value.flags.c_contiguous:
         return None
     if info.extents or value.dtype != info.dtype.numpy or info.dtype.is_packed:
         return None
@@ -154,6 +156,19 @@ def unconverted(value: object, info: NodeInfo) -> host_arrays.Array | None:
     with np.errstate(invalid="ignore"):
         lowest = value.min()
     return None if lowest != lowest else value
+
+
+def _filled(value: object, info: NodeInfo) -> host_arrays.Array | None:
+    """Return one number in every cell, or None where `cells_of` may refuse or convert it."""
+    dtype = info.dtype
+    if isinstance(value, np.generic):
+        fits = value.dtype == dtype.numpy and value.dtype.kind in "biuf" and value == value
+    elif type(value) is int and dtype.is_integer:
+        least, greatest = extremes(dtype)
+        fits = least <= value <= greatest
+    else:
+        fits = type(value) in (int, float) and dtype in (float32, float64) and abs(value) < 1e18
+    return np.full(info.dims, value, dtype.numpy) if fits and not dtype.is_packed else None
 
 
 def taken_over(value: object, name: str) -> object:

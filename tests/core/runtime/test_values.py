@@ -310,3 +310,20 @@ def test_a_buffer_read_after_a_write_has_the_same_bits(
     buffer = backend.allocate(info, target)
     values.write(backend, buffer, array)
     assert values.read(backend, buffer).tobytes() == raw
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_numbers_that_are_taken_as_they_stand_have_the_cells_of_checked_ones(dtype: DType) -> None:
+    taken = []
+    for value in (7, 0.1, 300, -1, True, 1e300, 2**70, np.float32(0.1), np.int32(5), np.float64(3)):
+        found = values.unconverted(value, NodeInfo(dtype, (2, 3)))
+        if found is not None:
+            checked = cells(value, 2, 3, dtype=dtype)
+            assert (found.dtype, found.tolist()) == (checked.dtype, checked.tolist())
+            taken.append(value)
+    assert 7 in taken or dtype not in (dtypes.float32, dtypes.float64, dtypes.int8, dtypes.uint64)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.float32(np.nan)])
+def test_nan_is_not_taken_as_it_stands(value: float) -> None:
+    assert values.unconverted(value, NodeInfo(dtypes.float32, (2,))) is None
