@@ -234,3 +234,15 @@ def test_a_shape_is_an_argument_of_shapes() -> None:
 def test_other_missing_attributes_are_those_of_python(make: Callable[[], object]) -> None:
     with oc.Session(), pytest.raises(AttributeError, match="object has no attribute 'height'"):
         getattr(make(), "height")  # noqa: B009
+
+
+def test_a_new_axis_that_meets_none_of_the_batch_is_named_as_one() -> None:
+    with oc.Session():
+        rays, depths = oc.placeholder("r", batch=[4], output=[3]), oc.placeholder("d", batch=[4, 5])
+        with pytest.raises(oc.ShapeError, match="of the kind of the axis behind it") as error:
+            rays[:, None] * depths
+        spec = str(error.value).split('einsum("')[1].split('"')[0]
+        assert str((oc.einsum(spec, rays) * depths).shape) == "4,5|3"
+        with pytest.raises(oc.ShapeError) as other:
+            rays[:2] * depths
+        assert "None" not in str(other.value)

@@ -56,11 +56,15 @@ def selected_rows(key: object) -> tuple[Any, int] | None:
     others = [part for part in parts if not isinstance(part, Expression)]
     around = [place for place, part in enumerate(parts) if part is ...]
     if len(places) > 1 or len(around) > 1 or not all(p is ... or is_everything(p) for p in others):
+        pairs = (
+            "oc.take_along(x, ids[..., None], axis=-1) selects one cell of each row, "
+            "oc.flatten(x)[i * 8 + j] cells of a matrix with 8 columns by pairs of positions; "
+            "oc.take(oc.take(x, i, axis=0), j, axis=1) selects rows and columns"
+        )
         raise UsageError.at_caller(
             "A tensor of positions selects along one axis, beside `:` and `...` for the others.",
             found=f"x[{key_text(key)}]",
-            fix="oc.take_along(x, ids[..., None], axis=-1) selects one cell of each row; "
-            "oc.take(oc.take(x, i, axis=0), j, axis=1) selects rows and columns",
+            fix=pairs if len(places) > 1 else "give other keys first: x[1:][:, ids]",
         )
     (place,) = places
     is_from_end = bool(around) and around[0] < place

@@ -17,9 +17,11 @@ from ocannl_core.base.origin import Origin, caller_depth, caller_location
 from ocannl_core.ir.indexing import is_whole
 from ocannl_core.shape.language.einsum_ast import AxisSpec, Concat, ShapeSpec, Spec, axis_names
 from ocannl_core.shape.language.shape_terms import Shape
+from ocannl_core.shape.language.subscripts import NewAxis
 from ocannl_core.shape.translation.einsum import operand_name
-from ocannl_core.shape.translation.logic import Einsum, Logic, logic_from_text
+from ocannl_core.shape.translation.logic import Einsum, Logic, Slice, logic_from_text
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import Applied
 from ocannl_core.tensor.graph.tensor import Tensor
 
 
@@ -210,8 +212,11 @@ class describe_operands:
         for position, operand in enumerate(operands):
             name = operand_name(position) if len(operands) > 1 else "the operand"
             lines.append(f"{name} is {_describe_tensor(operand)}")
-        is_by_position = self._is_pointwise and _broadcast_by_position_only(self._operands)
-        fix = ALL_PAIRS.format("oc.subtract") if is_by_position else error.fix
+        fix = error.fix
+        if self._is_pointwise and _broadcast_by_position_only(self._operands):
+            fix = ALL_PAIRS.format("oc.subtract")
+        elif self._is_pointwise and any(map(_has_new_axis, self._operands)):
+            fix = f"{fix or 'name the axes'}; {_NEW_AXIS}"
         raise ShapeError(
             error.rule, found=error.found, where="\n".join(lines), fix=fix
         ) from None  # equal but for the lines of the operands
@@ -223,6 +228,18 @@ ALL_PAIRS = (
     'i|...; j|... => i,j|...")'
 )
 """Advice about operands of the shapes `4|1,6` and `1,3|6`."""
+
+
+_NEW_AXIS = (
+    "the axis that None makes in a subscript is of the kind of the axis behind it; "
+    'oc.einsum("...|..x.. => ...,0|..x..", x) makes a last batch axis'
+)
+
+
+def _has_new_axis(tensor: Tensor) -> bool:
+    definition = tensor.definition
+    logic = definition.logic if isinstance(definition, Applied) else None
+    return isinstance(logic, Slice) and any(isinstance(key, NewAxis) for key in logic.keys)
 
 
 def broadcast_by_position(shapes: Sequence[Shape]) -> bool:
