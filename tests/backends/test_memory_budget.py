@@ -28,6 +28,13 @@ def deep_perceptron() -> oc.Tensor:
     return oc.mean(x * x)
 
 
+def residual_layers() -> oc.Tensor:
+    x = oc.tensor(X, batch_axes=1)
+    for _ in range(4):
+        x = x + oc.tanh(nn.dense(nn.layer_norm(x), output=[16]))
+    return oc.mean(x * x)
+
+
 def convolutions() -> oc.Tensor:
     x = oc.tensor(IMAGES, batch_axes=1)
     for _ in range(4):
@@ -117,6 +124,13 @@ def test_a_budget_that_row_groups_meet_leaves_them() -> None:
             step = oc.Context("cpu_c").compile(oc.train.grad_update(oc.sum(y * y)))
             needed.append(step.memory_plan.nbytes)
     assert needed[0] == needed[1] < 30 << 20
+
+
+@pytest.mark.filterwarnings("ignore:A routine fits its memory budget")
+def test_the_least_memory_is_no_more_than_any_budget_takes() -> None:
+    whole, _ = gradients(residual_layers, "interp", None)
+    least, _ = gradients(residual_layers, "interp", 0)
+    assert least <= min(gradients(residual_layers, "interp", whole // k)[0] for k in (2, 3, 4, 5))
 
 
 def test_two_compilations_within_a_budget_have_the_same_text() -> None:

@@ -18,7 +18,7 @@ repetition come last: they fit what the nodes around it leave of the budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import field
 from enum import Enum
 from itertools import count, pairwise
@@ -50,6 +50,8 @@ _MOST_TRIED = 8
 """Candidates that are compared exactly in each round, those with the most bytes by cost."""
 _LONGEST_CHAIN = 64
 """Values that are computed again for the sake of one."""
+_LOWERED = 8
+"""The part of a peak, its eighth, by which it is to be lowered further."""
 _TOLERATED = 4
 """The part of the budget, its fourth, by which repetitions may exceed it here: later fusion of
 their kernels frees about as much, and less if values are computed again.
@@ -63,11 +65,18 @@ class _Entry:
     stmt: ir.Stmt
     reads: frozenset[TensorNode]
     writes: frozenset[TensorNode]
+    accessed: frozenset[TensorNode]
     cost: int
     inner: int
     """The bytes that it needs for nodes of its own, if it is a repetition."""
     is_plain: bool
     """True for loop nests, which can be repeated, and in which nodes can be renamed."""
+    names: Mapping[TensorNode, TensorNode] = field(default_factory=dict)
+    """The nodes that it accesses, by those in its statement; empty for the same ones. Most renamed
+    statements are dropped with the programs that they are tried in.
+    """
+    is_clone: bool = False
+    """True for a repetition, which has loop variables of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +85,8 @@ class _State:
 
     entries: tuple[_Entry, ...]
     nodes: Mapping[TensorNode, NodeInfo]
-    own: frozenset[TensorNode]
-    """The nodes whose memory belongs to the routine."""
+    own: Mapping[TensorNode, int]
+    """The bytes in the arena of the nodes whose memory belongs to the routine."""
     roots: Mapping[TensorNode, TensorNode]
     """The node of which a node is a copy that is computed again; itself for others."""
     sources: Mapping[TensorNode, tuple[_Entry, ...]]
@@ -96,7 +105,7 @@ def recompute_within_budget(program: ir.LoopProgram, budget: int) -> ir.LoopProg
     state = _with_smaller_iterations(_within(first, budget), budget)
     if state is first:
         return program
-    used = {node for each in state.entries for node in each.reads | each.writes}
+    used = {node for each in state.entries for node in each.accessed}
     added = [
         ir.Allocate(node, ir.Scope.ROUTINE) for node in state.nodes if node not in program.nodes
     ]
@@ -112,12 +121,12 @@ def _with_own_variables(entries: Sequence[_Entry]) -> list[ir.Stmt]:
     """Return the statements, of which no two declare the same scalar variable. External calls may
     stand between a value and its recomputation.
     """
-    declared = [introduced_locals(each.stmt) for each in entries]
+    stmts = [_statement(each) for each in entries]
+    declared = [introduced_locals(each) for each in stmts]
     unused = count(1 + max((local.id for each in declared for local in each), default=-1))
     seen: set[ir.Local] = set()
     found = []
-    for entry, variables in zip(entries, declared, strict=True):
-        stmt = entry.stmt
+    for stmt, variables in zip(stmts, declared, strict=True):
         for local in [each for each in variables if each in seen]:
             stmt = rename_local(stmt, local, replace(local, id=next(unused)))
         seen.update(variables)
@@ -126,19 +135,35 @@ def _with_own_variables(entries: Sequence[_Entry]) -> list[ir.Stmt]:
 
 
 def _within(first: _State, budget: int) -> _State:
-    """Return a program that computes values again until it fits a budget, as far as possible."""
+    """Return a program that computes values again until it fits a budget, as far as possible.
+
+    Far below what is possible, steps lower what lives on average, and end before the highest peak
+    is as low as it can be: then the budget is a little below that peak.
+    """
+    state = _with_less_excess(first, budget)
+    while (peak := _most_live_bytes(state)) > budget:
+        goal = max((peak + budget) // 2, peak - peak // _LOWERED)
+        further = _with_less_excess(state, goal)
+        if _most_live_bytes(further) >= peak:
+            break
+        state = further
+    return state
+
+
+def _with_less_excess(first: _State, budget: int) -> _State:
+    """Return a program that computes values again until none has less excess over a budget."""
     state, excess = first, _excess(first, budget)
     refused: set[tuple[TensorNode, ById]] = set()
     while excess > 0:
         found, best, tried = None, 0.0, 0
-        places = _Places(state.entries)
+        places = _Places(state)
         for node, reader in _candidates(state, places, budget, refused):
             changed = [_recomputed(state, places, node, reader, way) for way in Operands]
             gains = [_gain(state, excess, each, budget) for each in changed]
             if max(gains) > best:
                 best, found = max(gains), changed[gains.index(max(gains))]
             if max(gains) <= 0:
-                refused.add((node, ById(reader.stmt)))
+                refused.add((node, ById(reader)))
                 continue
             tried += 1
             if tried == _MOST_TRIED:
@@ -151,7 +176,7 @@ def _within(first: _State, budget: int) -> _State:
 
 def _with_smaller_iterations(state: _State, budget: int) -> _State:
     """Return a program whose repetitions, with what lives around them, meet a budget."""
-    live = _live_bytes(state.entries, state.nodes, state.own)
+    live = _live_bytes(state.entries, state.own)
     entries = tuple(
         _smaller(entry, state.nodes, budget - int(here) + entry.inner)
         if here > budget + budget // _TOLERATED and entry.inner
@@ -168,11 +193,11 @@ def _smaller(entry: _Entry, nodes: Mapping[TensorNode, NodeInfo], budget: int) -
     assert isinstance(repeat, ir.Repeat)
     private = dict(repeat.private)
     body = [_entry(each) for each in repeat.body.stmts]
-    first = _state_of(body, {**nodes, **private}, frozenset(private))
+    first = _state_of(body, {**nodes, **private}, private.keys())
     found = _with_smaller_iterations(_within(first, max(budget, 0)), max(budget, 0))
     if found is first:
         return entry
-    used = {node for each in found.entries for node in each.reads | each.writes}
+    used = {node for each in found.entries for node in each.accessed}
     kept = tuple((n, info) for n, info in found.nodes.items() if n in found.own and n in used)
     return _entry(
         replace(repeat, body=ir.Block(tuple(_with_own_variables(found.entries))), private=kept)
@@ -181,18 +206,22 @@ def _smaller(entry: _Entry, nodes: Mapping[TensorNode, NodeInfo], budget: int) -
 
 def needed_bytes(program: ir.LoopProgram) -> int:
     """Return the most bytes of nodes of a routine that live at the same time."""
-    state = _first_state(program, [s for s in program.body.stmts if isinstance(s, ir.Allocate)])
-    return int(_live_bytes(state.entries, state.nodes, state.own).max(initial=0))
+    allocations = [s for s in program.body.stmts if isinstance(s, ir.Allocate)]
+    return _most_live_bytes(_first_state(program, allocations))
+
+
+def _most_live_bytes(state: _State) -> int:
+    return int(_live_bytes(state.entries, state.own).max(initial=0))
 
 
 def _first_state(program: ir.LoopProgram, allocations: Sequence[ir.Allocate]) -> _State:
     entries = [_entry(s) for s in program.body.stmts if not isinstance(s, ir.Allocate)]
-    own = frozenset(each.node for each in allocations if each.scope is ir.Scope.ROUTINE)
+    own = {each.node for each in allocations if each.scope is ir.Scope.ROUTINE}
     return _state_of(entries, program.nodes, own)
 
 
 def _state_of(
-    entries: Sequence[_Entry], nodes: Mapping[TensorNode, NodeInfo], own: frozenset[TensorNode]
+    entries: Sequence[_Entry], nodes: Mapping[TensorNode, NodeInfo], own: Set[TensorNode]
 ) -> _State:
     written: dict[TensorNode, list[_Entry]] = {}
     for entry in entries:
@@ -203,7 +232,8 @@ def _state_of(
         for node, source in written.items()
         if node in own and all(each.is_plain and each.writes == {node} for each in source)
     }
-    return _State(tuple(entries), nodes, own, {node: node for node in own}, sources)
+    sizes = {node: _size(info) for node, info in nodes.items() if node in own}
+    return _State(tuple(entries), nodes, sizes, {node: node for node in sizes}, sources)
 
 
 def _entry(stmt: ir.Stmt) -> _Entry:
@@ -213,10 +243,12 @@ def _entry(stmt: ir.Stmt) -> _Entry:
         for each in walk(stmt)
     )
     inner = _private_bytes(stmt) if isinstance(stmt, ir.Repeat) else 0
+    read, written = frozenset((*reads(stmt), *merge_reads(stmt))), frozenset(writes(stmt))
     return _Entry(
         stmt,
-        frozenset((*reads(stmt), *merge_reads(stmt))),
-        frozenset(writes(stmt)),
+        read,
+        written,
+        read | written,
         max(1, cost(stmt)) if is_plain else 0,
         inner,
         is_plain and not merge_reads(stmt),
@@ -225,30 +257,35 @@ def _entry(stmt: ir.Stmt) -> _Entry:
 
 def _private_bytes(repeat: ir.Repeat) -> int:
     """Return the most bytes of the nodes of an iteration that live at the same time."""
-    sizes = dict(repeat.private)
     entries = [_entry(each) for each in repeat.body.stmts]
-    live = _live_bytes(entries, sizes, set(sizes))
+    live = _live_bytes(entries, {node: _size(info) for node, info in repeat.private})
     return int(live.max()) if len(live) else 0
 
 
+def _size(info: NodeInfo) -> int:
+    return round_up(info.nbytes, CACHE_LINE_BYTES)
+
+
 def _live_bytes(
-    entries: Sequence[_Entry], nodes: Mapping[TensorNode, NodeInfo], own: Iterable[TensorNode]
+    entries: Sequence[_Entry], own: Mapping[TensorNode, int]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the bytes of own nodes that live at each statement, aligned as in the arena."""
-    accessed = NodePositions((*entry.reads, *entry.writes) for entry in entries)
-    change = np.zeros(len(entries) + 1, np.int64)
-    for node in own:
-        if places := accessed.of(node):
-            nbytes = round_up(nodes[node].nbytes, CACHE_LINE_BYTES)
-            change[places[0]] += nbytes
-            change[places[-1] + 1] -= nbytes
-    live: np.ndarray[tuple[int], np.dtype[np.int64]] = np.cumsum(change)[:-1]
+    nodes = [node for entry in entries for node in entry.accessed]
+    places = [at for at, entry in enumerate(entries) for _ in entry.accessed]
+    end = dict(zip(nodes, places, strict=True))
+    begin = dict(zip(reversed(nodes), reversed(places), strict=True))
+    change = [0] * (len(entries) + 1)
+    for node, nbytes in own.items():
+        if node in begin:
+            change[begin[node]] += nbytes
+            change[end[node] + 1] -= nbytes
+    live: np.ndarray[tuple[int], np.dtype[np.int64]] = np.cumsum(change, dtype=np.int64)[:-1]
     live += np.array([entry.inner for entry in entries], np.int64)
     return live
 
 
 def _excess(state: _State, budget: int) -> int:
-    live = _live_bytes(state.entries, state.nodes, state.own)
+    live = _live_bytes(state.entries, state.own)
     return int(np.maximum(live - budget, 0).sum())
 
 
@@ -259,11 +296,14 @@ def _gain(before: _State, excess: int, after: _State, budget: int) -> float:
 
 
 class _Places:
-    """The positions of the statements that access and write each node."""
+    """The positions of the statements that access and write each node, and the nodes of a root."""
 
-    def __init__(self, entries: Sequence[_Entry]) -> None:
-        self.accessed = NodePositions(entry.reads | entry.writes for entry in entries)
-        self.written = NodePositions(entry.writes for entry in entries)
+    def __init__(self, state: _State) -> None:
+        self.accessed = NodePositions(entry.accessed for entry in state.entries)
+        self.written = NodePositions(entry.writes for entry in state.entries)
+        self.versions: dict[TensorNode, list[TensorNode]] = {}
+        for node, root in state.roots.items():
+            self.versions.setdefault(root, []).append(node)
 
 
 def _candidates(
@@ -273,7 +313,7 @@ def _candidates(
     the first statement that is to read each recomputed value.
     """
     entries = state.entries
-    is_over = _live_bytes(entries, state.nodes, state.own) > budget
+    is_over = _live_bytes(entries, state.own) > budget
     over = np.concatenate(([0], np.cumsum(is_over)))
     found: list[tuple[float, TensorNode, _Entry]] = []
     for node in state.nodes:  # in the order of the program: copies of a node share its number
@@ -289,7 +329,7 @@ def _candidates(
             if place >= end
         ]
         longest, before = max(gaps, default=(0, 0))
-        if longest <= 0 or (node, ById(entries[before].stmt)) in refused:
+        if longest <= 0 or (node, ById(entries[before])) in refused:
             continue
         if not all(entries[place].is_plain for place in accessed if place >= before):
             continue
@@ -320,17 +360,17 @@ def _recomputed(
     if copy is None:
         return state
     merged = {**made.merged, node: copy}
-    after = [
-        _renamed(each, merged)
-        for each in entries[before:]
-        if not (each.is_plain and each.writes and each.writes <= merged.keys() - {node})
-    ]
+    after: list[_Entry | None] = list(entries[before:])
+    for at in {at for each in merged for at in places.accessed.of(each) if at >= before}:
+        each = entries[at]
+        is_merged = each.is_plain and each.writes and each.writes <= merged.keys() - {node}
+        after[at - before] = None if is_merged else _renamed(each, merged)
     copies = dict.fromkeys(n for each in made.entries for n in each.writes)
     roots = {**state.roots, **{each: r for r, each in made.versions.items() if each in copies}}
     return _State(
-        (*entries[:before], *made.entries, *after),
+        (*entries[:before], *made.entries, *(each for each in after if each is not None)),
         {**state.nodes, **{each: state.nodes[roots[each]] for each in copies}},
-        state.own | copies.keys(),
+        {**state.own, **{each: state.own[roots[each]] for each in copies}},
         roots,
         state.sources,
     )
@@ -362,7 +402,8 @@ class _Recomputation:
         names: dict[TensorNode, TensorNode] = {}
         source = self.state.sources[root]
         since = self.places.written.of(root)[0]
-        for operand in dict.fromkeys(n for each in source for n in each.reads):
+        operands = {n for each in source for n in each.reads}
+        for operand in sorted(operands, key=lambda n: -n.id):  # programs are the same every time
             if operand is not root:
                 found = self._version(operand, since)
                 if found is None:
@@ -372,9 +413,9 @@ class _Recomputation:
         names[root] = self.versions[root] = copy
         self.entries.extend(_renamed(each, names, is_cloned=True) for each in source)
         if self.operands is Operands.EARLIER:
-            for other, own_root in self.state.roots.items():
+            for other in self.places.versions[root]:
                 first = next(iter(self.places.written.of(other)), -1)
-                if own_root is root and other is not root and first >= self.before:
+                if other is not root and first >= self.before:
                     self.merged[other] = copy
         return copy
 
@@ -396,8 +437,8 @@ class _Recomputation:
         return self.versions[root]
 
     def _live(self, root: TensorNode) -> TensorNode | None:
-        for each, own_root in self.state.roots.items():
-            if own_root is root and each is not self.node:
+        for each in self.places.versions[root]:
+            if each is not self.node:
                 accessed = self.places.accessed.of(each)
                 if accessed and self.places.written.of(each)[-1] < self.before <= accessed[-1]:
                     return each
@@ -408,24 +449,33 @@ def _renamed(
     entry: _Entry, names: Mapping[TensorNode, TensorNode], *, is_cloned: bool = False
 ) -> _Entry:
     """Return a statement that accesses other nodes; a clone has loop variables of its own."""
-    if names.keys().isdisjoint(entry.reads | entry.writes) or not entry.is_plain:
+    if names.keys().isdisjoint(entry.accessed) or not entry.is_plain:
         return entry
+    before = entry.names or {each: each for each in entry.accessed}
+    read = frozenset(names.get(each, each) for each in entry.reads)
+    written = frozenset(names.get(each, each) for each in entry.writes)
+    return replace(
+        entry,
+        reads=read,
+        writes=written,
+        accessed=read | written,
+        names={own: names.get(now, now) for own, now in before.items()},
+        is_clone=entry.is_clone or is_cloned,
+    )
+
+
+def _statement(entry: _Entry) -> ir.Stmt:
+    """Return the statement of an entry, with the nodes that it accesses."""
+    if not entry.names:
+        return entry.stmt
 
     def renamed(each: Node) -> Node:
-        if (
-            isinstance(each, ir.Load | ir.Gather | ir.Store | ir.Scatter | ir.Fill)
-            and each.node in names
-        ):
-            return replace(each, node=names[each.node])
+        if isinstance(each, ir.Load | ir.Gather | ir.Store | ir.Scatter | ir.Fill):
+            return replace(each, node=entry.names[each.node])
         return each
 
     stmt: ir.Stmt = rewrite(entry.stmt, renamed, renamed)  # type: ignore[arg-type]
-    stmt = clone_stmt(stmt) if is_cloned else stmt
+    stmt = clone_stmt(stmt) if entry.is_clone else stmt
     if isinstance(stmt, ir.Block) and len(stmt.stmts) == 1:
         (stmt,) = stmt.stmts
-    return replace(
-        entry,
-        stmt=stmt,
-        reads=frozenset(names.get(each, each) for each in entry.reads),
-        writes=frozenset(names.get(each, each) for each in entry.writes),
-    )
+    return stmt

@@ -126,3 +126,12 @@ def test_a_square_root_of_the_values_costs_less_than_a_second_run(length: int) -
     found = recompute_within_budget(program, 64 * (2 * round(length**0.5) + 1))
     again = len(found.body.stmts) - len(program.body.stmts)
     assert again <= 2 * 1.5 * length  # a copy has an allocation and a statement
+
+
+def test_operands_are_computed_again_in_the_same_order_every_time() -> None:
+    lines = ["a[i] = exp(x[i])", "b[i] = sin(x[i])", "c[i] = a[i] * b[i]", "d[i] = exp(c[i])"]
+    lines += ["d[i] = exp(d[i])"] * 16 + ["y[i] = c[i] * d[i]"]
+    nodes = "\n".join(f"routine {name}: float32[16]" for name in "abcd")
+    loops = "".join(f"\nfor i in range(16):\n    {line}" for line in lines)
+    (text,) = {"\n".join(within(nodes + loops, 0)) for _ in range(16)}
+    assert "b_again[i] = sin(x[i])" in text.split("a_again[i] = exp(x[i])")[0]
