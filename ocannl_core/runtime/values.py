@@ -166,8 +166,10 @@ def _filled(value: object, info: NodeInfo) -> host_arrays.Array | None:
     elif type(value) is int and dtype.is_integer:
         least, greatest = extremes(dtype)
         fits = least <= value <= greatest
+    elif isinstance(value, int | float) and type(value) is not bool:
+        fits = dtype in (float32, float64) and abs(value) < 1e18
     else:
-        fits = type(value) in (int, float) and dtype in (float32, float64) and abs(value) < 1e18
+        return None
     return np.full(info.dims, value, dtype.numpy) if fits and not dtype.is_packed else None
 
 

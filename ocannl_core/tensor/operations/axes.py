@@ -24,6 +24,7 @@ from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.shape.language.shape_terms import Dim, Size, rows_in_buffer_order
 from ocannl_core.shape.language.statement import parse_statement, statement_constraints
 from ocannl_core.tensor.graph import session as sessions
+from ocannl_core.tensor.graph.definitions import Declared
 from ocannl_core.tensor.graph.expression import Expression
 from ocannl_core.tensor.graph.shape_previews import implied_ranks
 from ocannl_core.tensor.graph.tensor import Tensor
@@ -280,15 +281,19 @@ def axes_of(x: Tensor, name: str) -> Axes:
     environment = x.session.environment
     ranks = implied_ranks(x)
     if ranks is None:
+        fix = (
+            "state the axes of the parameters and random numbers that it depends on, as in "
+            'oc.param("w", output=[...], input=[...]) and oc.require_shape(oc.normal(), "32|64"), '
+            "a batch of 32 and one output axis of 64, or those of this tensor in the same way"
+        )
+        if isinstance(x.definition, Declared):  # a row that is not stated has axes of other uses
+            fix = "state all its rows where it is declared, as in batch=[], output=[64], input=[]"
         raise ShapeError(
             "An axis is counted where the number of axes is known.",
             found=f"{name} of a tensor whose axes are to be inferred: {x.shape}",
             where=f"{x.describe()}, at {caller_location()}",
-            fix="state the axes of the parameters and random numbers that it depends on, as in "
-            'oc.param("w", output=[...], input=[...]) and oc.require_shape(oc.normal(), "32|64"), '
-            "a batch of 32 and one output axis of 64, or those of this tensor in the same way, or "
-            'name axes instead of counting them: oc.einsum("...|... => ...|0", x) sums over all '
-            "output axes",
+            fix=f"{fix}, or name axes instead of counting them: "
+            'oc.einsum("...|... => ...|0", x) sums over all output axes',
         )
     sizes = environment.set_ranks(x.terms, ranks, Origin(name, caller_location()))
     return Axes(ranks, sizes, name, x)

@@ -281,3 +281,12 @@ def test_an_axis_of_size_1_does_not_settle_a_literal_that_takes_the_size_of_its_
         y = x + offsets(dtype=oc.int32)
         assert not y.shape.is_closed
         assert str((y + oc.placeholder("z", output=[5])).shape) == "5"
+
+
+def test_the_advice_about_a_declared_tensor_makes_its_axes_countable() -> None:
+    with oc.Session():
+        with pytest.raises(oc.ShapeError) as caught:
+            oc.cumsum(oc.declare("p", output=[64]), axis=0)
+        assert "batch=[], output=[64], input=[]" in (caught.value.fix or "")
+        p = oc.declare("p", batch=[], output=[64], input=[])
+        assert str(oc.cumsum(p, axis=0).shape) == "64"
