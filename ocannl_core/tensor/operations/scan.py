@@ -40,6 +40,7 @@ from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.shape_previews import implied_ranks
 from ocannl_core.tensor.graph.structures import Leaf, aligned, difference, leaves_of, with_leaves
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations.axes import settle_axes
 from ocannl_core.tensor.operations.contractions import subscript
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor, check_recorded_here, constant
@@ -247,6 +248,8 @@ def _time_axis(loop: Loop, session: Session, over: Sequence[Leaf]) -> Dim:
                 where=str(loop.origin),
                 fix='oc.tensor(array, batch_axes=1), or oc.einsum("t, ..x.. => t|..x..", xs)',
             )
+    for leaf in over:
+        settle_axes(leaf.value, loop.name)  # the leftmost axis is one that operands imply
     found: list[Dim] = []
 
     def relate(fresh: FreshVariables) -> list[Constraint]:

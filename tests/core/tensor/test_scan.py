@@ -300,3 +300,13 @@ def test_errors_of_a_loop_name_the_function_of_its_step() -> None:
     with pytest.raises(oc.UsageError) as caught:
         oc.scan(advance, 0.0, oc.tensor([1.0, 2.0], batch_axes=1))
     assert caught.value.where.startswith("scan of advance, at test_scan.py")
+
+
+def test_the_time_axis_is_the_leftmost_of_the_axes_that_operands_imply() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[5, 2])
+        steps = oc.cast(oc.argmax(x, axis=0), "float32")
+        product = x * steps  # a use with further axes on the left
+        sums, last = oc.scan(lambda h, each: (h + each, h + each), 0.0, steps)
+        (oc.train.forward(sums) + oc.train.forward(product)).resolve()
+        assert [str(each.shape) for each in (steps, sums, last)] == ["2|", "2|", "()"]
