@@ -31,7 +31,8 @@ def refuse_guesses(state: SolverState, rows: Iterable[RowVar], dims: Iterable[Di
     A row may be guessed if it is only aligned axis by axis with others, or is above a closed
     operand. A size may be guessed if it, or a result of it, is above an operand of size 1: in
     `param("w") @ x + b` with a `b` of size 1, the user states the size of the sum. The 1 of a
-    reduced axis is no such statement: in `param("w") @ x - mean`, the size is underdetermined.
+    reduced axis is no such statement: in `param("w") @ x - mean`, the size is underdetermined. In
+    `param("w") @ mean`, it is that of the inputs of `w`, which follows from what `w` is applied to.
 
     Raises:
         ShapeError: naming every parameter concerned, and the way to state the shape of the first;
@@ -58,7 +59,7 @@ def refuse_guesses(state: SolverState, rows: Iterable[RowVar], dims: Iterable[Di
 def may_be_guessed(state: SolverState, dim: DimVar) -> bool:
     """Return True unless a size belongs to a parameter and no operand suggests that it is 1."""
     leaf = state.dim_leaves.get(state.find(dim))
-    return not (leaf and leaf.parameter) or _has_unit(state, state.find(dim))
+    return not (leaf and leaf.parameter) or _has_unit(state, leaf, state.find(dim))
 
 
 def refuse_default_size(state: SolverState, dim: DimVar) -> None:
@@ -68,7 +69,7 @@ def refuse_default_size(state: SolverState, dim: DimVar) -> None:
         ShapeError: if the size belongs to a leaf, and no operand suggests that it is 1.
     """
     leaf = state.dim_leaves.get(state.find(dim))
-    if leaf is not None and not (leaf.parameter and _has_unit(state, state.find(dim))):
+    if leaf is not None and not (leaf.parameter and _has_unit(state, leaf, state.find(dim))):
         raise _is_open(leaf, f"the size of its {axis_name(state, leaf, dim)}")
 
 
@@ -91,11 +92,12 @@ def _is_open(leaf: LeafTensor, part: str) -> ShapeError:
     )
 
 
-def _has_unit(state: SolverState, dim: DimVar) -> bool:
-    """Return True if the size, or one below it, has a stated operand of size 1."""
+def _has_unit(state: SolverState, leaf: LeafTensor, dim: DimVar) -> bool:
+    """Return True if the size, or one below it, has an operand of size 1 that suggests the size."""
     below = reachable([dim], lambda var: map(state.find, state.results.get(var, ())))
     units = (state.units.get(var) for var in below)
-    return any(unit is not None and unit.stated for unit in units)
+    is_input = leaf.kind is RowKind.INPUT
+    return any(unit is not None and (unit.stated or is_input) for unit in units)
 
 
 def _importance(key: tuple[int, RowKind]) -> tuple[bool, int, str]:

@@ -290,3 +290,20 @@ def test_the_advice_about_a_declared_tensor_makes_its_axes_countable() -> None:
         assert "batch=[], output=[64], input=[]" in (caught.value.fix or "")
         p = oc.declare("p", batch=[], output=[64], input=[])
         assert str(oc.cumsum(p, axis=0).shape) == "64"
+
+
+def test_the_input_of_a_layer_is_a_reduced_axis() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[3], output=[4, 4, 5])
+        pooled = oc.mean(x, axis=(1, 2), keepdims=True)
+        squeezed = oc.nn.dense(pooled, output=[2])
+        oc.train.forward(squeezed).resolve()
+        assert [str(each.shape) for each in squeezed.params] == ["1,1,5->2", "2"]
+
+
+def test_the_output_of_a_layer_beside_a_reduced_axis_can_be_anything() -> None:
+    with oc.Session():
+        hidden = oc.param("w") @ oc.placeholder("x", batch=[3], output=[5])
+        centered = hidden - oc.einsum("...|i => ...|0", hidden)
+        with pytest.raises(oc.ShapeError, match="parameter w: the size of its output axis -1"):
+            oc.train.forward(oc.param("v", output=[2]) @ centered).resolve()
