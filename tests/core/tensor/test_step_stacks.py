@@ -47,7 +47,7 @@ def rnn() -> Step:
     return step
 
 
-def test_sums_over_steps_read_what_they_multiply_from_stacks() -> None:
+def test_sums_over_steps_read_their_operands_from_stacks() -> None:
     loss = recurrence(rnn(), batch=2)
     assert sums_into("u", loss) == [
         (0, "u_grad[o, i] += add_grad_steps[t2, b, o] * carry_steps[t2, b, i]")

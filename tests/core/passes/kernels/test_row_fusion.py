@@ -411,7 +411,7 @@ def kernel_text(body: Block, plan: Plan, made: NodeInfos) -> str:
     return program_text(LoopProgram("kernel", plan.params, (), nodes, body))
 
 
-def test_what_all_blocks_of_rows_read_is_packed_ahead_of_them() -> None:
+def test_operands_of_all_blocks_of_rows_are_packed_ahead_of_them() -> None:
     with oc.Session():
         q, k, v = (oc.placeholder(name, batch=[1, 512], output=[8, 64]) for name in "qkv")
         forward = oc.Context("cpu_c").compile(oc.train.forward(oc.nn.attention(q, k, v)))
