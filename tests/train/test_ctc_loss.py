@@ -103,10 +103,10 @@ def test_arguments_of_other_shapes_and_formats_are_refused() -> None:
         oc.ShapeError, match=r"the time in front of the batch[^~]*targets of shape 2,4"
     ):
         oc.nn.ctc_loss(scores, oc.placeholder("ids", batch=[2, BATCH], output=[], dtype="int32"))
+    wrong = oc.placeholder("n", batch=[3], output=[], dtype="int32")
     with pytest.raises(oc.ShapeError, match="A length is one number for each sequence"):
-        wrong = oc.placeholder("n", batch=[3], output=[], dtype="int32")
         oc.nn.ctc_loss(scores, ids, lengths=wrong)
-    with pytest.raises(oc.UsageError, match="are integers[^~]*of float32"):
+    with pytest.raises(oc.UsageError, match=r"are integers[^~]*of float32"):
         oc.nn.ctc_loss(scores, oc.placeholder("ids", batch=[BATCH, 2], output=[]))
     with pytest.raises(oc.UsageError, match="The reduction of a loss"):
         oc.nn.ctc_loss(scores, ids, reduction="batch")  # type: ignore[arg-type]
