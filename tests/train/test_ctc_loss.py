@@ -69,12 +69,12 @@ def test_any_class_is_blank(target: str) -> None:
 def test_gradients_are_those_of_differences(target: str) -> None:
     _, slopes = losses(target, lengths=LENGTHS, target_lengths=TARGET_LENGTHS)
     for cell in ((0, 0, 0), (4, 0, 2), (2, 1, 1), (1, 2, 0), (0, 3, 1)):
+        k = cell[1]
         ends = []
         for step in (-1e-6, 1e-6):
             moved = SCORES.copy()
             moved[cell] += step
-            found, _ = losses("cpu_c:0", moved, lengths=LENGTHS, target_lengths=TARGET_LENGTHS)
-            ends.append(found.sum())
+            ends.append(expected(moved[: LENGTHS[k], k], TARGETS[k, : TARGET_LENGTHS[k]]))
         assert slopes[cell] == pytest.approx((ends[1] - ends[0]) / 2e-6, rel=1e-5, abs=1e-8)
 
 
