@@ -38,7 +38,9 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
 _BYTES_OF_SUM = 32
-"""A sum stays in a cache, and is read and written there while it multiplies."""
+"""The bytes of a sum for each byte stored in every step. Stacks take memory for all steps, and
+access to a sum of fewer bytes, which stays in a cache, costs little beside its products.
+"""
 
 
 def stacked(info: NodeInfo, count: int) -> NodeInfo:
@@ -166,7 +168,7 @@ class _Step:
         for number, leaf in enumerate(self._leaves):
             for node in targets(leaf):
                 self._writes.setdefault(node, []).append(number)
-        self._stacks: dict[_Value, TensorNode] = {}
+        """The values that the gradients of entries hold for all steps."""
         self._entries: set[_Value] = set()
         """What the gradients of entries are, for all steps."""
         self._stores: dict[int, list[Leaf]] = {}
