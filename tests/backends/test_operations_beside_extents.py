@@ -198,6 +198,27 @@ def test_the_cell_that_is_selected_along_several_extents_gets_the_gradient(
         np.testing.assert_allclose(ctx[gradient], 3.0 * wanted / wanted.sum(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_cells_are_counted_where_inner_axes_have_extents(target: str, name: str) -> None:
+    oc.reset()
+    n, m = oc.static_extent("n", max=MOST), oc.static_extent("m", max=4)
+    x = oc.placeholder("x", batch=[3], output=[m, 2, n])
+    place, kept = getattr(oc, name)(x), getattr(oc, name)(x, keepdims=True)
+    random = x + oc.uniform()
+    ctx = oc.Context(target)
+    step = ctx.compile(sum(map(oc.train.forward, (kept, random)), oc.train.forward(place)))
+    numbers = {}
+    for rows, columns in ((MOST, 4), (2, 3), (5, 1), (1, 4)):
+        ctx[x] = cells = CELLS.reshape(3, 4, 2, MOST)[:, :columns, :, :rows]
+        step(n=rows, m=columns)
+        assert ctx[place] == ctx[kept].item() == getattr(cells, name)()
+        ctx[x] = np.zeros_like(cells)
+        step(n=rows, m=columns)
+        numbers[rows] = ctx[random].ravel()
+        np.testing.assert_array_equal(numbers[rows], numbers[MOST][: cells.size])
+    assert len(set(numbers[MOST])) == CELLS.size
+
+
 @pytest.mark.parametrize("combine", ["add", "maximum"])
 def test_rows_scatter_to_as_many_as_the_extent(target: str, combine: str) -> None:
     oc.reset()
