@@ -145,6 +145,20 @@ def test_calls_of_a_stack_grow_with_the_number_of_its_tensors() -> None:
     assert calls_of_stack(40) < 2.4 * calls_of_stack(20)
 
 
+def test_calls_of_gradients_of_a_stack_grow_with_the_number_of_its_parameters() -> None:
+    calls_of_gradients(2)  # warms up imports and caches
+    assert calls_of_gradients(80) < 2.4 * calls_of_gradients(40)
+
+
+def calls_of_gradients(parts: int) -> int:
+    """Return the number of Python calls that the assignments of a stack's gradients take."""
+    with oc.Session():
+        given = [oc.param(f"x{i}", output=[3]) for i in range(parts)]
+        return calls_in(
+            lambda: oc.train.grad_update(oc.einsum("... => 0", oc.tensor(given))).resolve()
+        )
+
+
 def calls_of_stack(parts: int) -> int:
     """Return the number of Python calls that building and compiling a stack takes."""
     with oc.Session():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 
@@ -190,11 +190,15 @@ def equally_long(state: SolverState, var: RowVar) -> list[RowVar]:
     return [tail for tail in tails if tail is not None and tail != var]
 
 
-def group(state: SolverState, var: RowVar) -> list[RowVar]:
+def group(state: SolverState, var: RowVar) -> Collection[RowVar]:
     """Return a variable and all variables of the same length."""
     if not state.equations.get(var):
-        return [var]
-    return list(reachable([var], partial(equally_long, state)))
+        return (var,)
+    found = state.groups.get(var)
+    if found is None:
+        found = reachable([var], partial(equally_long, state))
+        state.groups.update(dict.fromkeys(found, found))
+    return found
 
 
 def leaf_of(state: SolverState, var: RowVar) -> LeafTensor | None:
