@@ -275,6 +275,19 @@ def _losses() -> Iterator[Case]:
         own=nn.perplexity,
         torch=lambda t, x, ids: t.exp(t.nn.functional.cross_entropy(x, ids.long())),
     )
+
+    def steps(length: int, batch: int, count: int, targets: int) -> Arrays:
+        ids = 1 + numbers(count - 1, batch, targets)
+        return {"x": floats(length, batch, count), "ids": ids}
+
+    yield Case(
+        name="ctc_loss",
+        covers=("nn.ctc_loss",),
+        arrays=(partial(steps, 100, 32, 80, 20), partial(steps, 33, 3, 21, 7)),
+        own=partial(nn.ctc_loss, reduction="sum"),
+        torch=_their_ctc_loss,
+        batch_axes={"x": 2, "ids": 2},
+    )
     yield Case(
         name="confusion",
         covers=("nn.confusion",),
@@ -315,6 +328,13 @@ def _losses() -> Iterator[Case]:
         own=lambda x, y: nn.hinge(x, y),
         torch=lambda t, x, y: t.relu(1 - x * y).mean(),
     )
+
+
+def _their_ctc_loss(t: Any, x: Any, ids: Any) -> Any:
+    steps, sequences, _ = x.shape
+    lengths = [t.full((sequences,), n) for n in (steps, ids.shape[1])]
+    scores = t.nn.functional.log_softmax(x, -1)
+    return t.nn.functional.ctc_loss(scores, ids.long(), *lengths, reduction="sum")
 
 
 def _their_confusion(t: Any, x: Any, ids: Any) -> Any:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         binary_cross_entropy,
         confusion,
         cross_entropy,
+        ctc_loss,
         hinge,
         huber,
         kl_divergence,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Generator", "KeyValueCache", "accuracy", "attention", "attention_weights", "avg_pool",
     "basic_block", "batch_norm", "binary_cross_entropy", "bottleneck_block", "causal_mask",
-    "confusion", "conv", "conv2d", "cross_entropy", "dense", "dropout", "embedding",
+    "confusion", "conv", "conv2d", "cross_entropy", "ctc_loss", "dense", "dropout", "embedding",
     "global_avg_pool", "gpt", "gpt2_names", "group_norm", "gru", "gru_cell", "hinge", "huber",
     "instance_norm", "key_value_cache", "kl_divergence", "layer_norm", "learned_positions", "lenet",
     "llama_names", "lstm", "lstm_cell", "max_pool", "max_pool2d", "mean_squared_error",
@@ -80,8 +81,8 @@ _MODULES = {
     "images": "basic_block bottleneck_block global_avg_pool lenet mobilenet resnet separable_conv "
     "vgg_block",
     "layers": "dense dropout mlp repeat_layers",
-    "losses": "accuracy binary_cross_entropy confusion cross_entropy hinge huber kl_divergence "
-    "mean_squared_error perplexity",
+    "losses": "accuracy binary_cross_entropy confusion cross_entropy ctc_loss hinge huber "
+    "kl_divergence mean_squared_error perplexity",
     "normalization": "batch_norm group_norm instance_norm layer_norm rms_norm",
     "recurrent": "gru gru_cell lstm lstm_cell rnn rnn_cell",
     "transformers": "gpt transformer transformer_decoder transformer_encoder transformer_layer",

@@ -7,20 +7,25 @@ information on sizes flows both ways.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from ocannl_core.base.errors import ShapeError, UsageError
-from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.dtypes import float32, int32
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.activations import formats_of
+from ocannl_core.tensor.operations.activations import formats_of, logaddexp, widened
 from ocannl_core.tensor.operations.axes import require_shapes, sized_axes_of
 from ocannl_core.tensor.operations.contractions import einmax, einsum, where
-from ocannl_core.tensor.operations.literals import offsets
-from ocannl_core.tensor.operations.positions import checked, second
-from ocannl_core.tensor.operations.reductions import argmax, in_format_of
+from ocannl_core.tensor.operations.filled import full_like
+from ocannl_core.tensor.operations.literals import number, offsets
+from ocannl_core.tensor.operations.positions import checked, second, take_along
+from ocannl_core.tensor.operations.reductions import argmax, in_format_of, log_softmax
 from ocannl_core.tensor.operations.reductions import mean_along as mean
+from ocannl_core.tensor.operations.repetition import pad
+from ocannl_core.tensor.operations.scan import scan
 from ocannl_core.tensor.primitives import pointwise_operations
 from ocannl_core.tensor.primitives.operands import require_operand
 from ocannl_core.tensor.primitives.operation import define_operation
@@ -206,6 +211,70 @@ def kl_divergence(
     return _reduced(each, reduction)
 
 
+def ctc_loss(
+    scores: Tensor,
+    targets: Tensor,
+    *,
+    lengths: Tensor | None = None,
+    target_lengths: Tensor | None = None,
+    blank: int = 0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Return `-log` of the probability of target sequences: connectionist temporal classification
+    (Graves et al. 2006). The classes of the steps are a target after repetitions are merged and
+    blanks are left out.
+
+    Shapes: scores `t,...|classes`, as the results of `oc.nn.lstm`; targets `...,n|`, integers; one
+    number for each sequence before the reduction, infinite if the steps are too few for the target.
+
+    Args:
+        scores: Unnormalized logarithms of the probabilities of the classes in each step.
+        targets: The classes of each sequence, none of them blank.
+        lengths: The number of steps of each sequence, integers `...|`; all of them by default.
+        target_lengths: The number of classes of each target, likewise.
+        blank: The class of steps that stand for nothing.
+        reduction: As for `cross_entropy`; the mean is over sequences, whatever their lengths.
+
+    Raises:
+        UsageError: if targets are no integers; when the routine runs, for the number of no class,
+            or a length that the targets do not have.
+        ShapeError: if the sizes of the targets' axes are unknown.
+    """
+    sizes = [each for each in (lengths, target_lengths) if each is not None]
+    _check_sequences(scores, targets, sizes, reduction)
+    logs = log_softmax(widened(scores), axis=-1)
+    classes = einsum("..., n| => ...|n", targets)
+    first = pad(classes[..., :-1], (1, 0), axis=-1, value=blank)
+    is_repeated = pointwise_operations.equal(classes, first)
+    none = full_like(classes, -math.inf, dtype=logs.dtype)
+
+    # the logarithms of the probabilities that a step ends behind k classes of the target, by
+    # whether its own class is blank, for k from 0, or the last of these, for k from 1
+    def step(state: Any, entry: Any) -> Any:
+        at, (gaps, marks) = state
+        blanks, own = entry
+        moved = pad(marks, (1, 0), axis=-1, value=-math.inf)
+        stays = logaddexp(marks, gaps[..., :-1])
+        skips = where(is_repeated, -math.inf, moved[..., :-1])
+        after = blanks + logaddexp(gaps, moved), own + logaddexp(stays, skips)
+        if lengths is not None:
+            is_inside = less(at, lengths)
+            after = where(is_inside, after[0], gaps), where(is_inside, after[1], marks)
+        return (at + 1, after), None
+
+    entries = logs[..., blank : blank + 1], take_along(logs, classes, axis=-1)
+    start = pad(none, (1, 0), axis=-1, value=0.0), none
+    _, (_, (gaps, marks)) = scan(step, (number(0, dtype=int32), start), entries)
+    marks = pad(marks, (1, 0), axis=-1, value=-math.inf)
+    if target_lengths is None:
+        ends = gaps[..., -1], marks[..., -1]
+    else:
+        last = einsum("...| => ...|0", target_lengths)
+        ends = take_along(gaps, last, axis=-1)[..., 0], take_along(marks, last, axis=-1)[..., 0]
+    each = neg(logaddexp(*ends), dtype=formats_of(scores)[1])
+    return _reduced(each, reduction)
+
+
 def accuracy(
     scores: Tensor, targets: Tensor, *, ignore: int | None = None, reduction: Reduction = "mean"
 ) -> Tensor:
@@ -328,18 +397,50 @@ def _check_classes(scores: object, targets: object, name: str, reduction: object
     _check(scores, targets, name, reduction, has_classes=True)
 
 
-def _check(
-    predictions: object, targets: object, name: str, reduction: object, *, has_classes: bool = False
+def _check_sequences(
+    scores: object, targets: object, sizes: Sequence[object], reduction: object
 ) -> None:
-    """Refuse arguments of other kinds, and shapes of which one would be broadcast."""
-    require_operand(predictions, f"oc.nn.{name}")
-    require_operand(targets, f"oc.nn.{name}")
-    assert isinstance(predictions, Tensor)
-    assert isinstance(targets, Tensor)
+    """Refuse arguments of `ctc_loss` of other kinds or shapes."""
+    tensors = _checked((scores, targets, *sizes), "ctc_loss", reduction)
+    for each in tensors[1:]:
+        if not each.dtype.is_integer:
+            raise UsageError.at_caller(
+                "The classes of a target sequence, and lengths, are integers.",
+                found=f"{each.describe()} of {each.dtype}",
+                fix='dtype="int32"',
+            )
+    shapes = "; ".join(("t,..b..|c", "..b..,n|", *("..b..|" for _ in sizes)))
+    try:
+        require_shapes(shapes, *tensors)
+    except ShapeError:
+        names = ("scores", "targets", "a length", "a length")
+        found = ", ".join(
+            f"{name} of shape {each.shape}" for name, each in zip(names, tensors, strict=False)
+        )
+        raise ShapeError.at_caller(
+            "Scores of steps have the time in front of the batch, as in t,b|classes, and targets "
+            "have their classes behind it: b,n|. A length is one number for each sequence: b|.",
+            found=found,
+            fix="oc.tensor(targets, batch_axes=2), and batch_axes=1 for lengths",
+        ) from None
+
+
+def _checked(tensors: Sequence[object], name: str, reduction: object) -> list[Tensor]:
+    """Return tensors, after a check of their kinds and of a reduction."""
+    for each in tensors:
+        require_operand(each, f"oc.nn.{name}")
     if reduction not in get_args(Reduction):
         raise UsageError.at_caller(
             'The reduction of a loss is "mean", "sum" or "none".', found=f"reduction={reduction!r}"
         )
+    return cast("list[Tensor]", list(tensors))
+
+
+def _check(
+    predictions: object, targets: object, name: str, reduction: object, *, has_classes: bool = False
+) -> None:
+    """Refuse arguments of other kinds, and shapes of which one would be broadcast."""
+    predictions, targets = _checked((predictions, targets), name, reduction)
     for each in (predictions, targets):
         if each.is_determined:  # else an axis of size 1 would be stretched to fit the other one
             sized_axes_of(each, f"oc.nn.{name}")

@@ -51,6 +51,36 @@ def test_gradients_of_a_gated_recurrence_are_those_of_the_unrolled_one(
         assert_same_gradients(target, {xs: normal(5, 2, 3)}, loss, expected)
 
 
+@pytest.mark.parametrize("batch", [(), (1,), (3,)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_sums_behind_a_loop_are_those_of_the_unrolled_one(
+    target: str, batch: tuple[int, ...], reverse: bool
+) -> None:
+    """Wide states: the gradients of the weights are larger than what their products read."""
+    with oc.Session(seed=1):
+        xs = oc.placeholder("xs", batch=[4, *batch], output=[3])
+        w, u = oc.param("w", output=[16], input=[3]), oc.param("u", output=[16], input=[16])
+        bias = oc.param("bias", output=[16])
+
+        def step(h: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
+            _, h = oc.scan(lambda c, _: (oc.tanh(u @ c + bias), None), h + w @ x, length=2)
+            return u @ h, h
+
+        def plain(h: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
+            h = h + w @ x
+            for _ in range(2):
+                h = oc.tanh(u @ h + bias)
+            return u @ h, h
+
+        start = oc.param("start", output=[16], init=0.3)
+        ys, last = oc.scan(step, start, xs, reverse=reverse)
+        values, carry = unrolled(plain, start, xs, 4, reverse=reverse)
+        loss, expected = total(ys * ys) + total(last), total(carry)
+        for each in values:
+            expected = expected + total(each * each)
+        assert_same_gradients(target, {xs: normal(4, *batch, 3)}, loss, expected)
+
+
 @pytest.mark.parametrize("keep", KEEP)
 def test_gradients_are_those_of_central_differences(target: str, keep: str) -> None:
     def function(xs: oc.Tensor, w: oc.Tensor, start: oc.Tensor) -> oc.Tensor:

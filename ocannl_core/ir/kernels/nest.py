@@ -167,7 +167,7 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class NestRepetition:
-    """The repetition around a nest, such as a loop over time."""
+    """The repetition around a nest: a loop over time, or over blocks of shared rows."""
 
     count: int
     """The number of iterations."""

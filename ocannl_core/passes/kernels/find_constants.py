@@ -10,11 +10,13 @@ repetition (`schedule_kernels.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nest import Nest, NestRepetition
 from ocannl_core.ir.kernels.nest_plan import NestKernel, NestLeaf, NestPlan, NestStep, written
 from ocannl_core.ir.kernels.nodes import RepeatedSteps
+from ocannl_core.ir.loops.nodes import Expr
 from ocannl_core.ir.loops.traverse import nodes_of, static_indices
 from ocannl_core.ir.node import TensorNode
 
@@ -30,35 +32,27 @@ def find_constants(plan: NestPlan) -> NestPlan:
 def _in_repetition(repeated: RepeatedSteps[NestLeaf]) -> RepeatedSteps[NestLeaf]:
     changed = frozenset[TensorNode](repeated.scratch).union(*map(written, repeated.steps))
 
+    def is_constant(factor: Expr) -> bool:
+        return changed.isdisjoint(nodes_of(factor)) and repeated.index not in static_indices(factor)
+
     def found(step: NestStep) -> NestStep:
-        if not isinstance(step, NestKernel):
+        if not isinstance(step, NestKernel) or any(a.bound is not None for a in step.nest.axes):
             return step
-        constants = _constants(step.nest, changed, repeated.index)
-        if not constants:
-            return step
-        repetition = NestRepetition(repeated.count, constants)
-        return replace(step, nest=replace(step.nest, repetition=repetition))
+        return replace(step, nest=with_constants(step.nest, repeated.count, is_constant))
 
     return replace(repeated, steps=tuple(map(found, repeated.steps)))
 
 
-def _constants(
-    nest: Nest, changed: frozenset[TensorNode], index: StaticIndex
-) -> tuple[TensorNode, ...]:
-    """Return the nodes that factors of a sum load, each from the same cells in all iterations.
-
-    Args:
-        changed: The nodes that iterations write.
-        index: The number of the iteration.
-    """
-    if nest.reduction is None or any(axis.bound is not None for axis in nest.axes):
-        return ()
+def with_constants(nest: Nest, count: int, is_constant: Callable[[Expr], bool]) -> Nest:
+    """Return a nest that runs `count` times with the nodes that its constant factors load."""
+    if nest.reduction is None:
+        return nest
     constant: dict[TensorNode, None] = {}
     others: set[TensorNode] = set()
     for factor in nest.reduction.factors:
-        nodes = nodes_of(factor)
-        if changed.isdisjoint(nodes) and index not in static_indices(factor):
-            constant.update(dict.fromkeys(nodes))
+        if is_constant(factor):
+            constant.update(dict.fromkeys(nodes_of(factor)))
         else:
-            others.update(nodes)
-    return tuple(node for node in constant if node not in others)
+            others.update(nodes_of(factor))
+    found = tuple(node for node in constant if node not in others)
+    return replace(nest, repetition=NestRepetition(count, found)) if found else nest

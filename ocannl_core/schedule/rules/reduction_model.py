@@ -38,7 +38,9 @@ class ReductionOperand:
     """True if it is loaded from memory in another format."""
     nbytes: int
     runs: int
-    """The runs of the nest that one copy of it serves: iterations of a repetition around it."""
+    """The runs of the nest that one copy of it serves: iterations of a repetition, or of the shared
+    rows, around it.
+    """
 
     def stride(self, axis: str) -> int:
         return self.strides.get(axis, 0)

@@ -32,9 +32,7 @@ from ocannl_core.ir.assignments.nodes import (
     Accumulate,
     Assignment,
     NodeOperand,
-    Operand,
     RepeatedAssignments,
-    Scalar,
 )
 from ocannl_core.ir.assignments.traverse import (
     Leaf,
@@ -46,11 +44,12 @@ from ocannl_core.ir.assignments.traverse import (
     targets,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.logic import Pointwise
 from ocannl_core.tensor.computations.external_calls import with_siblings
+from ocannl_core.tensor.computations.step_stacks import SunkSums, copy_cells, sink_sums, stacked
 from ocannl_core.tensor.graph.definitions import Loop, ResultOf, ResultOfLoop
 from ocannl_core.tensor.graph.tensor import Tensor
 
@@ -114,15 +113,17 @@ class LoopCode:
         with_step = _Step(self, loop)
         for before, final in zip(loop.before, loop.final, strict=True):
             start = NodeOperand(emitter.node_of(final))
-            emitter.emit(_copy(emitter.node_of(before), start, _info(before), origin=loop.origin))
+            emitter.emit(
+                copy_cells(emitter.node_of(before), start, _info(before), origin=loop.origin)
+            )
         self._body(loop)
         position = (indexing.VarIndex(loop.index),)
-        for item, stacked in zip(loop.items, loop.stacked, strict=True):
+        for item, stack in zip(loop.items, loop.stacked, strict=True):
             emitter.constant_result(item)
             source, cells = emitter.operand(item), _info(item)
-            target = emitter.node_of(stacked)
+            target = emitter.node_of(stack)
             emitter.emit(
-                _copy(target, source, cells, count, target_at=position, origin=loop.origin)
+                copy_cells(target, source, cells, count, target_at=position, origin=loop.origin)
             )
         for after, final in zip(loop.after, loop.final, strict=True):
             self._assign(emitter.node_of(final), final.shape, after, loop.origin)
@@ -174,7 +175,7 @@ class LoopCode:
         for _, before, _, node, gradient in carried:
             emitter.nodes[node] = cells = _info(before)
             source = NodeOperand(emitter.node_of(gradient))
-            emitter.emit(_copy(node, source, cells, origin=loop.origin))
+            emitter.emit(copy_cells(node, source, cells, origin=loop.origin))
         outside = [*(node for *_, node, _ in carried), *self._outside(loop)]
         with_step = _Step(self, loop)
         self._body(loop)
@@ -183,12 +184,14 @@ class LoopCode:
             if tensor.grad is not None:
                 emitter.fetch_zero(tensor.grad)
         position = (indexing.VarIndex(loop.index),)
-        for item, stacked in zip(loop.items, loop.stacked, strict=True):
-            if item.grad is not None and stacked.grad is not None:
-                source = NodeOperand(emitter.node_of(stacked.grad))
+        for item, stack in zip(loop.items, loop.stacked, strict=True):
+            if item.grad is not None and stack.grad is not None:
+                source = NodeOperand(emitter.node_of(stack.grad))
                 target, cells, add = emitter.node_of(item.grad), _info(item), BinaryOp.ADD
                 emitter.emit(
-                    _copy(target, source, cells, forward.count, source_at=position, combine=add)
+                    copy_cells(
+                        target, source, cells, forward.count, source_at=position, combine=add
+                    )
                 )
                 emitter.changed(item.grad)
         for _, _, after, node, _ in carried:
@@ -199,13 +202,30 @@ class LoopCode:
         for _, before, _, node, _ in carried:
             assert before.grad is not None
             source = NodeOperand(emitter.node_of(before.grad))
-            emitter.emit(_copy(node, source, _info(before), origin=loop.origin))
+            emitter.emit(copy_cells(node, source, _info(before), origin=loop.origin))
         # the loops inside keep values for their gradients, which are complete here
         recomputed = list(self.with_kept_values(recomputed))
         emitter.body[:0] = self._without_kept(loop, forward, recomputed, emitter.body)
-        with_step.finish(outside, forward.count, not loop.is_reversed)
+        sums = self._sink_sums(loop, forward.count, outside)
+        with_step.finish([*outside, *sums.stacks], forward.count, not loop.is_reversed)
+        for behind in sums.behind:
+            emitter.emit(behind)
         for initial, before, _, node, _ in carried:
             self._add(initial, node, before.shape)
+
+    def _sink_sums(self, loop: Loop, count: int, shared: Iterable[TensorNode]) -> SunkSums:
+        """Take the sums over steps out of the code of a step where that accesses less memory."""
+        emitter = self._emitter
+        if loop.keep == "carry" or count < 2:
+            return SunkSums(emitter.body, [], {})
+        room = self._room
+        sums = sink_sums(emitter.body, loop.index, count, emitter.nodes, frozenset(shared), room)
+        emitter.body = sums.body
+        emitter.nodes.update(sums.stacks)
+        emitter.embedded.update(sums.stacks)
+        self.kept_bytes += sums.nbytes
+        self._room = None if room is None else room - sums.nbytes
+        return sums
 
     def _without_kept(
         self,
@@ -245,7 +265,9 @@ class LoopCode:
         for node in sorted(wanted & keeps, key=lambda n: n.id):
             cells, count = self._emitter.nodes[node], forward.count
             source = NodeOperand(self._keep(node, forward))
-            loads.append(_copy(node, source, cells, count, source_at=position, origin=loop.origin))
+            loads.append(
+                copy_cells(node, source, cells, count, source_at=position, origin=loop.origin)
+            )
         return [*loads, *reversed(code)]
 
     def _operations_per_byte(self, recomputed: Sequence[Assignment]) -> dict[TensorNode, float]:
@@ -303,12 +325,11 @@ class LoopCode:
         if node not in forward.kept:
             info = emitter.nodes[node]
             stack = TensorNode(node.id, (*node.label, "steps"))
-            dims, extents = (forward.count, *info.dims), info.extents and (None, *info.extents)
-            emitter.nodes[stack] = NodeInfo(info.dtype, dims, extents=extents)
+            emitter.nodes[stack] = stacked(info, forward.count)
             emitter.embedded.add(stack)
             forward.kept[node] = stack
             position, source = (indexing.VarIndex(forward.index),), NodeOperand(forward.names[node])
-            store = _copy(stack, source, info, forward.count, target_at=position)
+            store = copy_cells(stack, source, info, forward.count, target_at=position)
             self._stores.setdefault(forward.index, []).append(store)
         return forward.kept[node]
 
@@ -427,30 +448,3 @@ def _carried(before: Tensor) -> TensorNode:
 
 def _info(tensor: Tensor) -> NodeInfo:
     return NodeInfo(tensor.dtype, tensor.shape.dims, extents=tensor.shape.extents)
-
-
-def _copy(
-    target: TensorNode,
-    source: Operand,
-    cells: NodeInfo,
-    count: int = 0,
-    *,
-    target_at: indexing.IndexMap = (),
-    source_at: indexing.IndexMap = (),
-    combine: BinaryOp = BinaryOp.SECOND,
-    origin: Origin | None = None,
-) -> Accumulate:
-    """Return the assignment of one node to another of the same extents, but for a time axis of
-    `count` steps, of the target or the source, with the position there.
-    """
-    dims = cells.dims
-    sizes = cells.extents or (None,) * len(dims)
-    domain = tuple((indexing.fresh_var(size=size), n) for n, size in zip(dims, sizes, strict=True))
-    cell: indexing.IndexMap = tuple(indexing.VarIndex(var) for var, _ in domain)
-    steps = (count,)
-    lhs, lhs_dims = (*target_at, *cell), (*steps[: len(target_at)], *dims)
-    rhs, rhs_dims = (*source_at, *cell), (*steps[: len(source_at)], *dims)
-    if isinstance(source, Scalar):
-        rhs, rhs_dims = (), ()
-    projections = indexing.Projections(domain, lhs, (rhs,), lhs_dims, (rhs_dims,))
-    return Accumulate(target, combine, False, UnaryOp.IDENTITY, (source,), projections, origin)

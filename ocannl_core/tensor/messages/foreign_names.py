@@ -319,6 +319,7 @@ FOREIGN: dict[str, str] = {
         ["BCELoss", "BCEWithLogitsLoss", "binary_cross_entropy_with_logits"],
         "oc.nn.binary_cross_entropy(scores, truths)",
     ),
+    "CTCLoss": "oc.nn.ctc_loss(scores, targets, lengths=, target_lengths=)",
     **dict.fromkeys(["KLDivLoss", "kl_div"], "oc.nn.kl_divergence(log_probabilities, targets)"),
     **dict.fromkeys(
         ["CosineSimilarity", "cosine_similarity"],

@@ -6,8 +6,8 @@
 
 - `choose` groups neighbors over the same rows; `recompute_matrices` lets the group of the backward
   pass compute matrices again.
-- Emission on a processor, a block of rows at a time: `apply`, with `skipped_columns` (by `masks`),
-  `buffer_reuse` and `hoist_packing`.
+- Emission on a processor, a block of rows at a time: `apply`, with `skipped_columns` (by `masks`)
+  and `buffer_reuse`.
 - Emission on thread blocks, a row at a time: `on_blocks`, `private_rows`.
 
 Attention on thread blocks runs a tile of rows and columns at a time: `passes.kernels.attention`.

@@ -43,10 +43,10 @@ from ocannl_core.ir.kernels.transforms import Schedule
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.passes.kernels.find_constants import with_constants
 from ocannl_core.passes.kernels.fusion import fuse_over_one_domain
 from ocannl_core.passes.kernels.inline_nodes import inline_node
 from ocannl_core.passes.kernels.rows.buffer_reuse import reuse_buffers
-from ocannl_core.passes.kernels.rows.hoist_packing import hoist_packing
 from ocannl_core.passes.kernels.rows.skipped_columns import (
     SkippedColumns,
     skip_columns,
@@ -437,14 +437,13 @@ class FusedLoops:
         return Nest(with_letters(axes), combined, nest.epilogue)
 
     def decide(self, rule: Rule) -> Iterator[ScheduleDecision]:
-        """Yield the decisions of a rule inside of the shared loops, with packing hoisted."""
+        """Yield the decisions of a rule inside of the shared loops."""
         known = {**self.nodes, **self.new_nodes}
         for nest in self.inner_nests():
-            found = ScheduleDecision(None) if nest is None else rule(nest, known)
-            schedule = found.schedule or ()
+            found = ScheduleDecision(None)
             if nest is not None:
-                schedule = hoist_packing(nest, schedule, known, self._is_invariant)
-            yield replace(found, schedule=schedule)
+                found = rule(with_constants(nest, self.loops[-1][1], self._is_invariant), known)
+            yield replace(found, schedule=found.schedule or ())
 
     def _is_invariant(self, root: traverse.Node) -> bool:
         """Return True if code in the innermost shared loop depends on no rows and no results."""

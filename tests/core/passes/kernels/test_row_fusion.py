@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
+import ocannl_core as oc
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.indexing import affine, fresh_var
 from ocannl_core.ir.kernels.nest import Nest
@@ -407,3 +409,13 @@ def test_kernels_of_rows_are_replayed_from_their_text(example: Example, near: in
 def kernel_text(body: Block, plan: Plan, made: NodeInfos) -> str:
     nodes = {**plan.nodes, **made}
     return program_text(LoopProgram("kernel", plan.params, (), nodes, body))
+
+
+def test_operands_of_all_blocks_of_rows_are_packed_ahead_of_them() -> None:
+    with oc.Session():
+        q, k, v = (oc.placeholder(name, batch=[1, 512], output=[8, 64]) for name in "qkv")
+        forward = oc.Context("cpu_c").compile(oc.train.forward(oc.nn.attention(q, k, v)))
+    (rows,) = re.findall(r"schedule: (rows .*)", str(oc.explain(forward)))
+    packed = [each for each in rows.split("; ") if each.startswith("pack")]
+    assert len(packed) == 2  # the keys and the values of a head
+    assert not any("inside" in each for each in packed)
