@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,6 +26,7 @@ from ocannl_core.ir.indexing import (
     VarIndex,
     as_affine,
     exchange_roles,
+    traversals,
     variables,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -287,6 +289,8 @@ class SlotCode:
             target.dims,
             tuple([dims for _, _, dims in settled]),
         )
+        if any(ConcatIndex in map(type, index_map) for index_map in maps):
+            projections = _of_one_part(projections)
         operands = tuple([operand for operand, _, _ in settled])
         origin = self._tensor.origin
         self._emitter.body.append(
@@ -663,6 +667,17 @@ def _as_operand(value: Argument) -> tuple[assign.Operand, IndexMap, tuple[int, .
     if isinstance(value.operand, assign.Scalar):
         return value.operand, (), ()
     return value.operand, value.index, value.dims
+
+
+def _of_one_part(projections: Projections) -> Projections:
+    """Return projections that choose one part of each concatenated axis, if they visit only that:
+    the gradient of one of `n` parts needs no list of the others.
+    """
+    choices = list(islice(traversals(projections), 2))
+    if len(choices) != 1:
+        return projections
+    ((domain, (lhs, *rhs)),) = choices
+    return replace(projections, domain=domain, lhs=lhs, rhs=tuple(rhs))
 
 
 def _projections_of(tensor: Tensor) -> tuple[Projections, Projections]:
