@@ -231,7 +231,7 @@ def ctc_loss(
         scores: Unnormalized logarithms of the probabilities of the classes in each step.
         targets: The classes of each sequence, none of them blank.
         lengths: The number of steps of each sequence, integers `...|`; all of them by default.
-        target_lengths: The number of classes of each target, likewise.
+        target_lengths: The number of classes of each target, likewise; those behind are not read.
         blank: The class of steps that stand for nothing.
         reduction: As for `cross_entropy`; the mean is over sequences, whatever their lengths.
 
@@ -244,6 +244,10 @@ def ctc_loss(
     _check_sequences(scores, targets, sizes, reduction)
     logs = log_softmax(widened(scores), axis=-1)
     classes = einsum("..., n| => ...|n", targets)
+    if target_lengths is not None:  # what follows may be the number of no class
+        places = offsets(output=[...], dtype=int32)
+        is_own = less(places, target_lengths, logic="|n; ...| => ...|n")
+        classes = where(is_own, classes, blank)
     first = pad(classes[..., :-1], (1, 0), axis=-1, value=blank)
     is_repeated = pointwise_operations.equal(classes, first)
     none = full_like(classes, -math.inf, dtype=logs.dtype)

@@ -151,7 +151,7 @@ def likelihood(trial: Trial, x: Any, targets: Any) -> Any:
 
 @adapter("CTCLoss")
 def alignment(trial: Trial, logs: Any, targets: Any, counts: Any, lengths: Any) -> Any:
-    """The forward algorithm of Graves et al., 2006, as a loop over time."""
+    """PyTorch divides each loss by the length of its target before the mean."""
     module = trial.module
     # PyTorch's gradient holds for results of its softmax alone
     scores = logs.grad_fn.next_functions[0][0].variable
@@ -162,34 +162,17 @@ def alignment(trial: Trial, logs: Any, targets: Any, counts: Any, lengths: Any) 
         rows = [given[b - n : b] for n, b in zip(sizes, ends, strict=True)]
     else:
         rows = [row[:n] for n, row in zip(sizes, given, strict=True)]
-    labels = np.full((len(rows), 2 * max(sizes) + 1), module.blank)
-    for own, row in zip(labels, rows, strict=True):
-        own[1 : 2 * len(row) : 2] = row
-    may_skip = np.zeros(labels.shape)
-    may_skip[:, 2:] = (labels[:, 2:] != module.blank) & (labels[:, 2:] != labels[:, :-2])
-    steps = logs.shape[0]
-    ids = np.tile(labels, (steps, 1, 1)).astype(np.int32)
-    ours = oc.log_softmax(trial.leaf(scores), axis=-1)
-    emitted = oc.take_along(ours, oc.tensor(ids, batch_axes=2, dtype="int32"), axis=-1)
-    times = oc.tensor(np.arange(1, steps, dtype=np.int32), batch_axes=1, dtype="int32")
-    ends_at = oc.tensor(np.array([int(n) for n in counts], np.int32), batch_axes=1, dtype="int32")
-    skips = oc.tensor(may_skip, batch_axes=1) > 0.0
-    lowest = -1e30  # a sum with minus infinity has no gradient
-
-    def shifted(cells: oc.Tensor, count: int) -> Any:
-        return oc.pad(cells, (count, 0), axis=-1, value=lowest)[..., :-count]
-
-    def step(reached: oc.Tensor, entry: tuple[oc.Tensor, oc.Tensor]) -> Any:
-        own, time = entry
-        before = oc.logaddexp(reached, shifted(reached, 1))
-        following = oc.logaddexp(before, oc.where(skips, shifted(reached, 2), lowest)) + own
-        return oc.where(time < ends_at, following, reached), None
-
-    is_first = oc.tensor((np.arange(labels.shape[1]) < 2).astype(np.float64)) > 0.0
-    _, last = oc.scan(step, oc.where(is_first, emitted[0], lowest), (emitted[1:], times))
-    final = [[2 * n, 2 * n - 1] for n in sizes]
-    pairs = oc.take_along(last, oc.tensor(np.array(final, np.int32), batch_axes=1, dtype="int32"))
-    each = -oc.logsumexp(pairs, axis=-1)
+    ids = np.full((len(rows), max(sizes)), -1)
+    for own, row in zip(ids, rows, strict=True):
+        own[: len(row)] = row
+    each = nn.ctc_loss(
+        trial.leaf(scores),
+        oc.tensor(ids, batch_axes=2, dtype="int32"),
+        lengths=oc.tensor(np.array([int(n) for n in counts]), batch_axes=1, dtype="int32"),
+        target_lengths=oc.tensor(np.array(sizes), batch_axes=1, dtype="int32"),
+        blank=module.blank,
+        reduction="none",
+    )
     if module.reduction == "mean":
         return oc.mean(each / oc.tensor(np.array(sizes, float), batch_axes=1)), same
     return (oc.sum(each) if module.reduction == "sum" else each), same

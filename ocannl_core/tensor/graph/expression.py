@@ -71,7 +71,10 @@ def refuse_operand(other: object) -> Any:
     elif isinstance(other, dict | set):
         fix = "give its tensors one by one"
     elif other is None:
-        fix = "a tensor that needs no gradient has None as its .grad"
+        fix = (
+            "a tensor that needs no gradient has None as its .grad; oc.scan returns the values of "
+            "the steps, None if they return none, and then the last carry"
+        )
     else:
         return NotImplemented
     raise UsageError.at_caller(
