@@ -168,9 +168,9 @@ class _Step:
         for number, leaf in enumerate(self._leaves):
             for node in targets(leaf):
                 self._writes.setdefault(node, []).append(number)
-        """The values that the gradients of entries hold for all steps."""
+        self._stacks: dict[_Value, TensorNode] = {}
         self._entries: set[_Value] = set()
-        """What the gradients of entries are, for all steps."""
+        """The values that the gradients of entries hold for all steps."""
         self._stores: dict[int, list[Leaf]] = {}
         """The copies to stacks, by the number of the assignment behind them."""
 
