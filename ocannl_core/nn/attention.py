@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ocannl_core.base import settings
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass
+from ocannl_core.ir.indexing import is_whole
 from ocannl_core.ir.numbers.dtypes import SHORT_RANGE, DType, constant_limit, int32, saturate
 from ocannl_core.nn.attention_weights import note_weights
 from ocannl_core.nn.embeddings import Positions, positions_of, rotary
@@ -19,7 +20,7 @@ from ocannl_core.nn.sizes import last_size, require_axes
 from ocannl_core.nn.statistics import softmax
 from ocannl_core.shape.language.shape_terms import Size
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.definitions import Literal
+from ocannl_core.tensor.graph.definitions import Literal as LiteralCells
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
 from ocannl_core.tensor.models.parameters import Axes, declare, param
@@ -64,6 +65,7 @@ def attention(
     causal: bool = False,
     position: Positions | None = None,
     grouped: bool = False,
+    window: int | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Return the values averaged with weights `softmax(scores)` over the positions of the keys.
@@ -80,14 +82,21 @@ def attention(
         position: The positions of the queries; 0, 1, ... by default.
         grouped: True for queries `...,s|h,g,d` in groups: `g` queries share a head of the keys and
             values. The result is `...,s|h,g,e`.
+        window: With `causal`, the number of keys that a query attends to: its own and those before;
+            None for all.
         dropout: The rate at which weights are dropped in training.
     """
     if isinstance(mask, Tensor):
         _check_mask(mask)
+    _check_window(window, causal=causal)
     scores = einsum(GROUPED_SCORES if grouped else SCORES, queries, keys)
     if causal:
         key_positions = require_shape(offsets(dtype=int32, label="key_positions"), "|_->")
-        allowed = pointwise.less_equal(key_positions, positions_of(position))
+        own_positions = positions_of(position)
+        allowed = pointwise.less_equal(key_positions, own_positions)
+        if window is not None:
+            is_near = pointwise.less(own_positions - window, key_positions)
+            allowed = pointwise.logical_and(allowed, is_near)
         has_infinity = math.isinf(saturate(-math.inf, scores.dtype))
         if mask is None and position is None and has_infinity:
             # every query has a key at its position or before, whose score is a number
@@ -103,6 +112,15 @@ def attention(
     return einsum(GROUPED_ATTENDED if grouped else ATTENDED, weights, values)
 
 
+def _check_window(window: int | None, *, causal: bool) -> None:
+    if window is not None and (not is_whole(window) or window < 1 or not causal):
+        raise UsageError.at_caller(
+            "A window of causal attention has at least one position, the own one of a query.",
+            found=f"window={window!r}, causal={causal!r}",
+            fix="window=4096, causal=True; other windows are a mask=",
+        )
+
+
 def _check_mask(mask: Tensor) -> None:
     """Refuse masks of other shapes, which broadcasting would take, and masks that are added."""
     require_axes(
@@ -113,7 +131,7 @@ def _check_mask(mask: Tensor) -> None:
         "oc.reshape(oc.tensor(mask), batch=[b, 1], input=[t], output=[])",
     )
     definition = mask.definition
-    if isinstance(definition, Literal) and (definition.array < 0).any():
+    if isinstance(definition, LiteralCells) and (definition.array < 0).any():
         raise UsageError.at_caller(
             "A mask of attention is 0 at excluded pairs of positions, and 1 at the others.",
             found=f"{mask.describe()}, with {definition.array.min()}",
@@ -141,8 +159,9 @@ def multi_head_attention(
     width: int | None = None,
     output: Sequence[int] | None = None,
     kv_heads: int | None = None,
-    bias: bool = False,
+    bias: bool | Literal["qkv"] = False,
     causal: bool = False,
+    window: int | None = None,
     rotary_base: float | None = None,
     interleaved: bool = False,
     dropout: float = 0.0,
@@ -173,13 +192,23 @@ def multi_head_attention(
             divided by the heads.
         output: The axes of the result; inferred from its use when not given.
         kv_heads: The number of heads of the keys and values, which divides `heads`.
-        bias: True to add a bias to each of the four products.
+        bias: True to add a bias to each of the four products, "qkv" to those of queries, keys and
+            values alone.
         causal: True to allow keys only up to the position of the query.
+        window: The number of positions up to its own one that a query attends to, of a causal
+            attention; None for all.
         rotary_base: The base of rotations of queries and keys, as for `rotary`; None for none.
         interleaved: The convention of the rotations, as for `rotary`.
         dropout: The rate at which weights are dropped in training.
     """
     groups = _groups(heads, kv_heads)
+    if not isinstance(bias, bool) and bias != "qkv":
+        raise UsageError.at_caller(
+            "A bias is added to all products of an attention, to none, or to queries, keys and "
+            "values.",
+            found=f"bias={bias!r}",
+            fix='bias=True, bias=False or bias="qkv"',
+        )
     for sequence in (x, memory, values):
         if isinstance(sequence, Tensor):
             require_axes(
@@ -198,12 +227,12 @@ def multi_head_attention(
             return cells
         return rotary(cells, position, base=rotary_base, interleaved=interleaved)
 
-    queries = turned(_projected("q", x, asked, bias))
+    queries = turned(_projected("q", x, asked, bool(bias)))
     if isinstance(source, tuple):
         rows = source
     else:
-        keys = turned(_projected("k", source, own, bias))
-        rows = keys, _projected("v", source if values is None else values, own, bias)
+        keys = turned(_projected("k", source, own, bool(bias)))
+        rows = keys, _projected("v", source if values is None else values, own, bool(bias))
     found = rows
     if cache is not None and position is not None:
         keys, cached = (_with_rows(*each, position) for each in zip(cache, rows, strict=True))
@@ -215,9 +244,10 @@ def multi_head_attention(
         causal=causal,
         position=position,
         grouped=kv_heads is not None,
+        window=window,
         dropout=dropout,
     )
-    result = _projected("o", attended, output, bias)
+    result = _projected("o", attended, output, bias is True)
     return result if cache is None else (result, rows)
 
 

@@ -50,6 +50,10 @@ _LLAMA: Mapping[str, Stored] = {
         f"attention.w_{each}": Stored(f"model.layers.{{layer}}.self_attn.{each}_proj.weight")
         for each in "qkvo"
     },
+    **{
+        f"attention.b_{each}": Stored(f"model.layers.{{layer}}.self_attn.{each}_proj.bias")
+        for each in "qkv"
+    },
     "linear1.weight": Stored("model.layers.{layer}.mlp.gate_proj.weight"),
     "linear3.weight": Stored("model.layers.{layer}.mlp.up_proj.weight"),
     "linear2.weight": Stored("model.layers.{layer}.mlp.down_proj.weight"),
@@ -80,8 +84,8 @@ def gpt2_names(name: str) -> Stored:
 
 
 def llama_names(name: str) -> Stored:
-    """Return the place of a parameter of `oc.nn.gpt`, configured as Llama, in Hugging Face's
-    checkpoints of Llama; names and errors are as for `gpt2_names`.
+    """Return the place of a parameter of `oc.nn.gpt`, configured as Llama, Mistral or Qwen 2, in
+    Hugging Face's checkpoints of these; names and errors are as for `gpt2_names`.
     """
     return _place(name, _LLAMA, "Llama")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from ocannl_core.nn.attention import (
     KeysAndValues,
@@ -39,11 +39,12 @@ def transformer_layer(
     width: int | None = None,
     kv_heads: int | None = None,
     causal: bool = False,
+    window: int | None = None,
     norm_first: bool = False,
     norm: Callable[..., Any] = layer_norm,
     activation: Callable[[Tensor], Tensor] = relu,
     gated: bool = False,
-    bias: bool = True,
+    bias: bool | Literal["qkv"] = True,
     rotary_base: float | None = None,
     interleaved: bool = False,
     dropout: float = 0.0,
@@ -67,19 +68,21 @@ def transformer_layer(
         norm: The block that normalizes, as `rms_norm` or, configured, `rms_norm(epsilon=1e-5)`.
         activation: The activation of the perceptron.
         gated: True to multiply the hidden layer by a dense layer without activation, `linear3`.
-        bias: True for biases in attention and perceptron.
+        bias: True for biases in attention and perceptron, "qkv" for those of queries, keys and
+            values alone.
         dropout: The rate of dropout of attention weights, of the hidden layer, and of each part.
 
     The other arguments are as for `multi_head_attention`; `mask` is for the attention to itself.
     """
     attend: dict[str, Any] = {"heads": heads, "bias": bias, "dropout": dropout}
     attend["width"] = width_of_heads(x, heads, width, "transformer_layer")
+    has_bias = bias is True
     rows: list[KeysAndValues] = []
     memory_rows: list[KeysAndValues] = []
 
     def to_itself(x: Tensor) -> Tensor:
         rotation = {"rotary_base": rotary_base, "interleaved": interleaved}
-        own = {**attend, **rotation, "kv_heads": kv_heads, "causal": causal}
+        own = {**attend, **rotation, "kv_heads": kv_heads, "causal": causal, "window": window}
         block = multi_head_attention(**own, label="attention")
         result = block(x, mask, None, cache, position)
         if cache is None:
@@ -97,10 +100,10 @@ def transformer_layer(
         return result
 
     def perceptron(x: Tensor) -> Tensor:
-        inner = activation(dense(x, output=[hidden], bias=bias, label="linear1"))
+        inner = activation(dense(x, output=[hidden], bias=has_bias, label="linear1"))
         if gated:
-            inner = inner * dense(x, output=[hidden], bias=bias, label="linear3")
-        return dense(drop(inner, rate=dropout), bias=bias, label="linear2")
+            inner = inner * dense(x, output=[hidden], bias=has_bias, label="linear3")
+        return dense(drop(inner, rate=dropout), bias=has_bias, label="linear2")
 
     has_memory = memory is not None or memory_cache is not None
     parts = [to_itself, to_memory, perceptron] if has_memory else [to_itself, perceptron]
@@ -250,6 +253,7 @@ def gpt(
     length: int | None = None,
     hidden: int | None = None,
     tied: bool = True,
+    embedding_scale: float = 1.0,
     dropout: float = 0.0,
     **layer: Any,
 ) -> Tensor:
@@ -263,6 +267,8 @@ def gpt(
         oc.nn.gpt(..., rotary_base=10000.0, norm=oc.nn.rms_norm, gated=True, activation=oc.silu,
                   kv_heads=8, bias=False, tied=False)
 
+    `window=4096` makes it Mistral, and `bias="qkv"` Qwen 2.
+
     Args:
         ids: The tokens, integers.
         cache: Keys and values of earlier positions, to which recorded code adds its rows.
@@ -275,6 +281,8 @@ def gpt(
         length: The greatest number of trained positions; not with rotary positions.
         hidden: The hidden width of the perceptrons; by default four times the features.
         tied: True to compute the scores with the table of the embedding.
+        embedding_scale: A factor of the embedded tokens: for Gemma, the root of their features. Its
+            checkpoints have the weights of norms less 1.
         dropout: The rate of dropout.
         layer: The configuration of `transformer_layer`, and of `transformer_decoder`.
     """
@@ -283,6 +291,8 @@ def gpt(
         entries=vocabulary, width=features, init=lambda: 0.02 * normal(), label="tokens"
     )
     x = table(ids)
+    if embedding_scale != 1:
+        x = x * embedding_scale
     if layer.get("rotary_base") is None:
         x = learned_positions(x, position, length=length or 1024, label="positions")
     x = transformer_decoder(

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from math import isinf, prod
 from typing import assert_never
 
@@ -63,7 +64,7 @@ from ocannl_core.ir.loops.loop_nests import LoopNest, loops_around, with_fresh_v
 from ocannl_core.ir.loops.ranges import Range, index_range
 from ocannl_core.ir.loops.traverse import nodes_of, writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, float64, round_to, saturate, uint4x32
+from ocannl_core.ir.numbers.dtypes import DType, float64, int32, int64, round_to, saturate, uint4x32
 from ocannl_core.ir.numbers.primitives import (
     LOGICAL,
     BinaryOp,
@@ -222,16 +223,6 @@ class _Lowering:
                 raise self.error(
                     rule, f"{node.name}, an axis of which has the extent {found[0]}", fix
                 )
-
-    def check_offsets(self, target: TensorNode) -> None:
-        """Refuse row-major offsets that would depend on an extent at run time."""
-        inner = [extent for extent in self.info(target).extents[1:] if extent is not None]
-        if inner:
-            raise self.error(
-                "Cells are numbered where all axes but the first have constant sizes.",
-                f"{target.name}, an inner axis of which has the extent {inner[0]}",
-                "number the positions along that axis alone, and broadcast them",
-            )
 
     def remark(self, assignment: traverse.Leaf) -> None:
         """Append the text of an assignment as a comment on the next statement."""
@@ -434,15 +425,12 @@ class _Lowering:
                     )
                 self.everywhere(target, lambda _: ir.ConstBits(bits, dtype))
             case assign.ConstantFill(values):
-                self.check_offsets(target)
                 self.formats.must_be_number(dtype, UnaryOp.IDENTITY)
                 for value in values:
                     self.formats.check_magnitude(value, dtype)
                 self.constant_fill(target, values)
             case assign.RangeOverOffsets():
-                self.check_offsets(target)
-                dims = self.info(target).dims
-                self.everywhere(target, lambda cell: index_value(row_major(cell, dims), dtype))
+                self.everywhere(target, partial(self.offset, self.info(target)))
             case assign.EmbedIndex(index, ()):
                 self.everywhere(target, lambda _: index_value(index, dtype))
             case assign.EmbedIndex(index, factors):
@@ -458,6 +446,18 @@ class _Lowering:
         cell = tuple(VarIndex(var) for var, _ in loops)
         store = ir.Store(target, self.shifted(target, cell), value(cell))
         self.stmts.append(loops_around(loops, store))
+
+    def offset(self, info: NodeInfo, cell: IndexMap) -> ir.Expr:
+        """Return the row-major offset of a cell, by the sizes that extents have at run time."""
+        if not any(info.extents[1:]):
+            return index_value(row_major(cell, info.dims), info.dtype)
+        exact = int32 if prod(info.dims) < 2**31 else int64
+        value: ir.Expr = constant(0, exact)
+        for index, dim, extent in zip(cell, info.dims, info.extents, strict=True):
+            size = ir.IndexValue(VarIndex(extent), exact) if extent else constant(dim, exact)
+            before = ir.Binary(BinaryOp.MUL, value, size, exact)
+            value = ir.Binary(BinaryOp.ADD, before, ir.IndexValue(index, exact), exact)
+        return self.formats.convert(value, info.dtype)
 
     def constant_fill(self, target: TensorNode, values: tuple[float, ...]) -> None:
         info = self.info(target)

@@ -483,8 +483,8 @@ class Environment:
         return batch, output, input
 
     def implied_shape(self, shape: Shape) -> Shape | None:
-        """Return a shape all sizes of which are known, if its operands imply that it has no further
-        axes; None for others.
+        """Return the shape of a computed tensor if all its sizes are known, and its operands imply
+        that it has no further axes; None for others.
         """
         rows: list[Row] = []
         with self.undo_log.lock:
@@ -492,8 +492,10 @@ class Environment:
                 known = self._state.current_row(row)
                 if not all(isinstance(dim, Size) for dim in known.dims):
                     return None
-                if known.tail is not None and implied_axes(self._state, row) != known.known:
-                    return None
+                if known.tail is not None:
+                    number = implied_axes(self._state, row, closes_leaves=True)
+                    if number != known.known:
+                        return None
                 rows.append(Row(trailing=known.dims))
         return Shape(*rows)
 

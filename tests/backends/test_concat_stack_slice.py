@@ -300,3 +300,13 @@ def test_operations_on_three_tensors_are_assigned_in_recorded_code(target: str) 
         ctx.compile(code())()
         assert ctx.item(peak) == 6.0
         np.testing.assert_array_equal(ctx[both], [2, 4, 6])
+
+
+def test_the_gradient_of_a_part_lists_no_other_part() -> None:
+    parts = [oc.placeholder(each, output=[2], requires_grad=True) for each in "abc"]
+    joined = oc.concat(parts, axis=0)
+    step = oc.Context("interp").compile(oc.train.grad_update(oc.sum(joined * joined)))
+    text = str(step.assignments)
+    assert "concat[p2 + 4] = c[p2]" in text
+    assert "c_grad[p2] += concat_grad[p2 + 4]" in text
+    assert "^" not in text

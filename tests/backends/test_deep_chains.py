@@ -79,6 +79,25 @@ def test_a_chain_compiles_far_down_the_call_stack(target: str) -> None:
     deeper(sys.getrecursionlimit() // 4)
 
 
+def test_the_code_of_an_operation_may_be_a_chain_of_1000_primitives(target: str) -> None:
+    def forward(v: Any, v1: Any) -> None:
+        v[:] = chain(oc, LINKS["scaled"], v1, 500)
+
+    def gradient(g: Any, g1: Any, v1: Any) -> None:
+        g1 += g * chain(oc, LINKS["scaled"], v1, 500)
+
+    x = oc.param("x", init=oc.tensor(START, dtype="float64"), dtype="float64")
+    y = oc.define_operation("chain", forward=forward, gradient=gradient)(x)
+    loss = oc.sum(y)
+    context = oc.Context(target)
+    step = context.compile(oc.train.grad_update(loss), keep=[y, x.grad])
+    context.init_params(loss)
+    step()
+    expected = chain(np, LINKS["scaled"], START, 500)
+    np.testing.assert_allclose(context[y], expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(context[x.grad], expected, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize(("name", "cells"), [("mixed", 7), ("chosen", 7), ("shared", 1)])
 def test_four_times_the_links_take_four_times_the_calls(name: str, cells: int) -> None:
     calls_for(name, cells, 5)  # warms up imports and caches
@@ -124,6 +143,20 @@ def test_a_layer_of_a_transformer_takes_few_calls_until_its_assignments() -> Non
 def test_calls_of_a_stack_grow_with_the_number_of_its_tensors() -> None:
     calls_of_stack(2)  # warms up imports and caches
     assert calls_of_stack(40) < 2.4 * calls_of_stack(20)
+
+
+def test_calls_of_gradients_of_a_stack_grow_with_the_number_of_its_parameters() -> None:
+    calls_of_gradients(2)  # warms up imports and caches
+    assert calls_of_gradients(80) < 2.4 * calls_of_gradients(40)
+
+
+def calls_of_gradients(parts: int) -> int:
+    """Return the number of Python calls that the assignments of a stack's gradients take."""
+    with oc.Session():
+        given = [oc.param(f"x{i}", output=[3]) for i in range(parts)]
+        return calls_in(
+            lambda: oc.train.grad_update(oc.einsum("... => 0", oc.tensor(given))).resolve()
+        )
 
 
 def calls_of_stack(parts: int) -> int:

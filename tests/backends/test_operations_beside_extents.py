@@ -198,6 +198,48 @@ def test_the_cell_that_is_selected_along_several_extents_gets_the_gradient(
         np.testing.assert_allclose(ctx[gradient], 3.0 * wanted / wanted.sum(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_cells_are_counted_where_inner_axes_have_extents(target: str, name: str) -> None:
+    oc.reset()
+    n, m = oc.static_extent("n", max=MOST), oc.static_extent("m", max=4)
+    x = oc.placeholder("x", batch=[3], output=[m, 2, n])
+    place, kept = getattr(oc, name)(x), getattr(oc, name)(x, keepdims=True)
+    random = x + oc.uniform()
+    ctx = oc.Context(target)
+    step = ctx.compile(sum(map(oc.train.forward, (kept, random)), oc.train.forward(place)))
+    numbers = {}
+    for rows, columns in ((MOST, 4), (2, 3), (5, 1), (1, 4)):
+        ctx[x] = cells = CELLS.reshape(3, 4, 2, MOST)[:, :columns, :, :rows]
+        step(n=rows, m=columns)
+        assert ctx[place] == ctx[kept].item() == getattr(cells, name)()
+        ctx[x] = np.zeros_like(cells)
+        step(n=rows, m=columns)
+        numbers[rows] = ctx[random].ravel()
+        np.testing.assert_array_equal(numbers[rows], numbers[MOST][: cells.size])
+    assert len(set(numbers[MOST])) == CELLS.size
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("extents", ["cells", "rows of cells", "axis", "both"])
+def test_places_in_order_are_those_of_numpy(target: str, extents: str, side: Any) -> None:
+    oc.reset()
+    n, m = oc.static_extent("n", max=MOST), oc.static_extent("m", max=5)
+    is_open, of_rows = extents in ("axis", "both"), extents == "rows of cells"
+    ordered = oc.placeholder("ordered", output=[m if is_open else 5])
+    rows = MOST if extents == "axis" else n
+    x = oc.placeholder("x", batch=[rows], output=[3] if of_rows else [])
+    found, ctx = oc.searchsorted(ordered, x, side=side), oc.Context(target)
+    with oc.settings.overrides(allow_nan=True):
+        step = ctx.compile(oc.train.forward(found))
+        for size, length in ((MOST, 5), (2, 3), (1, 4)):
+            count, stop = MOST if rows is MOST else size, length if is_open else 5
+            ctx[ordered] = line = np.array([0, 1, 1, 3, np.nan], np.float32)[5 - stop :]
+            cells = np.resize(np.array([1, np.nan, 3, -1, 7], np.float32), (count, 3))
+            ctx[x] = cells = cells if of_rows else cells[:, 0]
+            step(**({} if rows is MOST else {"n": size}), **({"m": length} if is_open else {}))
+            np.testing.assert_array_equal(ctx[found], np.searchsorted(line, cells, side))
+
+
 @pytest.mark.parametrize("combine", ["add", "maximum"])
 def test_rows_scatter_to_as_many_as_the_extent(target: str, combine: str) -> None:
     oc.reset()

@@ -203,13 +203,6 @@ def test_the_error_about_an_op_names_the_axis_of_its_lines() -> None:
     assert "line_axis = -1" in caught.value.fix
 
 
-def test_cells_are_numbered_along_the_first_axis_only() -> None:
-    oc.reset()
-    x = oc.placeholder("x", batch=[2], output=[oc.static_extent("n", max=6)])
-    with pytest.raises(oc.LoweringError, match="all axes but the first have constant sizes"):
-        compiled(x + oc.random_uniform() if hasattr(oc, "random_uniform") else x + oc.uniform())
-
-
 def test_extents_of_one_routine_have_different_names() -> None:
     oc.reset()
     x, y = (oc.placeholder(each, batch=[oc.static_extent("n", max=6)]) for each in "xy")

@@ -59,8 +59,8 @@ def test_sums_behind_a_loop_are_those_of_the_unrolled_one(
     """Wide states: the gradients of the weights are larger than what their products read."""
     with oc.Session(seed=1):
         xs = oc.placeholder("xs", batch=[4, *batch], output=[3])
-        w, u = oc.param("w", output=[16], input=[3]), oc.param("u", output=[16], input=[16])
-        bias = oc.param("bias", output=[16])
+        w, u = oc.param("w", output=[128], input=[3]), oc.param("u", output=[128], input=[128])
+        bias = oc.param("bias", output=[128])
 
         def step(h: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
             _, h = oc.scan(lambda c, _: (oc.tanh(u @ c + bias), None), h + w @ x, length=2)
@@ -72,7 +72,7 @@ def test_sums_behind_a_loop_are_those_of_the_unrolled_one(
                 h = oc.tanh(u @ h + bias)
             return u @ h, h
 
-        start = oc.param("start", output=[16], init=0.3)
+        start = oc.param("start", output=[128], init=0.3)
         ys, last = oc.scan(step, start, xs, reverse=reverse)
         values, carry = unrolled(plain, start, xs, 4, reverse=reverse)
         loss, expected = total(ys * ys) + total(last), total(carry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 
@@ -96,12 +96,16 @@ def _cycle(state: SolverState, came_from: dict[RowVar, RowVar], var: RowVar) -> 
             return causes
 
 
-def implied_axes(state: SolverState, row: Row) -> int | None:
+def implied_axes(state: SolverState, row: Row, *, closes_leaves: bool = False) -> int | None:
     """Return the number of axes that a row has because its operands have them.
 
     Return None if the rank of a leaf or of a declaration among the operands, or an equation of
     rows, is open: then uses that follow may add axes. Return None also for a cycle of rows, each
     longer than the next.
+
+    Args:
+        closes_leaves: True to let leaves, such as parameters that scale a computed row and have its
+            axes, keep these as closing would: without another axis that a use demands.
     """
     flat = state.flat(row)
     known = len(flat.leading) + len(flat.trailing)
@@ -109,13 +113,19 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
         return known
     lengths: dict[RowVar, int] = {}  # beyond the known axes
     results: dict[RowVar, list[tuple[RowVar, int]]] = {}
+    leaves: list[RowVar] = []
     pending = [flat.tail]
     while pending:
         var = pending.pop()
         if var in lengths:
             continue
-        if var in state.row_leaves or equally_long(state, var) or _is_made_later(state, var):
+        if equally_long(state, var) or _is_made_later(state, var):
             return None
+        if (leaf := state.row_leaves.get(var)) is not None:
+            has_axes = any(state.flat(each).known for _, each in leaf.shape.rows())
+            if not (closes_leaves and has_axes):
+                return None
+            leaves.append(var)
         waiting = [
             each
             for each in state.suspended.get(var, ())
@@ -132,13 +142,17 @@ def implied_axes(state: SolverState, row: Row) -> int | None:
     changed = deque(lengths)
     for _ in range(_MOST_AXES * len(lengths)):
         if not changed:
-            return known + lengths[flat.tail]
+            break
         operand = changed.popleft()
         for var, surplus in results.get(operand, ()):
             if lengths[operand] - surplus > lengths[var]:
                 lengths[var] = lengths[operand] - surplus
                 changed.append(var)
-    return None
+    if changed or any(lengths[leaf] for leaf in leaves):
+        return None
+    if leaves and (upper_bounds(state, leaves) or known_axes(state, leaves)):
+        return None
+    return known + lengths[flat.tail]
 
 
 def _is_made_later(state: SolverState, var: RowVar) -> bool:
@@ -190,11 +204,15 @@ def equally_long(state: SolverState, var: RowVar) -> list[RowVar]:
     return [tail for tail in tails if tail is not None and tail != var]
 
 
-def group(state: SolverState, var: RowVar) -> list[RowVar]:
+def group(state: SolverState, var: RowVar) -> Collection[RowVar]:
     """Return a variable and all variables of the same length."""
     if not state.equations.get(var):
-        return [var]
-    return list(reachable([var], partial(equally_long, state)))
+        return (var,)
+    found = state.groups.get(var)
+    if found is None:
+        found = reachable([var], partial(equally_long, state))
+        state.groups.update(dict.fromkeys(found, found))
+    return found
 
 
 def leaf_of(state: SolverState, var: RowVar) -> LeafTensor | None:

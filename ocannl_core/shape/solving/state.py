@@ -113,6 +113,8 @@ class SolverState:
         dim_leaves: As `row_leaves`, for sizes.
         suspended: For a row variable, the row constraints that wait for it.
         equations: The equations among them.
+        groups: For a row variable in equations, the variables of the same length, once they are
+            searched (`ranks.group`).
         within: For a size, the suspended row constraints with it; solved ones may remain.
         formulas: For a size, the formulas with it; solved ones may remain.
         open_formulas: The formulas that wait for sizes.
@@ -165,6 +167,7 @@ class SolverState:
         self.revisions = 0
         self.suspended: dict[RowVar, dict[constraints.RowConstraint, None]] = {}
         self.equations: dict[RowVar, dict[constraints.RowEquation, None]] = {}
+        self.groups: dict[RowVar, dict[RowVar, None]] = {}
         self.within: dict[DimVar, dict[constraints.RowConstraint, None]] = {}
         self.formulas: dict[DimVar, dict[constraints.Formula, None]] = {}
         self.open_formulas: dict[constraints.Formula, None] = {}
@@ -341,6 +344,7 @@ class SolverState:
                 add_inner(self.suspended, tail, constraint)
                 if isinstance(constraint, constraints.RowEquation):
                     add_inner(self.equations, tail, constraint)
+                    self.undo_log.set(self, "groups", {})
                 self.touched_rows[tail] = None
             if row.leading or row.trailing:
                 for var in self.undecided(row.dims):
@@ -383,6 +387,7 @@ class SolverState:
         self.undo_log.put(self.suspended, var, {})
         if self.equations.get(var):
             self.undo_log.put(self.equations, var, {})
+            self.undo_log.set(self, "groups", {})
         for constraint in woken:
             for row in sides(constraint):
                 if row.tail is not None and row.tail != var and row.tail in self.suspended:

@@ -162,7 +162,7 @@ def refuse_contradictions(state: SolverState, rows: Iterable[RowVar]) -> None:
 
 
 def _equations(
-    state: SolverState, group: Sequence[RowVar]
+    state: SolverState, group: Iterable[RowVar]
 ) -> Iterator[tuple[Row, Row, Constraint]]:
     """Yield the equations between rows of a group, whose members are equally long."""
     found: dict[RowEqual, None] = {}

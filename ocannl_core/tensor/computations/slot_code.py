@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
@@ -11,6 +12,7 @@ from ocannl_core.base.errors import SpecError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.identity import ById
 from ocannl_core.base.origin import Origin
+from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.assignments import nodes as assign
 from ocannl_core.ir.indexing import (
     AxisIndex,
@@ -24,6 +26,7 @@ from ocannl_core.ir.indexing import (
     VarIndex,
     as_affine,
     exchange_roles,
+    traversals,
     variables,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -286,6 +289,8 @@ class SlotCode:
             target.dims,
             tuple([dims for _, _, dims in settled]),
         )
+        if any(ConcatIndex in map(type, index_map) for index_map in maps):
+            projections = _of_one_part(projections)
         operands = tuple([operand for operand, _, _ in settled])
         origin = self._tensor.origin
         self._emitter.body.append(
@@ -434,22 +439,31 @@ class SlotCode:
                 if value.role == "value":
                     self._check_gradient_in_memory(self._tensor_at(value.position))
                 return access
-            case slots.Application(op, args, like):
-                key = ById(value), target
-                if key in self._stored:
-                    return self._stored[key]
-                stated = None if like is None else self._access(like).dtype
-                settled = tuple(self._settle(arg, stated or target) for arg in args)
-                dtype = stated or self._format(op, settled, target)
-                match op, settled:
-                    case UnaryOp.IDENTITY, (SlotAccess(dtype=given) as same,) if given is stated:
-                        return same
-                access = self._store(op.value.name, op, settled, dtype)
-                if slots.applies_more_than(_MOST_REPEATED, value):
-                    self._stored[key] = access
-                return access
+            case slots.Application():
+                return run_trampoline(self._settle_application(value, target))
             case _:
                 return value
+
+    def _settle_application(self, value: slots.Application, target: DType) -> Steps[Argument]:
+        key = ById(value), target
+        if key in self._stored:
+            return self._stored[key]
+        op, stated = value.op, None if value.like is None else self._access(value.like).dtype
+        args: list[Argument] = []
+        for arg in value.args:
+            if isinstance(arg, slots.Application):
+                args.append((yield self._settle_application(arg, stated or target)))
+            else:
+                args.append(self._settle(arg, stated or target))
+        settled = tuple(args)
+        dtype = stated or self._format(op, settled, target)
+        match op, settled:
+            case UnaryOp.IDENTITY, (SlotAccess(dtype=given) as same,) if given is stated:
+                return same
+        access = self._store(op.value.name, op, settled, dtype)
+        if slots.applies_more_than(_MOST_REPEATED, value):
+            self._stored[key] = access
+        return access
 
     def _check_gradient_in_memory(self, read: Tensor) -> None:
         """Refuse gradient code that reads a gradient which has changed since the forward code has
@@ -653,6 +667,17 @@ def _as_operand(value: Argument) -> tuple[assign.Operand, IndexMap, tuple[int, .
     if isinstance(value.operand, assign.Scalar):
         return value.operand, (), ()
     return value.operand, value.index, value.dims
+
+
+def _of_one_part(projections: Projections) -> Projections:
+    """Return projections that choose one part of each concatenated axis, if they visit only that:
+    the gradient of one of `n` parts needs no list of the others.
+    """
+    choices = list(islice(traversals(projections), 2))
+    if len(choices) != 1:
+        return projections
+    ((domain, (lhs, *rhs)),) = choices
+    return replace(projections, domain=domain, lhs=lhs, rhs=tuple(rhs))
 
 
 def _projections_of(tensor: Tensor) -> tuple[Projections, Projections]:

@@ -37,6 +37,11 @@ from ocannl_core.ir.assignments.traverse import (
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
+_BYTES_OF_SUM = 32
+"""The bytes of a sum for each byte stored in every step. Stacks take memory for all steps, and
+access to a sum of fewer bytes, which stays in a cache, costs little beside its products.
+"""
+
 
 def stacked(info: NodeInfo, count: int) -> NodeInfo:
     """Return the shape and format of the stack of a node for a number of steps."""
@@ -98,8 +103,10 @@ def sink_sums(
     shared: AbstractSet[TensorNode],
     room: int | None,
 ) -> SunkSums:
-    """Return a step without its sums into shared nodes, and these sums over all steps, where that
-    accesses less memory: where a sum has twice the bytes of its operands that no stack holds yet.
+    """Return a step without its sums into shared nodes, and these sums over all steps, where memory
+    for all steps pays: where a sum has `_BYTES_OF_SUM` times the bytes of its operands that have no
+    stack yet. The gradients of entries, which the results of the loop hold for all steps, are such
+    stacks.
 
     A sum stays in the step if the step reads its value, or writes it in another way.
 
@@ -113,6 +120,7 @@ def sink_sums(
     """
     step = _Step(body, index, count, nodes)
     pending = step.sums_into(shared)
+    step.note_entries(pending)
     sunk: dict[int, Accumulate] = {}
     size = -1
     while size != len(sunk):  # what one sum stores costs the others nothing
@@ -161,6 +169,8 @@ class _Step:
             for node in targets(leaf):
                 self._writes.setdefault(node, []).append(number)
         self._stacks: dict[_Value, TensorNode] = {}
+        self._entries: set[_Value] = set()
+        """The values that the gradients of entries hold for all steps."""
         self._stores: dict[int, list[Leaf]] = {}
         """The copies to stacks, by the number of the assignment behind them."""
 
@@ -176,6 +186,18 @@ class _Step:
                 accessed.update((*reads(leaf), *targets(leaf)))
         return {number for number, target in sums.items() if target not in accessed}
 
+    def note_entries(self, numbers: Iterable[int]) -> None:
+        """Note the values that steps add to the gradients of entries."""
+        for number in numbers:
+            match self._leaves[number]:
+                case Accumulate(op=UnaryOp.IDENTITY, args=(NodeOperand(node),)) as leaf:
+                    if self._is_entry(leaf):
+                        self._entries.add(self._value(node, number))
+
+    def _is_entry(self, leaf: Accumulate) -> bool:
+        """Return True for an addition to cells that each step has for itself."""
+        return self._position[0] in leaf.projections.lhs
+
     def sum_behind(self, number: int, room: int | None) -> Accumulate | None:
         """Return the sum over all steps that an assignment adds to; None if it stays in them."""
         leaf = self._leaves[number]
@@ -187,9 +209,10 @@ class _Step:
         new = {each for each in found if each is not None and each.version is not None}
         new -= self._stacks.keys()
         p = leaf.projections
-        is_entry = self._position[0] in p.lhs  # each step adds to cells of its own
+        is_entry = self._is_entry(leaf)
         saved = 0 if is_entry else self._nodes[leaf.target].nbytes
-        if 2 * self._nbytes(new) > saved or not self._has_room(new, room):
+        stored = _BYTES_OF_SUM * self._nbytes(new - self._entries)
+        if stored > saved or (is_entry and new) or not self._has_room(new, room):
             return None
         self._store(new, number, leaf.origin)
         args, maps, dims = list(leaf.args), list(p.rhs), list(p.rhs_dims)
@@ -255,15 +278,8 @@ class _Step:
             case _:
                 return None
         p, info = copy.projections, self._nodes[node]
-        extents: dict[indexing.IndexVar, int] = dict(p.domain)
-        cells = [each.var for each in p.lhs if isinstance(each, indexing.VarIndex)]
-        is_whole = (
-            len(set(cells)) == len(p.lhs)
-            and tuple(extents.get(var) for var in cells) == info.dims
-            and copy.op is UnaryOp.IDENTITY
-            and not p.margins
-            and not p.lhs_margins
-        )
+        is_whole = indexing.is_surjective(p) and indexing.is_injective(p)
+        is_whole = is_whole and copy.op is UnaryOp.IDENTITY and not (p.margins or p.lhs_margins)
         match copy.args:
             case (NodeOperand(source),) if is_whole and self._nodes[source].dtype is info.dtype:
                 return copy

@@ -16,9 +16,17 @@ from ocannl_core.tensor.custom.variables import Array, Storage
 from ocannl_core.tensor.graph.expression import functions
 from ocannl_core.tensor.graph.precision import reduced_format
 from ocannl_core.tensor.graph.tensor import Tensor
+from ocannl_core.tensor.operations import reductions
 from ocannl_core.tensor.operations.activations import isnan
-from ocannl_core.tensor.operations.axes import axes_of, operand, sized_axes_of, write_shape
-from ocannl_core.tensor.operations.rearrangement import move
+from ocannl_core.tensor.operations.axes import (
+    Axes,
+    apply,
+    axes_of,
+    operand,
+    sized_axes_of,
+    write_shape,
+)
+from ocannl_core.tensor.operations.rearrangement import expand_dims, move, squeeze
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor
 from ocannl_core.tensor.primitives.specifications import composite_operation
@@ -248,6 +256,7 @@ class SearchSorted(Op):
         axis = write_shape(["n"], [int(k == kind) for k in range(3)])
         cells = write_shape([f"a{k}" for k in range(sum(ranks))], ranks)
         self.spec = f"{axis}; {cells} => {cells}"
+        self.line_axis = sum(ranks) - 1 if any(ranks) else None
 
     def output_dtypes(self, *given: DType) -> Sequence[DType]:
         return [int32]
@@ -371,7 +380,30 @@ def searchsorted(a: Any, v: Any, *, side: str = "left") -> Any:
             found=f"{len(own)} axes, side={side!r}",
             fix="count the cells below: oc.sum(a < oc.expand_dims(v, -1), -1) for rows in order",
         )
+    if sized_axes_of(ordered, "searchsorted").extent(0) is not None:
+        return _count_before(ordered, own, cells, other, side)
+    if len(other) and sized_axes_of(cells, "searchsorted").extent(-1) is not None:
+        return squeeze(searchsorted(ordered, expand_dims(cells, -1), side=side), -1)
     return SearchSorted(own.ranks.index(1), other.ranks, side)(ordered, cells)
+
+
+def _count_before(ordered: Tensor, own: Axes, cells: Tensor, other: Axes, side: str) -> Tensor:
+    """Return the number of cells before each cell along an axis of an extent at run time."""
+    batch, output, inputs = other.ranks
+    pairs = write_shape([*other.names, "before"], (batch, output, inputs + 1))
+    spec = f"{own.replaced({0: 'before'})}; {other.spec} => {pairs}"
+    at, cell = (
+        apply(each, (ordered, cells), spec, name="searchsorted")
+        for each in (pointwise.first, pointwise.second)
+    )
+    if side == "left":
+        is_before = pointwise.where(isnan(cell), pointwise.equal(at, at), pointwise.less(at, cell))
+    else:
+        is_before = pointwise.where(
+            isnan(at), isnan(cell), pointwise.logical_not(pointwise.less(cell, at))
+        )
+    result: Tensor = reductions.sum(pointwise.cast(is_before, int32), axis=-1)
+    return result
 
 
 def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Any:

@@ -34,9 +34,11 @@ def preview(tensor: Tensor) -> Shape | None:
     """
     environment = tensor.session.environment
     previews = environment.previews
+    if not isinstance(tensor.definition, _COMPUTED):
+        return None
     if tensor.id not in previews:
         previews[tensor.id] = implied = environment.implied_shape(tensor.terms)
-        if implied is None and isinstance(tensor.definition, _COMPUTED):
+        if implied is None:
             is_known = _find_determined(tensor)
             if is_known[tensor]:
                 known = [each for each, holds in is_known.items() if holds]

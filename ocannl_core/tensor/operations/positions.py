@@ -19,7 +19,7 @@ import operator
 from contextlib import suppress
 from functools import cache
 from numbers import Real
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, SupportsIndex
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import replace
@@ -38,7 +38,7 @@ from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import axes
 from ocannl_core.tensor.operations.contractions import selected_gradient
 from ocannl_core.tensor.operations.rearrangement import broadcast_to, flatten, move, unflatten
-from ocannl_core.tensor.operations.reductions import product_gradient
+from ocannl_core.tensor.operations.reductions import prod, product_gradient
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.tensor.primitives.operands import as_tensor, constant, require_operand, session_of
 from ocannl_core.tensor.primitives.operation import Operation
@@ -52,8 +52,8 @@ _take_along = lift("take_along", BinaryOp.FIRST, first.gradient, positions=1)
 
 
 @cache
-def _scatter(combine: BinaryOp) -> Operation:
-    """Return the accumulation at positions by a primitive."""
+def _scatter(combine: BinaryOp, axis: int) -> Operation:
+    """Return the accumulation at positions along an axis by a primitive."""
     gradients = {
         BinaryOp.ADD: first.gradient,
         BinaryOp.SUB: neg.gradient,
@@ -63,18 +63,46 @@ def _scatter(combine: BinaryOp) -> Operation:
     }
     gradient = gradients.get(combine)
     made = lift("scatter", BinaryOp.FIRST, gradient, combine=combine, positions=1)
-    if combine is BinaryOp.MUL:
-        return replace(made, gradient_expression=_refuse_product)
-    return made
+
+    def of_products(updates: Tensor, ids: Tensor, g: Tensor) -> tuple[Tensor, None]:
+        own, count = axes.axes_of(updates, "scatter"), len(axes.axes_of(ids, "scatter"))
+        position = axis if axis >= 0 else axis + len(own) - count + 1
+        return take(g, ids, position) * _products_of_others(updates, ids, position), None
+
+    return replace(made, gradient_expression=of_products) if combine is BinaryOp.MUL else made
 
 
-def _refuse_product(*values: Tensor) -> NoReturn:
-    raise UsageError.at_caller(
-        "Backpropagation divides a product at positions by each factor, which has no derivative "
-        "beside a factor of 0, so that oc.gradients has no expression for it.",
-        found="oc.gradients of oc.scatter(..., combine=oc.multiply)",
-        fix="oc.train.grad_update(loss); or, of positive factors, oc.exp of a sum of logarithms",
+def _products_of_others(updates: Tensor, ids: Tensor, axis: int) -> Tensor:
+    """Return, for each update, the product of the others at its position along an axis.
+
+    It multiplies all pairs of updates: backpropagation divides the product of all by each, which
+    has no derivative beside a factor of 0.
+    """
+    own, places = axes.axes_of(updates, "scatter"), axes.axes_of(ids, "scatter")
+    count = len(places)
+    if not count:
+        return filled_like(updates, 1.0)
+    others = [f"other{k}" for k in range(count)]
+    last = count - 1
+    cells = own.names[axis : axis + count]
+    both = ", ".join([cells[last], *others])
+    pairs = places.replaced({**dict(enumerate(cells)), last: both})
+    here, there = (places.replaced(dict(enumerate(names))) for names in (cells, others))
+    numbers = filled_like(ids, RangeOverOffsets(), int32)
+    is_same, is_other = (
+        axes.apply(compare, (each, each), f"{here}; {there} => {pairs}", name="scatter")
+        for compare, each in ((pointwise.equal, ids), (pointwise.not_equal, numbers))
     )
+    factors = axes.apply(
+        pointwise.where,
+        (pointwise.logical_and(is_same, is_other), updates, constant(1.0, updates.session)),
+        f"{pairs}; {own.replaced(dict(enumerate(others, axis)))}; |-> => "
+        f"{own.replaced({axis + last: both})}",
+        name="scatter",
+        dtype=updates.dtype,
+    )
+    result: Tensor = prod(factors, tuple(range(axis + count, axis + 2 * count)))
+    return result
 
 
 def take(
@@ -156,7 +184,7 @@ def scatter(
             `oc.logical_or` and others with a neutral element.
         dtype: The number format of the result, in which it is accumulated.
     """
-    operation = _scatter(accumulator(combine))
+    operation = _scatter(accumulator(combine), _integer(axis, "axis"))
     operands = _operands(operation, updates, ids)
     stated = stated_size(size if isinstance(size, StaticExtent) else _integer(size, "size"))
     if not 0 <= stated.n < 1 << 63:

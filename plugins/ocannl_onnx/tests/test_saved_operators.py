@@ -162,6 +162,18 @@ def test_a_batch_of_open_size_stays_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(run_elsewhere(path, {"x": cells})[0], expected, atol=1e-5)
 
 
+def test_positions_among_open_sizes_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with oc.Session(seed=0):
+        x = _x("x", oc.static_extent("n", max=9), 3, batch=[oc.static_extent("rows", max=4)])
+        y = oc.argmax(x)
+        cells = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+        (expected,), ctx = computed([y], {x: cells}, rows=2, n=5)
+        ocannl_onnx.save(path, {"y": y}, [x], ctx)
+    onnx.checker.check_model(str(path), full_check=True)
+    assert run_elsewhere(path, {"x": cells})[0] == expected == cells.argmax()
+
+
 @pytest.mark.parametrize(
     "attributes",
     [

@@ -21,7 +21,12 @@ LLAMA: dict[str, Any] = {
     "bias": False,
     "tied": False,
 }
-MODELS = {"gpt": {"length": 8}, "llama": LLAMA, "interleaved": {**LLAMA, "interleaved": True}}
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt": {"length": 8},
+    "llama": LLAMA,
+    "interleaved": {**LLAMA, "interleaved": True},
+    "window": {**LLAMA, "window": 3, "bias": "qkv"},
+}
 
 
 def initialize(ctx: oc.Context, tensor: oc.Tensor) -> None:
@@ -34,7 +39,13 @@ def initialize(ctx: oc.Context, tensor: oc.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "kind", "start"),
-    [("cpu_c", "gpt", 0), ("cpu_c", "gpt", 3), ("cpu_c", "llama", 3), ("interp", "interleaved", 3)],
+    [
+        ("cpu_c", "gpt", 0),
+        ("cpu_c", "gpt", 3),
+        ("cpu_c", "llama", 3),
+        ("interp", "interleaved", 3),
+        ("cpu_c", "window", 2),
+    ],
 )
 def test_decoding_from_a_cache_gives_the_scores_of_the_whole_sequence(
     backend: str, kind: str, start: int
@@ -77,7 +88,8 @@ def test_decoding_from_a_cache_gives_the_scores_of_the_whole_sequence(
 
 
 @pytest.mark.parametrize(
-    ("backend", "kind"), [("cpu_c", "gpt"), ("cpu_c", "llama"), ("interp", "interleaved")]
+    ("backend", "kind"),
+    [("cpu_c", "gpt"), ("cpu_c", "llama"), ("interp", "interleaved"), ("cpu_c", "window")],
 )
 def test_pieces_of_several_tokens_at_their_positions_give_the_scores_of_the_whole_sequence(
     backend: str, kind: str
@@ -236,6 +248,44 @@ def test_many_layers_compile_to_the_code_of_one() -> None:
             step = oc.Context("interp").compile(oc.train.grad_update(loss))
             lengths.append(len(str(step.loop_ir).splitlines()))
     assert lengths[0] == lengths[1]
+
+
+@pytest.mark.parametrize("window", [1, 3, 9])
+def test_a_window_is_a_mask_of_the_positions_before(target: str, window: int) -> None:
+    x = oc.placeholder("x", batch=[2, 7], output=[8], requires_grad=True)
+    block = nn.multi_head_attention(heads=2, output=[8], causal=True, window=window, bias="qkv")
+    cells = np.tril(np.ones((7, 7), np.uint8)) - np.tril(np.ones((7, 7), np.uint8), -window)
+    found = block(x)
+    w = {name.rpartition(".")[2]: p for name, p in block.params.items()}
+    assert sorted(w) == ["b_k", "b_q", "b_v", "w_k", "w_o", "w_q", "w_v"]
+    q, k, v = (w[f"w_{each}"] @ x + w[f"b_{each}"] for each in "qkv")
+    mask = oc.tensor(cells, batch_axes=1, input_axes=1)
+    expected = w["w_o"] @ nn.attention(q * 0.5, k, v, mask)
+    difference = oc.sum((found - expected) ** 2.0)
+    gradients = [oc.gradients(oc.sum(each * each), [x])[0] for each in (found, expected)]
+    ctx = oc.Context(target)
+    step = ctx.compile(sum(map(oc.train.forward, gradients), oc.train.forward(difference)))
+    initialize(ctx, difference)
+    ctx[x] = np.random.default_rng(2).normal(size=(2, 7, 8))
+    step()
+    assert ctx[difference] < 1e-10
+    np.testing.assert_allclose(ctx[gradients[0]], ctx[gradients[1]], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"window": 3}, "window=3, causal=False"),
+        ({"window": 0, "causal": True}, "window=0"),
+        ({"bias": "all"}, "bias='all'"),
+    ],
+)
+def test_windows_and_biases_that_mean_nothing_are_refused(
+    stated: dict[str, Any], message: str
+) -> None:
+    x = oc.placeholder("x", batch=[2, 7], output=[8])
+    with pytest.raises(oc.UsageError, match=message):
+        nn.multi_head_attention(x, heads=2, **stated)
 
 
 def test_heads_of_keys_divide_those_of_queries() -> None:

@@ -147,7 +147,17 @@ def test_the_shape_that_operands_imply_is_the_one_that_closing_decides(data: st.
                     tensors.append(oc.declare(name, batch=axes[:1], output=axes[1:]))
                 case _:
                     tensors.append(oc.uniform())
-        makes = [*SPECS, "+", "@", "mean", "new_axis", "dense", "layer_norm", "concat"]
+        makes = [
+            *SPECS,
+            "+",
+            "@",
+            "mean",
+            "new_axis",
+            "dense",
+            "layer_norm",
+            "batch_norm",
+            "concat",
+        ]
         for make in data.draw(st.lists(st.sampled_from(makes), max_size=6)):
             operands = [data.draw(st.sampled_from(tensors)) for _ in range(1 + make.count(";"))]
             try:
@@ -228,6 +238,8 @@ def test_shapes_that_operands_imply_are_known_without_closing(
         x = oc.placeholder("x", batch=[2], output=[4])
         for size in (5, 3, 8):
             x = oc.relu(oc.nn.dense(x, output=[size]) * 2.0 + oc.tensor([0.5]))
+            assert str(x.shape) == f"2|{size}"
+            x = oc.nn.rms_norm(oc.nn.layer_norm(oc.nn.batch_norm(x)))
             assert str(x.shape) == f"2|{size}"
 
 

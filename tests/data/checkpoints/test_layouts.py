@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -260,7 +260,9 @@ def test_a_model_of_another_architecture_has_no_places(tmp_path: Path) -> None:
             oc.load(path, oc.Context("interp"), [oc.param("w", output=[2])], names=names)
 
 
-def llama_arrays(layers: int, width: int, kv: int, hidden: int) -> dict[str, Any]:
+def llama_arrays(
+    layers: int, width: int, kv: int, hidden: int, *, has_biases: bool = False
+) -> dict[str, Any]:
     """Random weights by the names of Hugging Face's Llama."""
     sizes = dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), (11, width))
     sizes["model.norm.weight"] = (width,)
@@ -276,19 +278,30 @@ def llama_arrays(layers: int, width: int, kv: int, hidden: int) -> dict[str, Any
             ("mlp.down_proj", width, hidden),
         ):
             sizes[f"{own}{name}.weight"] = (outputs, inputs)
+            if has_biases and name.startswith("self_attn") and name != "self_attn.o_proj":
+                sizes[f"{own}{name}.bias"] = (outputs,)
         for name in ("input_layernorm", "post_attention_layernorm"):
             sizes[f"{own}{name}.weight"] = (width,)
     return {name: 0.4 * rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
 
 
-def llama(ids: Any, w: dict[str, Any], layers: int, heads: int, kv_heads: int) -> Any:
-    """Llama for one sequence, in the conventions of Hugging Face."""
+def llama(
+    ids: Any,
+    w: dict[str, Any],
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    *,
+    window: int | None = None,
+    embedding_scale: float = 1.0,
+) -> Any:
+    """Llama and its relatives for one sequence, in the conventions of Hugging Face."""
 
     def norm(x: Any, name: str) -> Any:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w[name + ".weight"]
 
     def linear(x: Any, name: str) -> Any:
-        return x @ w[name + ".weight"].T
+        return x @ w[name + ".weight"].T + w.get(name + ".bias", 0.0)
 
     def rotate(x: Any) -> Any:
         half = x.shape[1] // 2
@@ -296,7 +309,7 @@ def llama(ids: Any, w: dict[str, Any], layers: int, heads: int, kv_heads: int) -
         cos, sin = (np.tile(f(angle), 2) for f in (np.cos, np.sin))
         return x * cos + np.concatenate([-x[:, half:], x[:, :half]], 1) * sin
 
-    x = w["model.embed_tokens.weight"][ids]
+    x = w["model.embed_tokens.weight"][ids] * embedding_scale
     for k in range(layers):
         own = f"model.layers.{k}."
         y = norm(x, own + "input_layernorm")
@@ -307,6 +320,7 @@ def llama(ids: Any, w: dict[str, Any], layers: int, heads: int, kv_heads: int) -
             shared = head // (heads // kv_heads)
             scores = rotate(one) @ rotate(key[shared]).T / np.sqrt(one.shape[1])
             scores[np.triu_indices(len(ids), 1)] = -np.inf
+            scores[np.tril_indices(len(ids), -(window or len(ids)))] = -np.inf
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             mixed.append(weights / weights.sum(-1, keepdims=True) @ v[shared])
         x = x + linear(np.concatenate(mixed, -1), own + "self_attn.o_proj")
@@ -317,8 +331,19 @@ def llama(ids: Any, w: dict[str, Any], layers: int, heads: int, kv_heads: int) -
     return linear(norm(x, "model.norm"), "lm_head")
 
 
-def test_weights_of_llama_give_its_scores(tmp_path: Path) -> None:
-    arrays = llama_arrays(layers=2, width=8, kv=4, hidden=6)
+@pytest.mark.parametrize(
+    ("bias", "more"),
+    [
+        (False, {}),
+        (False, {"window": 2}),  # Mistral
+        ("qkv", {}),  # Qwen 2
+        (False, {"embedding_scale": 8**0.5}),  # Gemma
+    ],
+)
+def test_weights_of_llama_give_its_scores(
+    tmp_path: Path, bias: bool | Literal["qkv"], more: dict[str, Any]
+) -> None:
+    arrays = llama_arrays(layers=2, width=8, kv=4, hidden=6, has_biases=bool(bias))
     path = write(tmp_path / "model.safetensors", arrays)
     ids = np.array([3, 1, 4, 1, 5])
     with oc.evaluation():
@@ -334,14 +359,15 @@ def test_weights_of_llama_give_its_scores(tmp_path: Path) -> None:
             norm=nn.rms_norm,
             gated=True,
             activation=oc.silu,
-            bias=False,
+            bias=bias,
             tied=False,
+            **more,
         )
     ctx = oc.Context("cpu_c")
     oc.load(path, ctx, scores, names=nn.llama_names)
     ctx.compile(oc.train.forward(scores))()
     exact = {k: v.astype(float) for k, v in arrays.items()}
-    expected = llama(ids, exact, layers=2, heads=4, kv_heads=2)
+    expected = llama(ids, exact, layers=2, heads=4, kv_heads=2, **more)
     np.testing.assert_allclose(ctx[scores], expected, rtol=1e-4, atol=1e-4)
 
 

@@ -180,8 +180,7 @@ class Translation(Values):
         emit = self.emit
         if all(isinstance(each, int) for each in sizes):
             return emit.constant(np.arange(math.prod(sizes)).reshape(sizes), format)  # type: ignore[arg-type]
-        inner = Views(emit, {}, self.refuse).known(sizes[1:])
-        stop = emit("Squeeze", emit("Mul", emit.size(sizes[0]), emit.constant([math.prod(inner)])))
+        stop = emit("ReduceProd", emit.shape(sizes), keepdims=0)
         offsets = emit("Range", emit.constant(0), stop, emit.constant(1))
         return emit.cast(emit.reshape(offsets, sizes), INT64, format)
 
