@@ -378,7 +378,8 @@ def stacked_values(loop: Loop, tensor: Tensor) -> Tensor:
     operands = [each.terms for each in (tensor, *loop.over)]
     session.environment.derive([terms], operands, lambda _: [])
     made = _result(loop, tensor, terms)
-    loop.items, loop.stacked = (*loop.items, tensor), (*loop.stacked, made)
+    session.undo_log.set(loop, "items", (*loop.items, tensor))
+    session.undo_log.set(loop, "stacked", (*loop.stacked, made))
     return made
 
 

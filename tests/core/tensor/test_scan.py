@@ -310,3 +310,17 @@ def test_the_time_axis_is_the_leftmost_of_the_axes_that_operands_imply() -> None
         sums, last = oc.scan(lambda h, each: (h + each, h + each), 0.0, steps)
         (oc.train.forward(sums) + oc.train.forward(product)).resolve()
         assert [str(each.shape) for each in (steps, sums, last)] == ["2|", "2|", "()"]
+
+
+def test_gradients_that_are_refused_leave_no_values_in_the_loop() -> None:
+    with oc.Session():
+        x, unused = (
+            oc.placeholder(n, batch=[3], output=[4], requires_grad=True) for n in ("x", "y")
+        )
+        w = oc.param("w", output=[4], input=[4])
+        sums, _ = oc.scan(lambda h, each: (oc.tanh(w @ h + each),) * 2, 0.0, x)
+        with pytest.raises(oc.UsageError):
+            oc.gradients(oc.sum(sums), [x, unused])
+        (gradient,) = oc.gradients(oc.sum(sums), [x])
+        oc.train.forward(gradient).resolve()
+        assert str(gradient.shape) == "3|4"
