@@ -38,9 +38,11 @@ from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
 _BYTES_OF_SUM = 32
-"""The bytes of a sum for each byte stored in every step. Stacks take memory for all steps, and
-access to a sum of fewer bytes, which stays in a cache, costs little beside its products.
+"""The bytes of a sum for each byte of its operands stored in every step. Stacks take memory for all
+steps, and access to a sum of fewer bytes, which stays in a cache, costs little beside its products.
 """
+_BYTES_OF_SUM_OF_ENTRIES = 2
+"""The same for operands that the gradients of entries hold for all steps in any case."""
 
 
 def stacked(info: NodeInfo, count: int) -> NodeInfo:
@@ -104,9 +106,8 @@ def sink_sums(
     room: int | None,
 ) -> SunkSums:
     """Return a step without its sums into shared nodes, and these sums over all steps, where memory
-    for all steps pays: where a sum has `_BYTES_OF_SUM` times the bytes of its operands that have no
-    stack yet. The gradients of entries, which the results of the loop hold for all steps, are such
-    stacks.
+    for all steps pays: where a sum has many times the bytes of its operands that have no stack yet.
+    It takes less for operands that are the gradients of entries: these are stacks in any case.
 
     A sum stays in the step if the step reads its value, or writes it in another way.
 
@@ -211,8 +212,9 @@ class _Step:
         p = leaf.projections
         is_entry = self._is_entry(leaf)
         saved = 0 if is_entry else self._nodes[leaf.target].nbytes
-        stored = _BYTES_OF_SUM * self._nbytes(new - self._entries)
-        if stored > saved or (is_entry and new) or not self._has_room(new, room):
+        least = _BYTES_OF_SUM * self._nbytes(new - self._entries)
+        least += _BYTES_OF_SUM_OF_ENTRIES * self._nbytes(new & self._entries)
+        if least > saved or (is_entry and new) or not self._has_room(new, room):
             return None
         self._store(new, number, leaf.origin)
         args, maps, dims = list(leaf.args), list(p.rhs), list(p.rhs_dims)
