@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from math import prod
 
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.base.origin import Origin
@@ -37,12 +38,13 @@ from ocannl_core.ir.assignments.traverse import (
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
-_BYTES_OF_SUM = 32
-"""The bytes of a sum for each byte of its operands stored in every step. Stacks take memory for all
-steps, and access to a sum of fewer bytes, which stays in a cache, costs little beside its products.
+_MOST_TERMS = 16
+"""The terms that a step adds to a cell of a sum, at most: more of them take longer to compute than
+the access to the cell.
 """
-_BYTES_OF_SUM_OF_ENTRIES = 2
-"""The same for operands that the gradients of entries hold for all steps in any case."""
+_BYTES_OF_SUM = 32
+"""The bytes of a sum for each byte that is stored in every step: stacks take memory for all steps.
+"""
 
 
 def stacked(info: NodeInfo, count: int) -> NodeInfo:
@@ -106,8 +108,8 @@ def sink_sums(
     room: int | None,
 ) -> SunkSums:
     """Return a step without its sums into shared nodes, and these sums over all steps, where memory
-    for all steps pays: where a sum has many times the bytes of its operands that have no stack yet.
-    It takes less for operands that are the gradients of entries: these are stacks in any case.
+    for all steps pays: where few terms are added to many cells, many times those of the operands
+    that have no stack yet. The gradients of entries are stacks in any case.
 
     A sum stays in the step if the step reads its value, or writes it in another way.
 
@@ -203,34 +205,39 @@ class _Step:
         """Return the sum over all steps that an assignment adds to; None if it stays in them."""
         leaf = self._leaves[number]
         assert isinstance(leaf, Accumulate)
-        found = [
+        values = [
             self._value(arg.node, number) if isinstance(arg, NodeOperand) else None
             for arg in leaf.args
         ]
-        new = {each for each in found if each is not None and each.version is not None}
+        new = {each for each in values if each is not None and each.version is not None}
         new -= self._stacks.keys()
-        p = leaf.projections
         is_entry = self._is_entry(leaf)
-        saved = 0 if is_entry else self._nodes[leaf.target].nbytes
-        least = _BYTES_OF_SUM * self._nbytes(new - self._entries)
-        least += _BYTES_OF_SUM_OF_ENTRIES * self._nbytes(new & self._entries)
-        if least > saved or (is_entry and new) or not self._has_room(new, room):
+        pays = not new if is_entry else self._pays(leaf, new)
+        if not pays or not self._has_room(new, room):
             return None
         self._store(new, number, leaf.origin)
+        p = leaf.projections
         args, maps, dims = list(leaf.args), list(p.rhs), list(p.rhs_dims)
-        for k, value in enumerate(found):
+        for k, value in enumerate(values):
             if value is not None:
                 node = self._stacks.get(value, value.node)
                 args[k], maps[k] = NodeOperand(node), (*value.at, *maps[k])
                 dims[k] = (*(self._time[1] for _ in value.at), *dims[k])
-        written = {var for each in p.lhs for var in indexing.variables(each)}
-        rows = sum(var in written for var, _ in p.domain) if not is_entry else 0
+        rows = 0 if is_entry else len(p.domain) - len(_reduced(p))
         domain = (*p.domain[:rows], self._time, *p.domain[rows:])
         projections = replace(p, domain=domain, rhs=tuple(maps), rhs_dims=tuple(dims))
-        behind = replace(leaf, args=tuple(args), projections=projections)
-        found_sum = substitute_indices(behind, self._in_sum)
-        assert isinstance(found_sum, Accumulate)
-        return found_sum
+        behind = substitute_indices(
+            replace(leaf, args=tuple(args), projections=projections), self._in_sum
+        )
+        assert isinstance(behind, Accumulate)
+        return behind
+
+    def _pays(self, leaf: Accumulate, new: AbstractSet[_Value]) -> bool:
+        """Return True if a sum is worth stacks of some values."""
+        stored = self._nbytes(new - self._entries)
+        terms = prod(_reduced(leaf.projections))
+        nbytes = self._nodes[leaf.target].nbytes
+        return terms <= _MOST_TERMS and _BYTES_OF_SUM * stored <= nbytes
 
     def without(self, sunk: Mapping[int, Accumulate]) -> SunkSums:
         """Return the step without some sums."""
@@ -307,6 +314,12 @@ class _Step:
                 origin=origin,
             )
             self._stores.setdefault(number, []).append(store)
+
+
+def _reduced(p: indexing.Projections) -> list[int]:
+    """Return the extents of the variables that the result does not have, the last ones."""
+    written = {var for each in p.lhs for var in indexing.variables(each)}
+    return [extent for var, extent in p.domain if var not in written]
 
 
 def _is_sum(leaf: Accumulate) -> bool:
