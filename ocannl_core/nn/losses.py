@@ -236,12 +236,19 @@ def ctc_loss(
         reduction: As for `cross_entropy`; the mean is over sequences, whatever their lengths.
 
     Raises:
-        UsageError: if targets are no integers; when the routine runs, for the number of no class,
-            or a length that the targets do not have.
-        ShapeError: if the sizes of the targets' axes are unknown.
+        UsageError: if targets are no integers, or the blank is no class; when the routine runs, for
+            the number of no class, or a length that the targets do not have.
+        ShapeError: if the number of classes, or the sizes of the targets' axes, are unknown.
     """
     sizes = [each for each in (lengths, target_lengths) if each is not None]
     _check_sequences(scores, targets, sizes, reduction)
+    count = sized_axes_of(scores, "oc.nn.ctc_loss").known_size(-1)
+    if not isinstance(blank, Integral) or isinstance(blank, bool) or not 0 <= blank < count:
+        raise UsageError.at_caller(
+            "The blank is the number of a class.",
+            found=f"blank={blank!r} beside {count} classes",
+            fix=f"blank=0, or blank={count - 1} for the last class",
+        )
     logs = log_softmax(widened(scores), axis=-1)
     classes = einsum("..., n| => ...|n", targets)
     if target_lengths is not None:  # what follows may be the number of no class

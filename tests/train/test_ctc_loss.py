@@ -38,6 +38,7 @@ def losses(target: str, scores: Any = SCORES, targets: Any = TARGETS, **argument
         }
         ids = oc.tensor(targets, batch_axes=2, dtype="int32")
         each = oc.nn.ctc_loss(s, ids, reduction="none", **given)
+        assert s.grad is not None
         ctx = oc.Context(target)
         ctx.compile(oc.train.grad_update(oc.sum(each)), keep=[each, s.grad])()
         return ctx[each], ctx[s.grad]
@@ -109,6 +110,9 @@ def test_arguments_of_other_shapes_and_formats_are_refused() -> None:
         oc.nn.ctc_loss(scores, ids, lengths=wrong)
     with pytest.raises(oc.UsageError, match=r"are integers[^~]*of float32"):
         oc.nn.ctc_loss(scores, oc.placeholder("ids", batch=[BATCH, 2], output=[]))
+    for blank in (-1, CLASSES, 1.0, True):
+        with pytest.raises(oc.UsageError, match=r"number of a class[^~]*beside 3 classes"):
+            oc.nn.ctc_loss(scores, ids, blank=blank)  # type: ignore[arg-type]
     with pytest.raises(oc.UsageError, match="The reduction of a loss"):
         oc.nn.ctc_loss(scores, ids, reduction="batch")  # type: ignore[arg-type]
 
