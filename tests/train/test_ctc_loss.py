@@ -32,7 +32,7 @@ def losses(target: str, scores: Any = SCORES, targets: Any = TARGETS, **argument
     """Return the loss of each sequence, and the gradient of their sum."""
     with oc.Session(dtype="float64"):
         s = oc.tensor(scores, batch_axes=2, dtype="float64", requires_grad=True)
-        given = {
+        given: dict[str, Any] = {
             name: oc.tensor(value, batch_axes=1, dtype="int32") if name != "blank" else value
             for name, value in arguments.items()
         }
