@@ -137,8 +137,9 @@ def _with_own_variables(entries: Sequence[_Entry]) -> list[ir.Stmt]:
 def _within(first: _State, budget: int) -> _State:
     """Return a program that computes values again until it fits a budget, as far as possible.
 
-    Far below what is possible, steps lower what lives on average, and end before the highest peak
-    is as low as it can be: then the budget is a little below that peak.
+    Where the budget is out of reach, the excess decreases at all peaks alike, and no value is left
+    to compute again before the highest peak is as low as possible. Further rounds have a budget
+    just below that peak.
     """
     state = _with_less_excess(first, budget)
     while (peak := _most_live_bytes(state)) > budget:
