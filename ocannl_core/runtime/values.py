@@ -167,7 +167,7 @@ def _filled(value: object, info: NodeInfo) -> host_arrays.Array | None:
         least, greatest = extremes(dtype)
         fits = least <= value <= greatest
     elif isinstance(value, int | float) and type(value) is not bool:
-        fits = dtype in (float32, float64) and abs(value) < 1e18
+        fits = dtype in (float32, float64) and abs(value) < 1e18  # no infinity in either format
     else:
         return None
     return np.full(info.dims, value, dtype.numpy) if fits and not dtype.is_packed else None

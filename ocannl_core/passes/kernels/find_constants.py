@@ -5,7 +5,8 @@
         nest h = tanh(y)                    nest h = tanh(y)
 
 Rules for schedules pack such operands more readily, and scheduling moves the copies ahead of the
-repetition (`schedule_kernels.py`).
+repetition (`schedule_kernels.py`). Row groups describe the operands that their blocks share in the
+same way (`rows/apply.py`).
 """
 
 from __future__ import annotations

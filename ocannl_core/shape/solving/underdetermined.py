@@ -32,7 +32,7 @@ def refuse_guesses(state: SolverState, rows: Iterable[RowVar], dims: Iterable[Di
     operand. A size may be guessed if it, or a result of it, is above an operand of size 1: in
     `param("w") @ x + b` with a `b` of size 1, the user states the size of the sum. The 1 of a
     reduced axis is no such statement: in `param("w") @ x - mean`, the size is underdetermined. In
-    `param("w") @ mean`, it is that of the inputs of `w`, which follows from what `w` is applied to.
+    `param("w") @ mean`, it is: the sizes of the inputs of `w` are those of its operand.
 
     Raises:
         ShapeError: naming every parameter concerned, and the way to state the shape of the first;

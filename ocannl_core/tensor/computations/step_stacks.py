@@ -108,8 +108,9 @@ def sink_sums(
     room: int | None,
 ) -> SunkSums:
     """Return a step without its sums into shared nodes, and these sums over all steps, where memory
-    for all steps pays: where few terms are added to many cells, many times those of the operands
-    that have no stack yet. The gradients of entries are stacks in any case.
+    for all steps pays: where a step adds at most `_MOST_TERMS` terms to each cell, and the sum has
+    `_BYTES_OF_SUM` times the bytes of the operands that need a stack. Operands that are added to
+    the gradient of an entry need none: that gradient becomes a copy of the stack.
 
     A sum stays in the step if the step reads its value, or writes it in another way.
 

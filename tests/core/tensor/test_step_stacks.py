@@ -99,17 +99,27 @@ def test_a_loop_inside_of_a_step_hands_its_sums_on() -> None:
     assert len(re.findall(r"\[t\d+, t\d+, ", text)) == 2
 
 
-def test_gradients_of_entries_serve_as_stacks() -> None:
-    """The sum of a large batch needs no memory either: its operand is the gradient of the input."""
+def with_gradients_of_entries(batch: int) -> oc.Tensor:
+    """Return a loss of a recurrence whose entries are computed from a parameter."""
     u, w = oc.param("u"), oc.param("w", input=[3])
-    xs = oc.placeholder("xs", batch=[5, 16], output=[3])
+    xs = oc.placeholder("xs", batch=[5, batch], output=[3])
 
     def step(h: oc.Tensor, x: oc.Tensor) -> tuple[oc.Tensor, oc.Tensor]:
         h = oc.tanh(x + u @ h)
         return h, h
 
     ys, _ = oc.scan(step, oc.param("h0", output=[64]), w @ xs)
-    loss = total(ys * ys)
+    return total(ys * ys)
+
+
+def test_a_sum_of_more_terms_stays_in_the_step() -> None:
+    ((depth, _),) = sums_into("u", with_gradients_of_entries(17))
+    assert depth == 1
+
+
+def test_gradients_of_entries_serve_as_stacks() -> None:
+    """The sum of a large batch needs no memory either: its operand is the gradient of the input."""
+    loss = with_gradients_of_entries(16)
     assert sums_into("u", loss) == [
         (0, "u_grad[o, i] += add_grad_steps[t2, b, o] * carry_steps[t2, b, i]")
     ]
