@@ -7,6 +7,7 @@ from importlib import import_module
 
 from ocannl_core.base.errors import MissingAttributeError
 from ocannl_core.base.suggestions import similar_names
+from ocannl_core.tensor.messages.foreign_expressions import EXPRESSIONS
 
 _READ = "read the cells after a routine computed them: ctx[x], or ctx.item(x) for a single number"
 _DEVICE = "a context is a device: oc.Context(...) compiles and runs what is given to it"
@@ -78,7 +79,7 @@ ATTRIBUTES: dict[str, str] = {
     "masked_select": "the number of results would depend on cells; oc.where(c, a, b) keeps shapes",
     "where": "oc.where(condition, x, y)",
     "unique": "the number of results would depend on cells: read them with ctx[x] on the host",
-    **dict.fromkeys(["fill_", "zero_", "fill", "add_", "sub_", "mul_", "div_", "copy_"], _IN_PLACE),
+    "fill": _IN_PLACE,
     "name": "x.label has the parts of the name, and label= states it",
 }
 """Attributes of other libraries' tensors, and what to write in their place."""
@@ -156,7 +157,16 @@ _SEED = "oc.Session(seed=7) fixes all random numbers of a program"
 _MODULE = "a network is a function of tensors, or a block with parameters of its own: @oc.op"
 _EXACT = "oc.nn has functions in place of classes of layers: oc.nn.{} makes its parameters"
 
+
+def _all(names: str, advice: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), advice)
+
+
+_CUSTOM = "oc.custom.Op makes an operation of a function of NumPy or SciPy"
+
 FOREIGN: dict[str, str] = {
+    **EXPRESSIONS,
+    **IN_PLACE,
     **dict.fromkeys(["concatenate", "cat", "vstack"], "oc.concat([x, y], axis=0)"),
     "hstack": "oc.concat([x, y], axis=1)",
     **dict.fromkeys(["array", "asarray", "as_tensor", "from_numpy"], "oc.tensor(array)"),
@@ -212,11 +222,57 @@ FOREIGN: dict[str, str] = {
         ["cdist", "pairwise_distance"],
         'oc.norm(oc.subtract(x, y, logic="i|...; j|... => i,j|..."), axis=-1)',
     ),
-    **dict.fromkeys(
-        ["linalg", "inv", "inverse", "svd", "qr", "cholesky", "solve", "det", "eigh", "fft"],
+    **_all(
+        "linalg inv inverse svd qr cholesky solve det eigh eig eigvals eigvalsh svdvals slogdet "
+        "logdet lu lu_factor lu_solve lstsq pinv pinverse matrix_exp matrix_rank solve_triangular "
+        "triangular_solve cholesky_solve cholesky_inverse",
         "oc.norm and oc.einsum; a loop of oc.scan, as docs/howto/loop_over_time.md has it for "
-        "Cholesky's factor; oc.custom.Op makes an operation of a function of NumPy",
+        f"Cholesky's factor; {_CUSTOM}",
     ),
+    **_all(
+        "fft ifft rfft irfft fft2 ifft2 rfft2 stft istft",
+        "a product with the matrices of cosines and sines is a discrete Fourier transform; "
+        f"{_CUSTOM}",
+    ),
+    **_all(
+        "lgamma gammaln digamma psi polygamma erfinv ndtri log_ndtr i0 i0e i1 i1e igamma gammainc "
+        "gammaincc zeta betaln erfcx gcd lcm",
+        _CUSTOM,
+    ),
+    **_all(
+        "gamma beta dirichlet poisson binomial laplace cauchy standard_normal shuffle",
+        "arrays of NumPy's generators are data: oc.data.Loader; oc.normal() and oc.uniform() "
+        "draw numbers in a routine",
+    ),
+    **dict.fromkeys(
+        ["autocast", "is_autocast_enabled", "GradScaler"],
+        "dtype= of parameters and operations states formats; docs/reference/precisions.md",
+    ),
+    **dict.fromkeys(
+        ["set_num_threads", "get_num_threads"], "the setting threads: OCANNL_THREADS=2"
+    ),
+    **dict.fromkeys(
+        ["get_rng_state", "set_rng_state", "initial_seed"],
+        "oc.Session(seed=7), and a counter for each draw: docs/reference/random.md",
+    ),
+    **dict.fromkeys(
+        ["set_default_device", "get_default_device"], "the setting backend: OCANNL_BACKEND=cuda"
+    ),
+    "set_printoptions": "np.set_printoptions: values are arrays",
+    "is_tensor": "isinstance(x, oc.Tensor)",
+    **dict.fromkeys(["while_loop", "fori_loop"], "oc.scan and oc.scan_while"),
+    **dict.fromkeys(
+        ["dynamic_slice", "slice_in_dim"], "x[k : k + 3], where k = oc.static_index('k')"
+    ),
+    **dict.fromkeys(["savez", "savez_compressed", "savetxt"], _CHECKPOINT),
+    **dict.fromkeys(
+        ["loadtxt", "genfromtxt", "fromfile", "frombuffer", "from_dlpack"], "oc.tensor(array)"
+    ),
+    **dict.fromkeys(["scalar_tensor", "asanyarray", "ascontiguousarray"], "oc.tensor(array)"),
+    **dict.fromkeys(["array_equal", "array_equiv"], "np.array_equal(ctx[x], ctx[y])"),
+    "range": "oc.arange(8)",
+    "cumulative_sum": "oc.cumsum(x, axis=-1)",
+    "cumulative_prod": "oc.cumprod(x, axis=-1)",
     "normalize": "x / oc.norm(x, axis=-1)",
     "logit": "oc.log(x) - oc.log1p(-x)",
     "meshgrid": "oc.einsum('i => i, j', x, values={'j': 4}), and 'j => i, j' for the other axis",
@@ -294,7 +350,10 @@ FOREIGN: dict[str, str] = {
     "GroupNorm": _EXACT.format("group_norm(x, groups=2)"),
     "PReLU": 'oc.where(x > 0.0, x, oc.param("slope", output=[], input=[], init=0.25) * x)',
     "Flatten": "nothing: oc.nn.dense contracts all output axes",
-    **dict.fromkeys(["Upsample", "upsample", "interpolate"], "oc.nn.resize(x, [64, 64])"),
+    **dict.fromkeys(
+        ["Upsample", "upsample", "interpolate", "upsample_bilinear", "upsample_nearest"],
+        "oc.nn.resize(x, [64, 64])",
+    ),
     **dict.fromkeys(["AdaptiveAvgPool2d", "adaptive_avg_pool2d"], "oc.nn.global_avg_pool(x)"),
     **dict.fromkeys(
         ["LSTM", "GRU", "RNN"], "oc.nn.lstm, oc.nn.gru and oc.nn.rnn: sequences are T,N|C"
@@ -305,6 +364,19 @@ FOREIGN: dict[str, str] = {
     "Dropout": "oc.nn.dropout(x, rate=0.1)",
     "MaxPool2d": "oc.nn.max_pool2d(x, window=2)",
     **dict.fromkeys(["AvgPool2d", "avg_pool2d"], "oc.nn.avg_pool(x, window=2)"),
+    **{f"max_pool{n}d": f"oc.nn.max_pool(x, axes={n}, window=2)" for n in (1, 3)},
+    **{f"avg_pool{n}d": f"oc.nn.avg_pool(x, axes={n}, window=2)" for n in (1, 3)},
+    **{f"adaptive_max_pool{n}d": f"oc.max(x, axis={(*range(-n - 1, -1),)})" for n in (1, 2, 3)},
+    **{f"adaptive_avg_pool{n}d": f"oc.nn.global_avg_pool(x, axes={n})" for n in (1, 3)},
+    **{
+        f"conv_transpose{n}d": f"oc.nn.conv(x, axes={n}, kernel=2, channels=8, stride=2, "
+        "transposed=True)"
+        for n in (1, 3)
+    },
+    **dict.fromkeys(
+        ["dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"],
+        "oc.nn.dropout(x, rate=0.1)",
+    ),
     "ReLU": "oc.relu(x)",
     "GELU": "oc.gelu(x)",
     "Softmax": "oc.softmax(x, axis=-1)",
@@ -312,7 +384,8 @@ FOREIGN: dict[str, str] = {
     **dict.fromkeys(["MSELoss", "mse_loss"], "oc.nn.mean_squared_error(prediction, target)"),
     **dict.fromkeys(["L1Loss", "l1_loss"], "oc.mean(abs(prediction - target))"),
     **dict.fromkeys(
-        ["SmoothL1Loss", "HuberLoss", "smooth_l1_loss"], "oc.nn.huber(prediction, target)"
+        ["SmoothL1Loss", "HuberLoss", "smooth_l1_loss", "huber_loss"],
+        "oc.nn.huber(prediction, target)",
     ),
     **dict.fromkeys(["NLLLoss", "nll_loss"], "oc.nn.cross_entropy(log_probabilities, class_ids)"),
     **dict.fromkeys(
@@ -359,6 +432,7 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> AttributeError
         or next((f"{each}.{name}" for each in _MODULES if name in _public_names(each)), "")
         or ATTRIBUTES.get(name)
         or (f"x.{name} is a method of tensors" if hasattr(tensor, name) else "")
+        or (_IN_PLACE if name.endswith("_") else "")
         or _similar(module, name, known)
         or f"dir({module}) lists what there is"
     )
@@ -373,6 +447,7 @@ def missing_method(name: str, known: Iterable[str]) -> AttributeError:
         ATTRIBUTES.get(name)
         or FOREIGN.get(name)
         or next((f"{each}.{name}(x)" for each in _MODULES if name in _public_names(each)), "")
+        or (_IN_PLACE if name.endswith("_") else "")
         or _similar("x", name, known)
         or "dir(x) lists what a tensor has"
     )
