@@ -12,7 +12,7 @@ import numpy as np
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.renamed import takes_old_keywords
-from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.dtypes import extremes, float32
 from ocannl_core.nn.sizes import channel_count, count_of_axes, positive_integers
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.network_blocks import op
@@ -415,10 +415,5 @@ def fit_windows(
         keys.append(slice(0, size - (size - span) % stride))
     if padded:
         axes = tuple(range(first, first + len(behind)))
-        return pad(x, behind, axis=axes, value=_least(x) if is_maximum else 0.0)
+        return pad(x, behind, axis=axes, value=extremes(x.dtype)[0] if is_maximum else 0.0)
     return x[tuple(keys)]
-
-
-def _least(x: Tensor) -> float:
-    """Return the least number of a format."""
-    return -math.inf if x.dtype.is_float else float(np.iinfo(x.dtype.numpy).min)

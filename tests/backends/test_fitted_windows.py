@@ -94,12 +94,13 @@ def test_convolutions_read_the_windows_that_fit(
     np.testing.assert_allclose(context[y], exact, rtol=1e-4, atol=1e-5)
 
 
-def test_padded_maxima_of_integers_ignore_cells_beyond_the_axis(target: str) -> None:
+@pytest.mark.parametrize(("dtype", "value"), [("int32", -5), ("bool", False)])
+def test_padded_maxima_ignore_cells_beyond_the_axis(target: str, dtype: str, value: int) -> None:
     oc.reset()
-    x = oc.placeholder("x", batch=[1], output=[7, 7, 1], dtype="int32")
+    x = oc.placeholder("x", batch=[1], output=[7, 7, 1], dtype=dtype)
     y = oc.nn.max_pool2d(x, window=3, stride=2, padded=True, floor=True)
-    found = computed(target, y, x, np.full((1, 7, 7, 1), -5, np.int32))
-    np.testing.assert_array_equal(found, np.full((1, 4, 4, 1), -5))
+    found = computed(target, y, x, np.full((1, 7, 7, 1), value, dtype))
+    np.testing.assert_array_equal(found, np.full((1, 4, 4, 1), value))
 
 
 def test_sizes_beside_an_extent_are_rounded_too(target: str) -> None:

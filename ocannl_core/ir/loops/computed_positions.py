@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
-from typing import Any, NoReturn, assert_never
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,21 +19,16 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.conversions import constant
 from ocannl_core.ir.loops.traverse import writes
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, Kind, int64
+from ocannl_core.ir.numbers.dtypes import DType, extremes, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 
 
 def value_beyond(dtype: DType) -> float:
     """Return a read beyond an axis: NaN, or the integer of the greatest magnitude."""
-    match dtype.kind:
-        case Kind.FLOAT:
-            return nan
-        case Kind.SIGNED:
-            return -(1 << dtype.bits - 1)
-        case Kind.UNSIGNED | Kind.BOOL | Kind.WORD:
-            return (1 << dtype.bits) - 1
-        case _:
-            assert_never(dtype.kind)
+    if dtype.is_float:
+        return nan
+    least, greatest = extremes(dtype)
+    return least or greatest
 
 
 def gather_cell(
@@ -87,9 +82,8 @@ def _in_buffer(position: ir.Expr, left: int) -> ir.Expr:
 def _is_inside(position: ir.Expr, extent: int) -> ir.Expr:
     """Return the test that a position is one of an axis."""
     dtype = position.dtype
-    limit = 1 << dtype.bits - (dtype.kind is Kind.SIGNED)
     lowest = ir.Binary(BinaryOp.LE, ir.Const(0, dtype), position, dtype)
-    if extent >= limit:  # every number of the format is below it
+    if extent > extremes(dtype)[1]:
         return lowest
     highest = ir.Binary(BinaryOp.LT, position, ir.Const(extent, dtype), dtype)
     return ir.Binary(BinaryOp.AND, lowest, highest, dtype)

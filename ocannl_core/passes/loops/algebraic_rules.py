@@ -13,10 +13,9 @@ from collections.abc import Callable
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.indexing import FixedIndex
 from ocannl_core.ir.loops.nodes import Binary, Const, Expr, IndexValue, Ternary, Unary
-from ocannl_core.ir.numbers.dtypes import DType, bool_, extremes, round_to
+from ocannl_core.ir.numbers.dtypes import DType, bool_, extremes, holds, round_to
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, meaning_in
 from ocannl_core.passes.loops.value_analysis import (
-    can_represent,
     constant,
     is_finite_nonnegative,
     is_leaf,
@@ -116,9 +115,7 @@ def _drop_conversion(expr: Expr) -> Expr | None:
     match expr:
         case Unary(_U.IDENTITY, arg, dtype) if arg.dtype is dtype:
             return arg
-        case Unary(_U.IDENTITY, Unary(_U.IDENTITY, arg, middle), dtype) if can_represent(
-            middle, arg.dtype
-        ):
+        case Unary(_U.IDENTITY, Unary(_U.IDENTITY, arg, middle), dtype) if holds(middle, arg.dtype):
             return arg if arg.dtype is dtype else Unary(_U.IDENTITY, arg, dtype)
         case _:
             return None

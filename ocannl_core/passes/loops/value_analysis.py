@@ -10,7 +10,7 @@ from ocannl_core.ir import indexing
 from ocannl_core.ir.loops import conversions
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, index_range, subtract
-from ocannl_core.ir.numbers.dtypes import DType, Kind, Number, round_to, uint4x32
+from ocannl_core.ir.numbers.dtypes import DType, Kind, Number, extremes, round_to, uint4x32
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 
 _MASK = 0xFFFFFFFF
@@ -97,33 +97,6 @@ def is_finite_nonnegative(expr: ir.Expr) -> bool:
             return is_truth_value(expr)
 
 
-def can_represent(outer: DType, inner: DType) -> bool:
-    """Return True if every number of the inner format is representable in the outer format."""
-    if outer is inner:
-        return True
-    if uint4x32 in (outer, inner):
-        return False
-    match outer.is_float, inner.is_float:
-        case True, True:
-            return (
-                outer.significand >= inner.significand
-                and outer.greatest >= inner.greatest
-                and outer.least <= inner.least
-                and outer.has_infinities >= inner.has_infinities
-            )
-        case True, False:
-            return _bits(inner) <= outer.significand
-        case False, True:
-            return False
-        case _:
-            signed_fits = outer.kind is Kind.SIGNED or inner.kind is not Kind.SIGNED
-            return signed_fits and _bits(outer) >= _bits(inner)
-
-
-def _bits(dtype: DType) -> int:
-    return dtype.bits - (dtype.kind is Kind.SIGNED)
-
-
 def fits(reach: Range, dtype: DType) -> bool:
     """Return True if every integer of a range is representable in the format."""
     if dtype.is_float:
@@ -131,9 +104,8 @@ def fits(reach: Range, dtype: DType) -> bool:
         return -limit <= reach.low and reach.high <= limit
     if dtype.kind is Kind.WORD:
         return False
-    bits = _bits(dtype)
-    low = -(1 << bits) if dtype.kind is Kind.SIGNED else 0
-    return low <= reach.low and reach.high < 1 << bits
+    least, greatest = extremes(dtype)
+    return bool(least <= reach.low and reach.high <= greatest)
 
 
 def is_finite(value: Number) -> bool:
