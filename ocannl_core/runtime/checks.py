@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ocannl_core.base.errors import LinkError, UsageError
+from ocannl_core.compile.stages import CompileOptions
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.runtime.store import BufferStore, NodeMemory, RunRecord
@@ -30,8 +31,27 @@ def check_code(computation: object, among: str = "") -> None:
         )
 
 
-def check_entries(keyword: str, given: Sequence[object]) -> None:
-    """Raise UsageError unless a list has entries of the right kind."""
+def checked_options(
+    bindings: Sequence[StaticIndex],
+    keep: Sequence[Tensor] | None,
+    name: str | None = None,
+    inline: Sequence[Tensor] = (),
+) -> CompileOptions:
+    """Return the arguments of `compile` beside the code, or raise UsageError."""
+    for keyword, given in (("keep", keep), ("bindings", bindings), ("inline", inline)):
+        if given is not None:
+            _check_list(keyword, given)
+    kept = None if keep is None else tuple(keep)
+    return CompileOptions(tuple(bindings), kept, name, tuple(inline))
+
+
+def _check_list(keyword: str, given: object) -> None:
+    if not isinstance(given, Sequence):
+        raise UsageError(
+            f"{keyword}= takes a list.",
+            found=repr(given),
+            fix=f"{keyword}=[...]; a sum of code is code, ctx.compile(first + second)",
+        )
     for entry in given:
         if keyword == "bindings":
             is_right = isinstance(entry, StaticIndex)

@@ -14,6 +14,7 @@ from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import Buffer, Event
 from ocannl_core.base import settings
 from ocannl_core.base.errors import LinkError, ShapeError, UsageError
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.garbage import collect_if_due, note_memory, without_collections
 from ocannl_core.base.origin import caller_location
 from ocannl_core.compile.driver import compile_computation
@@ -177,17 +178,7 @@ class Context:
             CompileError: if the backend's compiler rejects the code.
         """
         checks.check_code(computation)
-        for keyword, given in (("keep", keep), ("bindings", bindings), ("inline", inline)):
-            if given is not None and not isinstance(given, Sequence):
-                raise UsageError(
-                    f"{keyword}= takes a list.",
-                    found=repr(given),
-                    fix=f"{keyword}=[...]; a sum of code is code, ctx.compile(first + second)",
-                )
-            checks.check_entries(keyword, given or ())
-        kept = None if keep is None else tuple(keep)
-        options = CompileOptions(tuple(bindings), kept, name, tuple(inline))
-        return self._compile(computation, options)
+        return self._compile(computation, checks.checked_options(bindings, keep, name, inline))
 
     def compile_all(
         self,
@@ -207,10 +198,7 @@ class Context:
         """
         from ocannl_core.passes.kernels.deduplicate import SharedKernels, kernels_in
 
-        kept = None if keep is None else tuple(keep)
-        options = CompileOptions(tuple(bindings), kept, are_shared=True)
-        checks.check_entries("bindings", options.bindings)
-        checks.check_entries("keep", kept or ())
+        options = replace(checks.checked_options(bindings, keep), are_shared=True)
         with kernels_in(SharedKernels()):
             routines = []
             for each in computations:

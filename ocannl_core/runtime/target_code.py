@@ -13,7 +13,7 @@ from ocannl_core.base.suggestions import did_you_mean
 from ocannl_core.compile.context_state import ContextState
 from ocannl_core.compile.driver import compile_computation
 from ocannl_core.compile.memory_plan import MemoryPlan, memory_plan
-from ocannl_core.compile.stages import Build, CompileOptions, Linkable
+from ocannl_core.compile.stages import Build, Linkable
 from ocannl_core.ir.indexing import StaticIndex
 from ocannl_core.ir.kernels.nodes import Plan
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
@@ -157,10 +157,7 @@ def compile_for(
         CodegenError: if the backend cannot express the code for this device.
     """
     checks.check_code(computation)
-    for keyword, given in (("keep", keep), ("bindings", bindings), ("inline", inline)):
-        checks.check_entries(keyword, given or ())
-    kept = None if keep is None else tuple(keep)
-    options = CompileOptions(tuple(bindings), kept, name, tuple(inline))
+    options = checks.checked_options(bindings, keep, name, inline)
     with settings.held():
         chosen = manager.backend(backend)
         context = ContextState(chosen, described_target(chosen, target), {}, {})

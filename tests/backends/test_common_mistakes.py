@@ -25,6 +25,8 @@ def test_errors_about_missing_lists_show_the_list() -> None:
         code = oc.train.forward(x * 2.0)
         with pytest.raises(oc.UsageError, match=r"keep=\[\.\.\.\]"):
             oc.Context("interp").compile(code, keep=x)  # type: ignore[arg-type]
+        with pytest.raises(oc.UsageError, match=r"keep=\[\.\.\.\]"):
+            oc.Context("interp").compile_all([code], keep=x)  # type: ignore[arg-type]
         with pytest.raises(oc.UsageError, match=r"output=\[2\]"):
             oc.primitives.offsets(output=2)  # type: ignore[arg-type]
 
