@@ -10,7 +10,7 @@ from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import ComputedIndex, ConcatIndex, IndexMap, IndexVar, variables
 from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops.ranges import Range, ranges_of
-from ocannl_core.ir.loops.traverse import Node, children, locals_of, walk
+from ocannl_core.ir.loops.traverse import Node, fold, locals_of, walk
 from ocannl_core.ir.node import NodeInfo, Reason, TensorNode
 from ocannl_core.passes.loops.definite_assignment import covers_array, follows_store, may_run_never
 from ocannl_core.passes.loops.inline.invert_indices import check_definition
@@ -213,39 +213,28 @@ class _Traits:
 
     def collect(self, body: ir.Block) -> tuple[int, int]:
         """Account for all nodes; return the cost class and the depth of the body."""
-        found: list[tuple[Node, int]] = []
-        pending: list[Node] = [body]
-        while pending:  # backwards: a node, then its children from the right
-            node = pending.pop()
-            inner = children(node)
-            found.append((node, len(inner)))
-            pending += inner
-        self.size = len(found)
-        classes: list[int] = []
-        depths: list[int] = []
-        for node, count in reversed(found):
-            inside = depth = 0
-            if count:
-                for each in classes[-count:]:
-                    inside |= each
-                depth = max(depths[-count:])
-                del classes[-count:], depths[-count:]
-            depths.append(depth + 1)
-            taken = classify_cost(node, inside, self.node) | inside & _LOOPS
-            match node:
-                case ir.Load(loaded) | ir.Gather(loaded):
-                    if loaded is self.node:
-                        self.reads_itself = True
-                    else:
-                        self.operands.add(loaded)
-                case ir.LoadMerge():
-                    self.has_merge = True
-                case ir.Store() if inside & _LOOPS:
-                    self.has_inner_loops = True
-                case ir.For():
-                    taken = inside | _LOOPS  # see `repeats`
-            classes.append(taken)
-        return classes[0], depths[0]
+        return fold(body, self._account)
+
+    def _account(self, node: Node, parts: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+        self.size += 1
+        inside = depth = 0
+        for part, height in parts:
+            inside |= part
+            depth = max(depth, height)
+        taken = classify_cost(node, inside, self.node) | inside & _LOOPS
+        match node:
+            case ir.Load(loaded) | ir.Gather(loaded):
+                if loaded is self.node:
+                    self.reads_itself = True
+                else:
+                    self.operands.add(loaded)
+            case ir.LoadMerge():
+                self.has_merge = True
+            case ir.Store() if inside & _LOOPS:
+                self.has_inner_loops = True
+            case ir.For():
+                taken = inside | _LOOPS  # see `repeats`
+        return taken, depth + 1
 
 
 def slice_writes(stmt: ir.Stmt, wanted: Callable[[TensorNode], bool]) -> tuple[ir.Stmt, ...]:
