@@ -18,7 +18,7 @@ from ocannl_core.backend.protocols import Buffer, Executable, HostBuffer, Launch
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.host_arrays import Array, cells_in
 from ocannl_core.ir.indexing import StaticExtent, StaticIndex
-from ocannl_core.ir.loops.usage import IndexBound
+from ocannl_core.ir.loops.usage import IndexBound, accepted_range
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.target import Target
 
@@ -177,11 +177,8 @@ def index_values(
     limits = list(limits)
     values: dict[StaticIndex, int] = {}
     for index in indices:
-        own = [each.as_range() for each in limits if [var for _, var in each.terms] == [index]]
-        own += [range(index.extent)] if index.extent is not None else []
-        values[index] = max((each.start for each in own), default=0)
-        if isinstance(index, StaticExtent):
-            values[index] = min(each.stop for each in own) - 1
+        own = accepted_range(index, limits) or range(1)
+        values[index] = own.stop - 1 if isinstance(index, StaticExtent) else own.start
     for limit in limits:
         place = sum(factor * values.get(var, 0) for factor, var in limit.terms)
         if not limit.low <= place <= limit.high:

@@ -14,8 +14,8 @@ from ocannl_core.compile.driver import compile_again, refuse_partition, search_p
 from ocannl_core.compile.memory_plan import memory_plan
 from ocannl_core.compile.parts import PartitionedSource
 from ocannl_core.compile.stages import Linkable
-from ocannl_core.ir.indexing import StaticExtent, StaticIndex, affine
-from ocannl_core.ir.loops.usage import IndexBound
+from ocannl_core.ir.indexing import StaticExtent, affine
+from ocannl_core.ir.loops.usage import IndexBound, accepted_range
 from ocannl_core.ir.node import NodeInfo, Placement, TensorNode
 from ocannl_core.runtime import checks, link, merge, recompute_nodes
 from ocannl_core.runtime.memory import MemoryEntry
@@ -128,7 +128,7 @@ class Routine(CompiledCode):
             sorted(usage.limits, key=lambda limit: (limit.node.id, limit.low, limit.high))
         )
         self._accepted = {
-            binding.name: _accepted_range(binding, self._limits) for binding in bindings
+            binding.name: accepted_range(binding, self._limits) for binding in bindings
         }
         self._extents = tuple(each for each in bindings if isinstance(each, StaticExtent))
         run.values = tuple(each.maximum for each in self._extents)
@@ -563,13 +563,3 @@ class Routine(CompiledCode):
 def _range_text(accepted: range) -> str:
     start = f"{accepted.start}, " if accepted.start else ""
     return f"range({start}{accepted.stop})"
-
-
-def _accepted_range(binding: StaticIndex, limits: Sequence[IndexBound]) -> range | None:
-    """Return the values that an index may take by itself, or None if nothing bounds it."""
-    ranges = [limit.as_range() for limit in limits if [var for _, var in limit.terms] == [binding]]
-    if binding.extent is not None:
-        ranges.append(range(binding.extent))
-    if not ranges:
-        return None
-    return range(max(r.start for r in ranges), min(r.stop for r in ranges))

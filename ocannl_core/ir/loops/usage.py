@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 
 from ocannl_core.base.fast_dataclass import dataclass
@@ -50,6 +50,16 @@ class IndexBound:
         if coefficient < 0:
             low, high, coefficient = -high, -low, -coefficient
         return range(ceil_div(low, coefficient), high // coefficient + 1)
+
+
+def accepted_range(index: StaticIndex, limits: Iterable[IndexBound]) -> range | None:
+    """Return the values that an index may take by itself, or None if nothing bounds it."""
+    ranges = [limit.as_range() for limit in limits if [var for _, var in limit.terms] == [index]]
+    if index.extent is not None:
+        ranges.append(range(index.extent))
+    if not ranges:
+        return None
+    return range(max(each.start for each in ranges), min(each.stop for each in ranges))
 
 
 @dataclass(frozen=True, slots=True)
