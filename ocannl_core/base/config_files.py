@@ -11,11 +11,10 @@ from __future__ import annotations
 import errno
 import os
 import re
-import warnings
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 
-from ocannl_core.base.errors import SettingsError, printable
+from ocannl_core.base.errors import SettingsError, warn_once
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files import trust
 
@@ -105,7 +104,7 @@ def _load(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> Confi
             else "If you trust it, add its directory to trusted_directories, as in "
             f"OCANNL_TRUSTED_DIRECTORIES={os.path.dirname(path)}."
         )
-        _warn(
+        warn_once(
             f"The configuration file {path} is not used: another user may have written it "
             f"({doubt}). {remedy}"
         )
@@ -115,15 +114,10 @@ def _load(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> Confi
     return None if values is None else ConfigFile(path, where, values, is_trusted)
 
 
-@cache
-def _warn(text: str) -> None:
-    warnings.warn(printable(text), stacklevel=2)
-
-
 def warn_refused(file: ConfigFile, name: str, variable: str) -> None:
     """Warn once that a setting of a project's file is ignored."""
     folder = os.path.dirname(file.path)
-    _warn(
+    warn_once(
         f"The setting {name} of {file.where} is not used: a file that is found on the way up does "
         "not choose commands, plugins or directories. "
         f"Set {variable}, or write it in {user_path() or 'a file of your own'}; or, if you trust "

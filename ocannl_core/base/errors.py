@@ -8,11 +8,13 @@ readable as attributes.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 from enum import Enum
+from functools import cache
 from typing import Self
 
-from ocannl_core.base.origin import caller_location
+from ocannl_core.base.origin import caller_depth, caller_location
 
 
 def printable(text: str) -> str:
@@ -25,6 +27,12 @@ def printable(text: str) -> str:
     return "".join(
         each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text
     )
+
+
+@cache
+def warn_once(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, at the line of the caller outside this package, once in a process."""
+    warnings.warn(printable(text), category, stacklevel=caller_depth())
 
 
 _LINE = r"[^\s:]:[0-9]+\b"

@@ -10,16 +10,14 @@ checked against the declaration of its plugin once there is one.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
 from typing import Any
 
 from ocannl_core.base import config_files
 from ocannl_core.base import setting_formats as formats
-from ocannl_core.base.errors import SettingsError
+from ocannl_core.base.errors import SettingsError, warn_once
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_depth
 from ocannl_core.base.setting_sources import (
     BETWEEN,
     PREFIX,
@@ -152,7 +150,8 @@ class PluginTable:
         listed = f"the settings of {self.plugin} are {', '.join(sorted(known)) or 'none'}"
         fix = join_lines(did_you_mean(name, known, 2), listed)
         if given.is_text:
-            _warn_once(f"{given.where} is no setting of the plugin {self.plugin}: {fix}")
+            text = f"{given.where} is no setting of the plugin {self.plugin}: {fix}"
+            warn_once("; ".join(text.splitlines()))
             return
         raise SettingsError(
             f"A setting of the plugin {self.plugin} must have a known name.",
@@ -182,12 +181,3 @@ class PluginTable:
             config_files.warn_refused(given.file, f"plugins.{self.plugin}.{name}", variable)
             return
         yield checked
-
-
-_warned: set[str] = set()
-
-
-def _warn_once(text: str) -> None:
-    if text not in _warned:
-        _warned.add(text)
-        warnings.warn("; ".join(text.splitlines()), stacklevel=caller_depth())

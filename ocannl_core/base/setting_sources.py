@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ocannl_core.base import config_files
-from ocannl_core.base.errors import SettingsError
+from ocannl_core.base.errors import SettingsError, warn_once
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.base.origin import caller_depth
 from ocannl_core.base.suggestions import did_you_mean
 from ocannl_core.base.version import GONE
 
@@ -255,12 +253,7 @@ class ConfigTable:
             raise SettingsError(rule, found=repr(value), where=where) from None
 
 
-_warned: set[str] = set()
-
-
 def _warn_about_old(source: str, new: str) -> None:
     """Warn once about a setting under the name that it had before a plugin had it."""
-    if source not in _warned:
-        _warned.add(source)
-        text = f"The setting of {source} is one of a plugin now: write {new}. The old name works "
-        warnings.warn(text + f"until version {GONE}.", FutureWarning, stacklevel=caller_depth())
+    text = f"The setting of {source} is one of a plugin now: write {new}. The old name works "
+    warn_once(text + f"until version {GONE}.", FutureWarning)

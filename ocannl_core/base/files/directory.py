@@ -15,15 +15,13 @@ import errno
 import os
 import re
 import stat
-import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ocannl_core.base.errors import printable
+from ocannl_core.base import errors
 from ocannl_core.base.files import trust
 from ocannl_core.base.files.new_files import create, is_stale, is_unfinished, moved, unfinished_name
 
@@ -271,7 +269,7 @@ def temporary_directory(refused: Path, *names: str, error: OSError) -> PrivateDi
         except OSError as other:
             reason = f"{refused} cannot be used ({error}), and no temporary directory ({other})"
             raise OSError(error.errno, reason) from None
-    warn_once("Compiled code is not kept", refused, error)
+    warn_of_loss("Compiled code is not kept", refused, error)
     return found
 
 
@@ -308,12 +306,10 @@ def _remove_own(path: Path, process: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def warn_once(lost: str, refused: Path, error: OSError) -> None:
+def warn_of_loss(lost: str, refused: Path, error: OSError) -> None:
     """Warn about a directory that cannot be used, for a reason, and the loss by that."""
-    _warn(f"{lost}: {refused} cannot be used ({error}).")
-
-
-@cache
-def _warn(text: str) -> None:
-    advice = "Set OCANNL_CACHE_DIR to a directory of your own."
-    warnings.warn(printable(f"{text} {advice}"), RuntimeWarning, stacklevel=4)
+    errors.warn_once(
+        f"{lost}: {refused} cannot be used ({error}). "
+        "Set OCANNL_CACHE_DIR to a directory of your own.",
+        RuntimeWarning,
+    )

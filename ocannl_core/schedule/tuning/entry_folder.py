@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from ocannl_core.base.errors import OcannlError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.files.digests import add_json_digest, strip_json_digest, text_digest
-from ocannl_core.base.files.directory import PrivateDirectory, open_private, warn_once
+from ocannl_core.base.files.directory import PrivateDirectory, open_private, warn_of_loss
 from ocannl_core.base.files.trust import UntrustedError
 
 Result = TypeVar("Result")
@@ -95,12 +94,7 @@ class EntryFolder(ABC, Generic[Result]):
         try:
             open_private(self.folder, create=True).write(name, add_json_digest(name, entry))
         except OSError as error:
-            warnings.warn(
-                f"{self.what} are not kept: {self.folder} cannot be written ({error}). "
-                "Set OCANNL_CACHE_DIR to a directory of your own.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            warn_of_loss(f"{self.what} are not kept", self.folder, error)
 
     def state(self) -> str:
         """Return a text that changes whenever an entry does."""
@@ -124,7 +118,7 @@ class EntryFolder(ABC, Generic[Result]):
         try:
             return open_private(self.folder) if self.folder.is_dir() else None
         except UntrustedError as error:
-            warn_once(f"{self.what} are not used", self.folder, error)
+            warn_of_loss(f"{self.what} are not used", self.folder, error)
             return None
         except OSError:  # also one that the user cannot look at
             return None

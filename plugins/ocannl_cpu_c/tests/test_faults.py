@@ -17,7 +17,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.base import settings
-from ocannl_core.base.errors import CompileError
+from ocannl_core.base.errors import CompileError, warn_once
 from ocannl_core.base.files import directory as directories
 from ocannl_core.base.files.digests import add_json_digest
 from ocannl_core.codegen.c_family import render_kernel
@@ -67,7 +67,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("_loaded", "_libraries"):
         monkeypatch.setattr(loader, name, {})
     monkeypatch.setattr(directories, "_temporary", [])
-    directories._warn.cache_clear()
+    warn_once.cache_clear()
     compiler._find.cache_clear()
     with settings.overrides(cache_dir=str(tmp_path / "cache")):
         yield tmp_path / "cache"

@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from ocannl_core.base import config_files, settings
-from ocannl_core.base.errors import SettingsError
+from ocannl_core.base.errors import SettingsError, warn_once
 
 OTHER = 65001
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     inner = tmp_path / "project" / "inner"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
-    config_files._warn.cache_clear()
+    warn_once.cache_clear()
     return inner.parent
 
 

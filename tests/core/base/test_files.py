@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ocannl_core.base.errors import warn_once
 from ocannl_core.base.files import directory as directories
 from ocannl_core.base.files import new_files, trust
 from ocannl_core.base.files.digests import (
@@ -316,7 +317,7 @@ def test_nothing_is_removed_from_a_directory_that_had_files_of_others(
 def no_temporary(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has no temporary directory yet, and has warned of nothing."""
     monkeypatch.setattr(directories, "_temporary", [])
-    directories._warn.cache_clear()
+    warn_once.cache_clear()
 
 
 def test_a_temporary_directory_takes_the_place_of_a_refused_one(

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from ocannl_core.base import plugin_settings, setting_sources, settings
-from ocannl_core.base.errors import SettingsError
+from ocannl_core.base import setting_sources, settings
+from ocannl_core.base.errors import SettingsError, warn_once
 from ocannl_core.base.plugin_settings import setting, violation_of_settings
 
 
@@ -38,8 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    for module in (plugin_settings, setting_sources):
-        monkeypatch.setattr(module, "_warned", set())
+    warn_once.cache_clear()
     before = dict(settings._declared)
     settings.forget_plugins()
     yield folder
