@@ -57,31 +57,51 @@ def _operators(name: str) -> tuple[Callable[[Expression, Any], Any], ...]:
 
 def refuse_operand(other: object) -> Any:
     """Refuse arrays, lists, indices and None, with advice; other objects have own operators."""
-    if isinstance(other, StaticIndex | IndexExpression):
-        index = other.name if isinstance(other, StaticIndex) else other
-        fix = f"oc.number({index}) is the tensor that holds the index"
-    elif hasattr(other, "__array__"):
-        fix = "wrap arrays with oc.tensor(array, batch_axes=...)"
-    elif isinstance(other, list | tuple):
-        fix = "wrap lists with oc.tensor(...)"
-    elif isinstance(other, str | bytes):
-        fix = "text is no operand: labels and specifications are arguments, as in label="
-    elif isinstance(other, complex):
-        fix = "there are no complex numbers: keep real and imaginary parts in two tensors"
-    elif isinstance(other, dict | set):
-        fix = "give its tensors one by one"
-    elif other is None:
-        fix = (
-            "a tensor that needs no gradient has None as its .grad; oc.scan returns the values of "
-            "the steps, None if they return none, and then the last carry"
-        )
-    else:
+    if not suggest_operand(other, ""):
         return NotImplemented
-    raise UsageError.at_caller(
+    raise no_operand(other, "beside a tensor")
+
+
+def no_operand(other: object, place: str) -> UsageError:
+    """Return the error of something else in the place of an operand."""
+    return UsageError.at_caller(
         "Operands are tensors and numbers.",
-        found=f"{type(other).__name__} beside a tensor",
-        fix=fix,
+        found=f"{type(other).__name__} {place}",
+        fix=suggest_operand(other),
     )
+
+
+def suggest_operand(
+    other: object, otherwise: str = "wrap arrays and lists with oc.tensor(...)"
+) -> str:
+    """Return the fix for something that is no operand."""
+    match other:
+        case StaticIndex() | IndexExpression():
+            index = other.name if isinstance(other, StaticIndex) else other
+            return f"oc.number({index}) is the tensor that holds the index"
+        case Real():
+            return "oc.full_like(x, 0.5) has a number in every cell"
+        case _ if hasattr(other, "__array__"):
+            return "wrap arrays with oc.tensor(array, batch_axes=...)"
+        case list() | tuple() if any(isinstance(each, Expression) for each in other):
+            return "give tensors one by one: oc.stack(a, b), or oc.stack(*tensors)"
+        case list() | tuple():
+            return "wrap lists with oc.tensor(...)"
+        case str() if "=>" in other:
+            return 'a specification comes first, as in oc.einsum("ij => i", x)'
+        case str() | bytes():
+            return "text is no operand: labels and specifications are arguments, as in label="
+        case complex():
+            return "there are no complex numbers: keep real and imaginary parts in two tensors"
+        case dict() | set():
+            return "give its tensors one by one"
+        case None:
+            return (
+                "a tensor that needs no gradient has None as its .grad; oc.scan returns the values "
+                "of the steps, None if they return none, and then the last carry"
+            )
+        case _:
+            return otherwise
 
 
 def refusal(rule: str, found: str, fix: str) -> Callable[..., NoReturn]:

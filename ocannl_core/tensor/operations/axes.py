@@ -25,10 +25,10 @@ from ocannl_core.shape.language.shape_terms import Dim, Size, rows_in_buffer_ord
 from ocannl_core.shape.language.statement import parse_statement, statement_constraints
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.definitions import Declared
-from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.expression import Expression, no_operand
 from ocannl_core.tensor.graph.shape_previews import implied_ranks
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.operands import as_tensor, session_of, suggest_operand
+from ocannl_core.tensor.primitives.operands import as_tensor, session_of
 from ocannl_core.tensor.primitives.operation import Operation
 from ocannl_core.tensor.primitives.specifications import composite_operation, stated_logic
 
@@ -268,11 +268,7 @@ def write_shape(names: Sequence[str], ranks: Sequence[int]) -> str:
 def operand(x: object, name: str) -> Tensor:
     """Return the tensor for an operand; a number becomes a constant."""
     if not isinstance(x, Expression | Real):
-        raise UsageError.at_caller(
-            "Operands are tensors and numbers.",
-            found=f"{type(x).__name__} as an operand of {name}",
-            fix=suggest_operand(x),
-        )
+        raise no_operand(x, f"as an operand of {name}")
     return as_tensor(x, sessions.current())
 
 

@@ -20,7 +20,7 @@ from ocannl_core.shape.translation.logic import Adjoint, Logic, Pointwise
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.assignment import LeftHandSide
 from ocannl_core.tensor.graph.definitions import Filled, Literal, Recording
-from ocannl_core.tensor.graph.expression import Expression
+from ocannl_core.tensor.graph.expression import Expression, no_operand, suggest_operand
 from ocannl_core.tensor.graph.margins import window_accesses
 from ocannl_core.tensor.graph.precision import Precision, format_for_numbers, number_format
 from ocannl_core.tensor.graph.session import Session
@@ -194,26 +194,9 @@ def check_operands(args: Sequence[Any], count: int, name: str) -> bool:
                 fix=f"{arg.owner!r} without brackets has all cells",
             )
         if not isinstance(arg, (Expression, Real)):
-            raise UsageError.at_caller(
-                "Operands are tensors and numbers.",
-                found=f"{type(arg).__name__} as an operand of {composite_name() or name}",
-                fix=suggest_operand(arg),
-            )
+            raise no_operand(arg, f"as an operand of {composite_name() or name}")
         has_slot |= isinstance(arg, (Slot, SlotApplication))
     return has_slot
-
-
-def suggest_operand(operand: object) -> str:
-    """Return the fix for something that is no operand."""
-    if operand is None:
-        return "a tensor that needs no gradient has None as its .grad"
-    if isinstance(operand, str) and "=>" in operand:
-        return 'a specification comes first, as in oc.einsum("ij => i", x)'
-    if isinstance(operand, list | tuple) and any(isinstance(e, Expression) for e in operand):
-        return "give tensors one by one: oc.stack(a, b), or oc.stack(*tensors)"
-    if isinstance(operand, Real):
-        return "oc.full_like(x, 0.5) has a number in every cell"
-    return "wrap arrays and lists with oc.tensor(...)"
 
 
 def require_operand(value: object, name: str) -> None:

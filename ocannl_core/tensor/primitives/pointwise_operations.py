@@ -17,6 +17,7 @@ from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.dtypes import DType, Kind, dtype_of
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, TernaryOp, UnaryOp, arity
 from ocannl_core.tensor.graph.definitions import CAST
+from ocannl_core.tensor.graph.expression import suggest_operand
 from ocannl_core.tensor.graph.slots import (
     RESULT,
     Application,
@@ -25,7 +26,6 @@ from ocannl_core.tensor.graph.slots import (
     operand_variables,
 )
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.primitives.operands import suggest_operand
 from ocannl_core.tensor.primitives.operation import Operation
 
 # fmt: off

@@ -240,7 +240,8 @@ Assignments take tensors, merge buffers and numbers.
 Operands are tensors and numbers.
   found  NoneType as an operand of exp
   where  program.py:6: c[:] = oc.exp(oc.tensor([1.0]).grad)
-  try    a tensor that needs no gradient has None as its .grad\
+  try    a tensor that needs no gradient has None as its .grad; oc.scan returns the values of the steps, None if they return none, \
+and then the last carry\
 """,
         "quotients do not compose": """\
 Composition is for products and sums: quotients and powers do not compose.
