@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from inspect import unwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.expression import Expression, functions
 from ocannl_core.tensor.graph.subscript_keys import is_everything, key_text, parts_of
+
+if TYPE_CHECKING:
+    from ocannl_core.tensor.graph.session import Recorder
 
 
 class Neutral:
@@ -233,6 +237,26 @@ def _apply_logic(value: object, logic: str | None, projections: str | None) -> o
         return value
     rearranged: object = functions["identity"](value, logic=logic, projections=projections)
     return rearranged
+
+
+def recorder_for(target: Any, part: str = "", otherwise: str = "") -> Recorder:
+    """Return the recorder of an assignment to a tensor, or to a part of it.
+
+    Raises:
+        UsageError: outside of a function decorated with `@oc.cd`, and in a step of a loop.
+    """
+    recorder = sessions.current().recorder or target.session.recorder
+    if recorder is not None:
+        return recorder
+    what = f"an assignment to {part}{target!r}"
+    if (loop := target.session.loop) is not None:
+        raise assigned_in_step(what, loop.name)
+    raise UsageError.at_caller(
+        "Assignments are recorded inside functions decorated with @oc.cd.",
+        found=f"{what} outside of one",
+        fix="put the assignment into a function decorated with @oc.cd and compile its result"
+        + otherwise,
+    )
 
 
 def assigned_in_step(what: str, loop: str) -> UsageError:

@@ -22,7 +22,7 @@ from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.shape.language.subscripts import Keys, StaticSlice
 from ocannl_core.shape.translation.logic import Logic, NumbersOfWords, Slice, Take
 from ocannl_core.tensor.graph import session as sessions
-from ocannl_core.tensor.graph.assignment import Assignable, assigned_in_step, of_two_readings
+from ocannl_core.tensor.graph.assignment import Assignable, of_two_readings, recorder_for
 from ocannl_core.tensor.graph.definitions import (
     Applied,
     Declared,
@@ -736,16 +736,7 @@ class Tensor(TensorMethods, Assignable):
         if (selected := selected_rows(at)) is not None:
             functions["store_at"](self, *selected, value, combine, reset)
             return
-        recorder = sessions.current().recorder or self.session.recorder
-        if recorder is None:
-            if (loop := self.session.loop) is not None:
-                raise assigned_in_step(f"an assignment to {self!r}", loop.name)
-            raise UsageError.at_caller(
-                "Assignments are recorded inside functions decorated with @oc.cd.",
-                found=f"an assignment to {self!r} outside of one",
-                fix="put the assignment into a function decorated with @oc.cd and compile its "
-                "result",
-            )
+        recorder = recorder_for(self)
         keys = parse_keys(at, f"{self.label[0]}[{key_text(at)}]")
         recorder.assign(self, value, combine, reset=reset, keys=keys)
 

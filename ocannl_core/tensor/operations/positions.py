@@ -31,9 +31,8 @@ from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.shape.language.shape_terms import stated_size
 from ocannl_core.shape.translation.logic import PlaceAlong, PlaceRows, ScatterRows, Take, TakeAlong
 from ocannl_core.tensor.derivatives.gradient_terms import filled_like
-from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph import slots
-from ocannl_core.tensor.graph.assignment import accumulator
+from ocannl_core.tensor.graph.assignment import accumulator, recorder_for
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.operations import axes
 from ocannl_core.tensor.operations.contractions import selected_gradient
@@ -210,14 +209,8 @@ def store_rows(
     Raises:
         UsageError: outside a function decorated with `@oc.cd`; for a reset of the cells.
     """
-    recorder = sessions.current().recorder or target.session.recorder
-    if recorder is None:
-        raise UsageError.at_caller(
-            "Assignments are recorded inside functions decorated with @oc.cd.",
-            found=f"an assignment to rows of {target!r} outside of one",
-            fix="put the assignment into a function decorated with @oc.cd and compile its result; "
-            "oc.scatter(ids, updates, size=n) makes a new tensor",
-        )
+    otherwise = "; oc.scatter(ids, updates, size=n) makes a new tensor"
+    recorder = recorder_for(target, "rows of ", otherwise)
     check_integers(ids, "an assignment")
     if reset:
         raise UsageError.at_caller(

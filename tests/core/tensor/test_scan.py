@@ -26,6 +26,11 @@ def scan(step: Callable[[Any, Any], Any], init: Any = 0.0, xs: Any = None) -> An
     return oc.scan(step, init, entries() if xs is None else xs)
 
 
+def stored(c: Any, x: Any) -> Any:
+    oc.declare("rows", output=[4])[oc.tensor([0], dtype="int32")] = x
+    return c
+
+
 def assigned(c: Any, x: Any) -> Any:
     oc.declare("state", output=[3])[:] = x
     return c, None
@@ -135,6 +140,11 @@ WRONG: dict[str, tuple[Callable[[], Any], type[OcannlError], str]] = {
         "keep='some'",
     ),
     "an assignment in a step": (lambda: scan(assigned), UsageError, "in the body of assigned"),
+    "rows assigned in a step": (
+        lambda: scan(stored),
+        UsageError,
+        "rows of .* in the body of stored",
+    ),
     "recorded code in a step": (lambda: scan(recorded), UsageError, "in the body of recorded"),
     "an assignment in a step in recorded code": (
         lambda: oc.cd(lambda: scan(assigned) and None)(),
