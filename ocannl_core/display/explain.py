@@ -226,8 +226,8 @@ def explain(subject: object) -> Explanation:
 def _tensor(tensor: Tensor) -> TensorExplanation:
     # the label, not the node's name: creating the node would make the label final
     name = "_".join(tensor.label) or f"#{tensor.id}"
-    report = tensor.session.environment.explain(tensor.terms)
-    return TensorExplanation(name, tensor.origin, tensor.shape, report.rows)
+    rows = tensor.session.environment.explain(tensor.terms)
+    return TensorExplanation(name, tensor.origin, tensor.shape, rows)
 
 
 def _row_lines(row: RowReport) -> Iterator[str]:

@@ -41,7 +41,7 @@ from ocannl_core.shape.language.shape_terms import (
 )
 from ocannl_core.shape.solving import solver
 from ocannl_core.shape.solving.counts import count_cells
-from ocannl_core.shape.solving.derivations import ShapeReport, explain
+from ocannl_core.shape.solving.derivations import RowReport, explain
 from ocannl_core.shape.solving.messages import narrow_origin, too_many_cells
 from ocannl_core.shape.solving.ranks import implied_axes
 from ocannl_core.shape.solving.state import LeafTensor, SolverState, unknowns_in
@@ -536,7 +536,7 @@ class Environment:
             known = state.values.get(found) or state.ceilings.get(found)
             return narrow_origin(known.cause) if known else None
 
-    def explain(self, shape: Shape) -> ShapeReport:
+    def explain(self, shape: Shape) -> tuple[RowReport, ...]:
         """Return a shape's derivation, and the bounds of its open parts; infer nothing."""
         with self.undo_log.lock:
             return explain(self._state, shape)

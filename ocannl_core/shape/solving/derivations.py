@@ -94,19 +94,11 @@ class RowReport:
     bounds: tuple[Bound, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeReport:
-    """The rows of a shape in the order batch, input, output."""
-
-    rows: tuple[RowReport, ...]
-
-    def row(self, kind: RowKind) -> RowReport:
-        return next(row for row in self.rows if row.kind is kind)
-
-
-def explain(state: SolverState, shape: Shape) -> ShapeReport:
-    """Return the operations and user statements that decided each row and axis of a shape."""
-    return ShapeReport(tuple(_row(state, kind, shape.row(kind)) for kind in RowKind))
+def explain(state: SolverState, shape: Shape) -> tuple[RowReport, ...]:
+    """Return the operations and user statements that decided each row and axis of a shape, whose
+    rows are in the order batch, input, output.
+    """
+    return tuple(_row(state, kind, shape.row(kind)) for kind in RowKind)
 
 
 _REASONS = {

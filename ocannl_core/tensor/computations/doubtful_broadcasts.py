@@ -288,10 +288,8 @@ def _grows(parameter: Tensor) -> bool:
     is_unstated = isinstance(definition, Parameter) and definition.is_unstated_number
     if not is_unstated or parameter.shape.size <= 1:
         return False
-    report = parameter.session.environment.explain(parameter.terms)
-    return any(
-        each.certainty is Certainty.GUESSED and prod(each.row.sizes) > 1 for each in report.rows
-    )
+    rows = parameter.session.environment.explain(parameter.terms)
+    return any(each.certainty is Certainty.GUESSED and prod(each.row.sizes) > 1 for each in rows)
 
 
 def _grown(
