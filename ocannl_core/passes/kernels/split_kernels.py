@@ -17,6 +17,7 @@ from ocannl_core.ir.loops import nodes as ir
 from ocannl_core.ir.loops import traverse
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.text import PrintedNames
+from ocannl_core.passes.loops.once_per_form import is_loop_free
 from ocannl_core.schedule.machine_model import MAX_STRAIGHT_LINE_STATEMENTS
 
 
@@ -81,7 +82,7 @@ class _KernelSplitter:
                 self.close_scalars()
                 body = ir.Block(group)
                 self.steps.append(kernel_ir.kernel_of(body, f"check positions: {origin}"))
-            case _ if _is_loop_free(group):
+            case _ if all(map(is_loop_free, group)):
                 if len(self.scalars) + len(group) > MAX_STRAIGHT_LINE_STATEMENTS:
                     self.close_scalars()
                 self.scalars += group
@@ -167,12 +168,3 @@ def _declared(stmt: ir.Stmt) -> object:
             return node
         case _:
             return None
-
-
-def _is_loop_free(group: tuple[ir.Stmt, ...]) -> bool:
-    return all(
-        isinstance(
-            s, ir.Store | ir.StoreVector | ir.Scatter | ir.SetLocal | ir.DeclareLocal | ir.Remark
-        )
-        for s in group
-    ) and not any(traverse.contains(stmt, ir.For) for stmt in group)

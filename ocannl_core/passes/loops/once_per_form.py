@@ -23,7 +23,7 @@ from ocannl_core.ir.templates import CanonicalForm, Key, Template, canonical_for
 
 Run = Callable[[ir.LoopProgram], ir.LoopProgram]
 
-_LOOP_FREE = (ir.Store, ir.StoreVector, ir.SetLocal, ir.DeclareLocal, ir.Remark)
+_LOOP_FREE = (ir.Store, ir.StoreVector, ir.Scatter, ir.SetLocal, ir.DeclareLocal, ir.Remark)
 _KEPT = (ir.Allocate, ir.CallExternal, ir.CheckPositions, ir.Repeat)
 """Statements that local passes leave as they are: each is a group of its own."""
 _END = ir.Remark("")
