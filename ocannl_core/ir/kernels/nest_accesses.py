@@ -14,7 +14,7 @@ from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops import nodes as ir
-from ocannl_core.ir.loops.ranges import Range, is_in_bounds
+from ocannl_core.ir.loops.ranges import Range, is_in_bounds, static_ranges
 from ocannl_core.ir.loops.traverse import free_variables, unconditional_subexpressions, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 
@@ -114,7 +114,9 @@ def find_vectors(
         axis: The axis; blocks of its iterations begin at multiples of `lanes`.
         around: The values of the variables of loops around the nest.
     """
-    ranges = {**around, **_ranges(nest)}
+    used = (var for _, variables in nest.reached for var in variables)
+    statics = static_ranges(var for var in used if isinstance(var, indexing.StaticIndex))
+    ranges = {**around, **statics, **nest.ranges}
     bound_inside = frozenset(
         each.var for root in nest.roots for each in walk(root) if isinstance(each, ir.For)
     )
@@ -140,20 +142,6 @@ def find_vectors(
     clashing = _written_elsewhere(nest)
     cells = tuple(cell for cell in found if cell[0] not in clashing)
     return Vectors(cells, not others and len(cells) == len(found))
-
-
-def _ranges(nest: Nest) -> dict[indexing.IndexVar, Range]:
-    """Return the values of the axes and static indices of a nest."""
-    found: dict[indexing.IndexVar, Range] = {
-        axis.var: Range(axis.start, axis.start + axis.extent - 1) for axis in nest.axes
-    }
-    for access in nest.accesses:
-        for index in access.indices or ():
-            for var in indexing.variables(index):
-                if isinstance(var, indexing.StaticIndex):
-                    # an unknown extent: no access that depends on it is certain to be in bounds
-                    found.setdefault(var, Range(0, (var.extent or 1 << 62) - 1))
-    return found
 
 
 def _certain_loads(nest: Nest) -> frozenset[Cell]:

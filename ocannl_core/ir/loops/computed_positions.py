@@ -28,7 +28,8 @@ def value_beyond(dtype: DType) -> float:
     if dtype.is_float:
         return nan
     least, greatest = extremes(dtype)
-    return least or greatest
+    beyond: int = least or greatest
+    return beyond
 
 
 def gather_cell(

@@ -85,15 +85,9 @@ def operands_of(node: Node) -> tuple[Node, ...]:
 
 def operands_with_certainty(expr: ir.Expr) -> Iterator[tuple[ir.Expr, bool]]:
     """Yield the operands of an expression, each with True if it is always evaluated."""
-    match expr:
-        case ir.Ternary(TernaryOp.WHERE, condition, first, second):
-            yield from ((condition, True), (first, False), (second, False))
-        case ir.Ternary(_, first, second, third):
-            yield from ((first, True), (second, True), (third, True))
-        case ir.Binary(_, left, right):
-            yield from ((left, True), (right, True))
-        case ir.Unary(_, arg) | ir.Gather(position=arg):
-            yield arg, True
+    is_choice = isinstance(expr, ir.Ternary) and expr.op is TernaryOp.WHERE
+    for position, operand in enumerate(operands_of(expr)):
+        yield cast(ir.Expr, operand), not (is_choice and position)
 
 
 def unconditional_subexpressions(expr: ir.Expr) -> Iterator[ir.Expr]:
