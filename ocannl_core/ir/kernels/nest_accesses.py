@@ -105,18 +105,15 @@ class Vectors:
         )
 
 
-def find_vectors(
-    nest: Nest, axis: LoopAxis, lanes: int, nodes: NodeInfos, around: Ranges
-) -> Vectors:
+def find_vectors(nest: Nest, axis: LoopAxis, lanes: int, nodes: NodeInfos) -> Vectors:
     """Return the accesses of a nest that so many iterations of an axis can do at once.
 
     Args:
         axis: The axis; blocks of its iterations begin at multiples of `lanes`.
-        around: The values of the variables of loops around the nest.
     """
     used = (var for _, variables in nest.reached for var in variables)
     statics = static_ranges(var for var in used if isinstance(var, indexing.StaticIndex))
-    ranges = {**around, **statics, **nest.ranges}
+    ranges = statics | nest.ranges
     bound_inside = frozenset(
         each.var for root in nest.roots for each in walk(root) if isinstance(each, ir.For)
     )

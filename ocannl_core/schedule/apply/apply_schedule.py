@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import assert_never
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, VarIndex
 from ocannl_core.ir.kernels.nest import Nest, Reduction
-from ocannl_core.ir.kernels.nest_accesses import Ranges, loads_of_cells
+from ocannl_core.ir.kernels.nest_accesses import loads_of_cells
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Schedule, schedule_text
 from ocannl_core.ir.loops import nodes as ir
@@ -89,19 +88,18 @@ def apply_schedule(nest: Nest, schedule: Schedule, nodes: NodeInfos | None = Non
 
 
 def apply_in_block(
-    nest: Nest, schedule: Schedule, nodes: NodeInfos, around: Ranges, thread: LoopVar
+    nest: Nest, schedule: Schedule, nodes: NodeInfos, thread: LoopVar
 ) -> ScheduledNest:
     """Return the statements of one thread of a block, inside of a loop over threads that others
     share with it.
 
     Args:
         schedule: A schedule with one axis of a block, or none.
-        around: The values of the variables of loops around the nest.
         thread: The number of the thread; where no axis is mapped to it, the first one runs.
     """
     with _stating(schedule):
         state = apply_transforms(nest, schedule, is_on_blocks=True)
-        emitter = _emitter(state, nodes, around)
+        emitter = _emitter(state, nodes)
         numbers: dict[str, AxisIndex] = {name: VarIndex(thread) for name in state.block}
         stmts = emitter.thread(state.tree.full_region.at(numbers))
         if not state.block:
@@ -146,15 +144,13 @@ def _classes_of(kind: BufferKind) -> tuple[type[FilledBuffer], type[Accumulation
             assert_never(kind)
 
 
-def _emitter(
-    state: NestState, nodes: NodeInfos | None, around: Ranges = MappingProxyType({})
-) -> _NestEmitter:
+def _emitter(state: NestState, nodes: NodeInfos | None) -> _NestEmitter:
     """Return the emitter of a state that meets the conditions of its strategy."""
     _, strategy = _classes_of(state.buffer_kind)
     for condition, holds in strategy.conditions(state):
         if not holds:
             raise UsageError(condition)
-    return _NestEmitter(Emission(state, VectorLeaf.of(state, nodes, around), nodes))
+    return _NestEmitter(Emission(state, VectorLeaf.of(state, nodes), nodes))
 
 
 class _NestEmitter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir import indexing
 from ocannl_core.ir.kernels.nest import Nest
-from ocannl_core.ir.kernels.nest_accesses import Ranges, Vectors, find_vectors
+from ocannl_core.ir.kernels.nest_accesses import Vectors, find_vectors
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import has_neighbors, root_of
 from ocannl_core.ir.loops.loop_nests import guarded
@@ -27,11 +27,9 @@ class VectorLeaf:
     vectors: Vectors
     nest: Nest
     nodes: NodeInfos
-    around: Ranges
-    """The values of the variables of loops around the nest."""
 
     @classmethod
-    def of(cls, state: NestState, nodes: NodeInfos | None, around: Ranges) -> VectorLeaf | None:
+    def of(cls, state: NestState, nodes: NodeInfos | None) -> VectorLeaf | None:
         """Return the leaf of a schedule for thread blocks; None if it has none."""
         if not state.is_on_blocks or not state.vectors or nodes is None:
             return None
@@ -39,8 +37,8 @@ class VectorLeaf:
         axis = tree.axes[root_of(name)]
         vectors = Vectors((), is_complete=False)
         if axis.bound is None and not axis.is_shifting:
-            vectors = find_vectors(nest, axis, tree.max_extent(name), nodes, around)
-        return cls(name, vectors, nest, nodes, around)
+            vectors = find_vectors(nest, axis, tree.max_extent(name), nodes)
+        return cls(name, vectors, nest, nodes)
 
     def loop(
         self, region: Region, body: Body, loops: LoopBuilder, new_array: NewArray
@@ -89,7 +87,7 @@ class VectorLeaf:
         loads = [each for each in walk(factor) if not isinstance(each, Binary | Unary | Const)]
         if not all(isinstance(each, Load) for each in loads):
             return None
-        vectors = find_vectors(self.nest, axis, lanes, self.nodes, self.around)
+        vectors = find_vectors(self.nest, axis, lanes, self.nodes)
         own = frozenset((each.node, each.indices) for each in loads if isinstance(each, Load))
         used = [cell for cell in vectors.cells if cell in own]
         along = [cell for cell in own if any(axis.var in indexing.variables(at) for at in cell[1])]

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from types import MappingProxyType
 
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.base.rounding import ceil_div, power_above, power_below
 from ocannl_core.ir.indexing import IndexVar, VarIndex, variables
 from ocannl_core.ir.kernels.nest import LoopAxis, Nest, iterations
-from ocannl_core.ir.kernels.nest_accesses import Ranges, find_vectors, loads_of_cells, strides
+from ocannl_core.ir.kernels.nest_accesses import find_vectors, loads_of_cells, strides
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.product_status import COMMON_UNITS, Obstacle, ProductUnit
 from ocannl_core.ir.kernels.transforms import (
@@ -395,9 +394,7 @@ def _first_reduced_leaf(nest: Nest, distribution: _CyclicDistribution) -> str:
     return next(iter([*serial, *leaves]), "")
 
 
-def row_schedule(
-    nest: Nest, nodes: NodeInfos, threads: int, blocks: ThreadBlocks, around: Ranges
-) -> Schedule:
+def row_schedule(nest: Nest, nodes: NodeInfos, threads: int, blocks: ThreadBlocks) -> Schedule:
     """Return the schedule of a nest inside of a row that some threads run together.
 
     Every thread has equally many iterations of one axis, the one that is contiguous in memory; that
@@ -414,7 +411,7 @@ def row_schedule(
     if not order or (keeps_order and order[0].is_reduced):
         return ()  # one thread
     name = order[0].name
-    lanes = vector_lanes(nest, order[0], nodes, blocks, around)
+    lanes = vector_lanes(nest, order[0], nodes, blocks)
     splits = Splits()
     steps, thread, *vector = splits.cut(name, threads * lanes, *([lanes] if lanes > 1 else []))
     transforms: list[Transform] = [*splits, SetKind(AxisKind.BLOCK, (thread,))]
@@ -427,19 +424,10 @@ def row_schedule(
     return tuple(transforms)
 
 
-def vector_lanes(
-    nest: Nest,
-    axis: LoopAxis,
-    nodes: NodeInfos,
-    blocks: ThreadBlocks,
-    around: Ranges = MappingProxyType({}),
-) -> int:
+def vector_lanes(nest: Nest, axis: LoopAxis, nodes: NodeInfos, blocks: ThreadBlocks) -> int:
     """Return the number of iterations of an axis whose accesses are vectors; 1 if some are not.
 
     The widest numbers fill the vectors of the device, narrower ones a part of them.
-
-    Args:
-        around: The values of the variables of loops around the nest.
     """
     if axis.bound is not None or axis.is_shifting or not blocks.vector_bytes:
         return 1
@@ -451,4 +439,4 @@ def vector_lanes(
     lanes = blocks.vector_bytes // max(sizes, default=blocks.vector_bytes)
     if lanes < 2 or axis.extent < lanes:
         return 1
-    return lanes if find_vectors(nest, axis, lanes, nodes, around).is_complete else 1
+    return lanes if find_vectors(nest, axis, lanes, nodes).is_complete else 1

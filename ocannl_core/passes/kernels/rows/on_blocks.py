@@ -73,12 +73,11 @@ def fuse_on_blocks(fusion: RowFusion, nodes: NodeInfos) -> FusedKernel:
     FusedLoops(fusion, nodes).build([() for _ in inner])
     nests = loops.share_buffers(inner)
     known = {**nodes, **loops.new_nodes}
-    rows: Ranges = {var: Range(0, count - 1) for var, count in loops.loops}
     schedules: list[Schedule] = [
-        row_schedule(nest, known, fusion.threads, blocks, rows) if nest is not None else ()
+        row_schedule(nest, known, fusion.threads, blocks) if nest is not None else ()
         for nest in nests
     ]
-    body, arrays = _row_body(loops, nests, schedules, known, rows)
+    body, arrays = _row_body(loops, nests, schedules, known)
     products = products_of_rows(fusion, [ScheduleDecision(each) for each in schedules])
     kernel = replace(
         kernel_of(body, fusion.title), schedule=fusion.schedule(schedules), products=products
@@ -87,11 +86,7 @@ def fuse_on_blocks(fusion: RowFusion, nodes: NodeInfos) -> FusedKernel:
 
 
 def _row_body(
-    loops: FusedLoops,
-    nests: Sequence[Nest | None],
-    schedules: Sequence[Schedule],
-    known: NodeInfos,
-    around: Ranges,
+    loops: FusedLoops, nests: Sequence[Nest | None], schedules: Sequence[Schedule], known: NodeInfos
 ) -> tuple[ir.Block, NodeInfos]:
     threads = fresh_var("thread")
     arrays: dict[TensorNode, NodeInfo] = {}
@@ -100,11 +95,12 @@ def _row_body(
     for nest, schedule in zip(nests, schedules, strict=True):
         if nest is None:
             continue
-        scheduled = apply_in_block(nest, schedule, known, around, threads)
+        scheduled = apply_in_block(nest, schedule, known, threads)
         own.append((nest, scheduled.loops))
         arrays.update(scheduled.nodes)
         shared += scheduled.shared
     every = {**known, **arrays}
+    around: Ranges = {var: Range(0, count - 1) for var, count in loops.loops}
     folded = frozenset(loops.buffers.values())
     private = find_private_rows(
         [made for _, made in own], threads, loops.fusion.threads, folded, every, around
