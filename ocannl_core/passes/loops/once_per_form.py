@@ -127,7 +127,11 @@ def run_local(program: ir.LoopProgram, passes: Sequence[LocalPass]) -> ir.LoopPr
 
 
 def _groups(stmts: Sequence[ir.Stmt]) -> Iterator[tuple[ir.Stmt, ...]]:
-    """Yield the groups of statements, each of which ends with one that has loops."""
+    """Yield the groups of statements, each of which ends with one that has loops.
+
+    A group has all uses of its scalars. The cuts between kernels are another matter: they come
+    later (`passes/kernels/split_kernels.py`), also inside of a group.
+    """
     start = 0
     for end, stmt in enumerate(stmts, 1):
         if isinstance(stmt, _KEPT) and start < end - 1:

@@ -31,6 +31,7 @@ class LateFunctions(dict[str, Function]):
 functions = LateFunctions()
 """The functions behind the operators and methods of tensors, by name. Operations make tensors, and
 tensors apply operations: `tensor.operations.operators` binds them when the package is imported.
+Calls have the name in quotes, `functions["store_rows"]`, or are methods of `TensorMethods`.
 """
 
 

@@ -89,20 +89,35 @@ def fuse_group(fusion: RowFusion, rule: Rule, nodes: Mapping[TensorNode, NodeInf
 
 @dataclass(slots=True)
 class FusedLoops:
-    """Nests inside of shared loops over rows, before each has its own schedule."""
+    """Nests inside of shared loops over rows, before each has its own schedule.
+
+    Two members over `i`, whose node `m` is folded, with groups and blocks of two rows:
+
+        for i, j: m[i, j] = x[i, j] * 2              for g:              # `_group`
+        for i, j: y[i, j] = m[i, j] + 1                 for r:           # `loops`
+                                                           for i, j: ... # two `inner_nests`
+
+    An inner nest keeps `i` as an axis for the rows of a block, reads row `_numbers` of `x`, which
+    is `2 * (n * g + r) + i`, and writes cell `i, j` of a node of `buffers` in place of `m`.
+    """
 
     fusion: RowFusion
     nodes: NodeInfos
+    """The nodes of the members."""
     new_nodes: dict[TensorNode, NodeInfo] = field(default_factory=dict)
-    """Extents and formats of the nodes that only the fused nests have."""
-    _numbers: list[AxisIndex] = field(init=False)
+    """Extents and formats of `buffers` and `_partial`, and later those of schedules."""
     loops: list[tuple[LoopVar, int]] = field(init=False)
-    """The variables and iterations of the shared loops, outermost first."""
+    """The variables and iterations of the shared loops, outermost first, without the groups."""
     _group: LoopVar = field(init=False)
+    """The variable of the loop over groups of rows, around `loops`."""
+    _numbers: list[AxisIndex] = field(init=False)
+    """For each shared loop the number of the row, or of the block of rows at the last one."""
     _row_dims: dict[TensorNode, tuple[int, ...]] = field(init=False)
+    """For each node that members write, its axes that are rows."""
     buffers: dict[TensorNode, TensorNode] = field(init=False)
-    """The rows of folded nodes."""
+    """For each folded node the node that holds its rows of one iteration."""
     _partial: dict[int, TensorNode] = field(init=False)
+    """For the position of each member that sums over rows, the sums so far."""
     _skipped: SkippedColumns = field(init=False)
 
     def __post_init__(self) -> None:
