@@ -419,7 +419,9 @@ def _to_format(
     where = str(caller_location() or "")
     dtype = host_arrays.packed_format(cells) if dtype is None else dtype
     cells = host_arrays.numbers_of(cells, None if dtype is None else dtype_of(dtype), where)
-    has_default = cells.dtype == np.float64 or (is_literal and cells.dtype != np.bool_)
+    has_default = cells.dtype.newbyteorder("=") == np.float64 or (
+        is_literal and cells.dtype != np.bool_
+    )
     own = None if has_default else cells.dtype
     if own is not None and own.names and own != uint4x32.numpy:
         # NumPy would read one of its fields as numbers

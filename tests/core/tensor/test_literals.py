@@ -47,6 +47,7 @@ def test_axes_of_an_array_are_output_axes_but_for_those_named() -> None:
 
 def test_float64_arrays_become_the_default_float_and_other_formats_stay() -> None:
     assert oc.tensor(np.zeros(2)).dtype is oc.float32
+    assert oc.tensor(np.zeros(2, ">f8")).dtype is oc.float32
     assert oc.tensor(np.zeros(2), dtype=oc.float64).dtype is oc.float64
     assert oc.tensor(np.zeros(2, np.int64)).dtype is oc.int64
     assert oc.tensor([1, 2]).dtype is oc.float32
