@@ -228,6 +228,17 @@ def convert(array: Array, dtype: DType, name: str) -> Array:
     if dtype.is_narrow and bool((~np.isfinite(result) & np.isfinite(array)).any()):
         # conversions to these formats do not report overflow by themselves
         raise _overflow(array, dtype, name)
+    if dtype.is_narrow and not dtype.has_infinities:
+        is_infinite = np.isinf(array)
+        if is_infinite.any():
+            raise TransferError(
+                f"A tensor of {dtype} takes finite numbers: the format has no infinities, and NaN "
+                "in their place.",
+                found=f"{int(is_infinite.sum())} of {array.size} cells{_first(is_infinite)}",
+                where=name,
+                fix=f"clip the data to {dtype.greatest:g} in magnitude, or make the tensor with "
+                "another dtype=",
+            )
     return result
 
 

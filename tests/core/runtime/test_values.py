@@ -168,9 +168,18 @@ def test_narrow_floats_overflow_with_an_error(dtype: DType, number: float) -> No
 
 @pytest.mark.parametrize("dtype", dtypes.NARROW)
 def test_narrow_floats_round_wider_ones(dtype: DType) -> None:
-    expected = [1.5, np.inf if dtype.has_infinities else np.nan]
-    found = cells(np.array([1.5, np.inf]), 2, dtype=dtype).astype(float)
-    np.testing.assert_array_equal(found, expected)
+    given = [1.5, np.inf if dtype.has_infinities else -448.0]
+    found = cells(np.array(given), 2, dtype=dtype).astype(float)
+    np.testing.assert_array_equal(found, given)
+
+
+def test_an_infinity_in_a_format_without_infinities_is_an_error() -> None:
+    assert message(TransferError, [1.0, -np.inf], 2, dtype=dtypes.float8_e4m3fn) == snapshot("""\
+A tensor of float8_e4m3fn takes finite numbers: the format has no infinities, and NaN in their place.
+  found  1 of 2 cells, the first at [1]
+  where  placeholder x
+  try    clip the data to 448 in magnitude, or make the tensor with another dtype=\
+""")
 
 
 def test_a_narrow_float_widens() -> None:
