@@ -6,8 +6,7 @@ import argparse
 
 from ocannl_core.base.text_tables import aligned_rows
 from ocannl_core.data.checkpoints.load import saved_shapes
-from ocannl_core.data.checkpoints.save import OWN
-from ocannl_core.data.checkpoints.sources import opened
+from ocannl_core.data.checkpoints.sources import OWN, opened
 
 _SHOWN = ("step", "seed", "dtype", "version", "optimizer", "loader")
 _LONGEST = 200

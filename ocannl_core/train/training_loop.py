@@ -21,8 +21,8 @@ import numpy as np
 from ocannl_core.base.errors import DivergenceError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.data.checkpoints.load import Loaded
-from ocannl_core.data.checkpoints.save import OWN, save
-from ocannl_core.data.checkpoints.sources import json_object
+from ocannl_core.data.checkpoints.save import save
+from ocannl_core.data.checkpoints.sources import OWN, json_object
 from ocannl_core.data.checkpoints.subjects import HasState, Subject
 from ocannl_core.data.loader import Loader
 from ocannl_core.ir.host_arrays import Array

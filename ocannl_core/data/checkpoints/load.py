@@ -13,8 +13,7 @@ from ocannl_core.base import settings
 from ocannl_core.base.errors import CheckpointError, ShapeError, TransferError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.data.checkpoints import subjects
-from ocannl_core.data.checkpoints.save import OWN
-from ocannl_core.data.checkpoints.sources import ArrayFile, Listed, json_object, opened
+from ocannl_core.data.checkpoints.sources import OWN, ArrayFile, Listed, json_object, opened
 from ocannl_core.data.checkpoints.stored import Stored
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import uint4x32

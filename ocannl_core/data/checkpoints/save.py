@@ -16,7 +16,13 @@ from ocannl_core.base.errors import CheckpointError, UsageError
 from ocannl_core.base.files.new_files import replacement
 from ocannl_core.base.origin import caller_location
 from ocannl_core.base.version import __version__
-from ocannl_core.data.checkpoints.sources import CHECKSUMS, checksum
+from ocannl_core.data.checkpoints.sources import (
+    CHECKSUMS,
+    OWN,
+    TEXTS_CHECKSUM,
+    checksum,
+    checksum_of_texts,
+)
 from ocannl_core.data.checkpoints.subjects import HasState, Named, Resumable, Subject, named_tensors
 from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import DType, uint4x32, uint32
@@ -26,8 +32,6 @@ from ocannl_core.tensor.graph.tensor import Tensor
 if TYPE_CHECKING:
     from ocannl_core.runtime.context import Context
 
-OWN = "ocannl."
-"""The beginning of the keys of metadata that this module writes."""
 _NO_CHECKSUM = "0" * 8
 
 
@@ -66,11 +70,9 @@ def save(
     _check(target, step, metadata)
     named = named_tensors(subject, optimizer, "save")
     entries = layout((each.name, *_stored_as(each.tensor)) for each in named)
-    texts = {
-        **(metadata or {}),
-        **_described(named, optimizer, loader, step),
-        CHECKSUMS: json.dumps({entry.name: _NO_CHECKSUM for entry in entries}),
-    }
+    texts = {**(metadata or {}), **_described(named, optimizer, loader, step)}
+    texts[TEXTS_CHECKSUM] = checksum_of_texts(texts)
+    texts[CHECKSUMS] = json.dumps({entry.name: _NO_CHECKSUM for entry in entries})
     by_name = {each.name: each.tensor for each in named}
     ctx.synchronize()
     try:

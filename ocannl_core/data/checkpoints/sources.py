@@ -22,8 +22,12 @@ from ocannl_core.ir.host_arrays import Array
 from ocannl_core.ir.numbers.dtypes import dtype_of, is_format
 from ocannl_core.ir.serialization.safetensors import LONGEST, parse_header
 
+OWN = "ocannl."
+"""The beginning of the keys of metadata that checkpoints have of themselves."""
 CHECKSUMS = "ocannl.crc32"
 """The key of the metadata with the checksums of entries, as a JSON object."""
+TEXTS_CHECKSUM = "ocannl.texts_crc32"
+"""The key of the metadata with the checksum of the other texts whose keys begin with `OWN`."""
 
 _NPY_HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -135,6 +139,7 @@ class SafetensorsSource:
             name: Listed(name, entry.dtype.name, entry.shape, entry.end - entry.begin)
             for name, entry in self._header.entries.items()
         }
+        self._check_texts()
         self._checksums = self._read_checksums()
 
     def read(self, name: str) -> Array:
@@ -150,6 +155,18 @@ class SafetensorsSource:
                 "copy it again, or save it without the metadata",
             )
         return np.frombuffer(cells, dtype=entry.dtype.numpy).reshape(entry.shape)
+
+    def _check_texts(self) -> None:
+        stated = self.metadata.get(TEXTS_CHECKSUM)
+        found = checksum_of_texts(self.metadata)
+        if stated is not None and stated != found:
+            raise CheckpointError(
+                f"The metadata {OWN}... of a checkpoint have the checksum that the file states.",
+                found=f"checksum {found} in place of {stated}",
+                where=f"metadata of {self.path}",
+                fix="the file is damaged, or was changed by a program that copied a part of its "
+                "metadata: copy it again, or save it without them",
+            )
 
     def _read_checksums(self) -> Mapping[str, str]:
         found = json_object(self.metadata.get(CHECKSUMS, "{}"))
@@ -179,6 +196,14 @@ class ShardedSource:
 def checksum(cells: memoryview | bytes) -> str:
     """Return the CRC-32 of cells, as eight hexadecimal digits."""
     return f"{zlib.crc32(cells):08x}"
+
+
+def checksum_of_texts(metadata: Mapping[str, str]) -> str:
+    """Return the checksum of the texts that a checkpoint has of itself, but for checksums."""
+    own = {key: text for key, text in metadata.items() if key.startswith(OWN)}
+    own.pop(CHECKSUMS, None)
+    own.pop(TEXTS_CHECKSUM, None)
+    return checksum(json.dumps(own, sort_keys=True).encode())
 
 
 def json_object(text: str) -> dict[str, Any] | None:

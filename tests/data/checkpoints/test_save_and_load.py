@@ -174,6 +174,30 @@ def test_a_flipped_bit_of_a_cell_is_found(tmp_path: Path) -> None:
     assert ctx[v].tolist() == ctx[w].tolist() == [2.0, 2.0]
 
 
+def test_a_flipped_bit_changes_no_text_that_a_checkpoint_has_of_itself(tmp_path: Path) -> None:
+    ctx = oc.Context("interp")
+    w = oc.declare("w", output=[2])
+    ctx[w] = 1.0
+    path, loader = tmp_path / "m.safetensors", oc.data.Loader(np.zeros((4, 1)), batch=2)
+    oc.save(path, ctx, [w], loader=loader, step=3, metadata={"note": "a"})
+    whole, expected = path.read_bytes(), oc.load(path, ctx, [w], loader=loader)
+    own = {key: text for key, text in expected.metadata.items() if key.startswith("ocannl.")}
+    refused = 0
+    for bit in range(8 * 8, 8 * whole.index(b"}}")):
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        try:
+            found = oc.load(path, ctx, [w], loader=loader)
+        except oc.CheckpointError:
+            refused += 1
+            continue
+        assert (found.step, found.seed, loader.state) == (3, expected.seed, (0, 0))
+        changed = {key for key, text in own.items() if found.metadata.get(key) != text}
+        assert changed <= {"ocannl.crc32", "ocannl.texts_crc32"}
+    assert refused > 1000
+
+
 def test_a_truncated_checkpoint_changes_nothing(tmp_path: Path) -> None:
     ctx = oc.Context("interp")
     w = oc.declare("w", output=[2])
