@@ -165,7 +165,8 @@ def _parse(path: str, signature: Signature) -> Mapping[str, object] | None:
     import tomllib  # most programs have no configuration file
 
     try:
-        content = tomllib.loads(_read(path, signature)[0].decode())
+        text = _read(path, signature)[0].decode("utf-8-sig")  # editors on Windows write a mark
+        content = tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(
             "A configuration file must be TOML.", found=str(error), where=path

@@ -267,6 +267,13 @@ def test_the_table_is_found_however_it_is_written(project: Path, text: str) -> N
     assert settings.current().seed == 7
 
 
+@pytest.mark.parametrize("name", ["ocannl.toml", "pyproject.toml"])
+def test_a_file_may_begin_with_a_byte_order_mark(project: Path, name: str) -> None:
+    text = "seed = 7\n" if name == "ocannl.toml" else "[tool.ocannl]\nseed = 7\n"
+    (project / name).write_text(text, encoding="utf-8-sig")
+    assert settings.current().seed == 7
+
+
 @pytest.mark.parametrize("text", SPELLINGS)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_a_broken_file_that_may_hold_the_table_is_an_error(
