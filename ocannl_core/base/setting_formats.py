@@ -170,6 +170,7 @@ FILE = SettingFormat("the path of a file, in UTF-8", _check_path, _check_path)
 DIRECTORY = SettingFormat("the path of a directory, in UTF-8", _check_path, _check_path)
 BOOLEAN = SettingFormat("true or false", _read_boolean, _check_boolean)
 INTEGER = _integer("an integer")
+SEED = _integer("an integer of 64 bits", range(-(1 << 63), 1 << 64).__contains__)
 COUNT = _integer("a positive integer", lambda number: number > 0)
 OPTIONAL_COUNT = optional(COUNT)
 FILL_LIMIT = _integer(

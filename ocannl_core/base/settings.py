@@ -189,7 +189,7 @@ class Settings:
         "without the check, a read there is NaN, or the integer of the greatest magnitude, and a "
         "write is dropped",
     )
-    seed: int = _setting(42, formats.INTEGER, "the seed of a session's random numbers")
+    seed: int = _setting(42, formats.SEED, "the seed of a session's random numbers")
     threefry_rounds: int = _setting(
         20, formats.ROUNDS,
         "the rounds of the hash that random numbers are made with: 20, or 12 for speed",

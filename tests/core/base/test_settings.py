@@ -203,9 +203,17 @@ A setting must have a known name.
 """)
 
 
+def test_a_seed_that_does_not_fit_is_refused_where_it_is_stated(project: Path) -> None:
+    assert message_of(project, f"seed = {2**64}\n") == snapshot("""\
+The setting `seed` must be an integer of 64 bits.
+  found  18446744073709551616
+  where  PROJECT/ocannl.toml\
+""")
+
+
 def test_a_value_of_the_wrong_kind_is_answered_with_the_right_kind(project: Path) -> None:
     assert message_of(project, "seed = 'four'\n") == snapshot("""\
-The setting `seed` must be an integer.
+The setting `seed` must be an integer of 64 bits.
   found  'four'
   where  PROJECT/ocannl.toml\
 """)
