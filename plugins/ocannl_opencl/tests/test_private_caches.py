@@ -102,3 +102,29 @@ def test_a_program_that_the_driver_refuses_is_compiled_again(home: Path) -> None
     for record in (kept.parents[1] / "kernels").glob("????????????????*.json"):
         record.write_bytes(add_json_digest(record.name, {"object": name}))
     run(home)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of processes")
+def test_a_driver_that_would_end_the_process_without_room_for_files_is_not_used(
+    tmp_path: Path,
+) -> None:
+    program = """
+import resource
+import ocannl_core as oc
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+x = oc.tensor([1.0, 2.0])
+y = x + 1
+context = oc.Context("interp")
+context.compile(oc.train.forward(y))()
+assert context[y].tolist() == [2, 3]
+try:
+    oc.Context("opencl")
+except oc.BackendNotFoundError as error:
+    print(error)
+"""
+    env = {**os.environ, "HOME": str(tmp_path), "OCANNL_CACHE_DIR": str(tmp_path / "cache")}
+    env.pop("POCL_CACHE_DIR", None)
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # of which Python keeps a part
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "PoCL" not in done.stdout or "has no place for its files" in done.stdout

@@ -24,7 +24,7 @@ from ocannl_core.backend_api import (
 )
 from ocannl_core.backend_api.files import ObjectCache, object_cache
 from ocannl_opencl.dialect import DIALECT
-from ocannl_opencl.driver import cl
+from ocannl_opencl.driver import POCL_FAULT, cl
 
 BACKEND = "opencl"
 PRIORITY = 20
@@ -149,6 +149,8 @@ def _usable() -> tuple[Any, ...]:
 def _problem(device: Any) -> str:
     """Return the reason why a device cannot be used; empty if it can."""
     name = device.name.strip()
+    if POCL_FAULT and "PoCL" in device.platform.version:
+        return f"PoCL, the driver of {name}, has {POCL_FAULT}"
     if not _compiles(device):
         # PoCL does, on processors that its compiler does not know
         return f"the driver of {name} refuses every program"

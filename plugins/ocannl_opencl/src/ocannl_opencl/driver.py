@@ -14,10 +14,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from ocannl_core.backend_api import settings
-from ocannl_core.backend_api.files import unfinished_directory
+from ocannl_core.backend_api.files import (
+    PrivateDirectory,
+    temporary_directory,
+    unfinished_directory,
+    unfinished_name,
+)
 
 _NO_CACHE = "PYOPENCL_NO_CACHE"
 _POCL = "POCL_CACHE_DIR"
+_ROOM = bytes(1 << 20)
+"""About as many bytes as PoCL writes for a small kernel."""
 
 
 @contextmanager
@@ -44,19 +51,49 @@ def _remove(stack: ExitStack, process: int) -> None:
         stack.close()
 
 
-def _open_drivers() -> None:
-    """Let PoCL read the place of its cache, which it does once."""
+def _with_room(stack: ExitStack) -> PrivateDirectory:
+    """Return a directory in which files can be written whole: PoCL ends the process if it cannot.
+
+    Raises:
+        OSError: if there is none.
+    """
+    root = settings.cache_directory()
+    found = stack.enter_context(unfinished_directory(root, "opencl"))
+    try:
+        _fill(found)
+    except OSError as error:
+        found = temporary_directory(root, unfinished_name(), error=error)
+        _fill(found)
+    return found
+
+
+def _fill(directory: PrivateDirectory) -> None:
+    name = unfinished_name()
+    try:
+        directory.create(name, _ROOM)
+    finally:
+        directory.remove(name)
+
+
+def _open_drivers() -> str:
+    """Let PoCL read the place of its cache, which it does once.
+
+    Returns:
+        The reason why PoCL cannot write programs, with which it would end the process.
+    """
     stack = ExitStack()
     try:
-        directory = stack.enter_context(unfinished_directory(settings.cache_directory(), "opencl"))
-    except OSError:  # without any place for files, PoCL refuses programs
-        return
+        directory = _with_room(stack)
+    except OSError as error:
+        stack.close()
+        return "" if _POCL in os.environ else f"no place for its files: {error}"
     atexit.register(_remove, stack, os.getpid())
     with _variable(_POCL, str(directory.path)), suppress(cl.Error):
         for platform in cl.get_platforms():
             platform.get_devices()
+    return ""
 
 
-_open_drivers()
+POCL_FAULT = _open_drivers()
 
-__all__ = ["cl"]
+__all__ = ["POCL_FAULT", "cl"]
