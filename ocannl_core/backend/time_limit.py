@@ -29,6 +29,7 @@ def call_within(seconds: float, action: Callable[[], T]) -> T:
     Raises:
         TimeoutError: if it takes longer. Errors of the function propagate.
     """
+    seconds = min(seconds, threading.TIMEOUT_MAX)  # clocks overflow beyond
     if (
         hasattr(signal, "setitimer")
         and threading.current_thread() is threading.main_thread()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from inline_snapshot import snapshot
 
 from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import BACKEND_API, VERSIONS_PAGE
+from ocannl_core.backend.time_limit import call_within
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, SettingsError
 from ocannl_core.cli import main
@@ -169,6 +171,16 @@ def test_an_import_that_hangs_costs_seconds(install: Install, only: Only) -> Non
     assert time.monotonic() - before < 30
     assert "(plugin_hangs_for_seconds.py:2)" in error.found
     assert "dist-hangs_for_seconds 1.0" in error.where
+
+
+@pytest.mark.parametrize("seconds", [1e300, float("inf")])
+def test_a_limit_may_be_longer_than_a_clock_counts(seconds: float) -> None:
+    assert call_within(seconds, lambda: 3) == 3
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(call_within(seconds, lambda: 4)))
+    thread.start()
+    thread.join()
+    assert found == [4]
 
 
 @pytest.mark.parametrize("name", ["nope", "gpu", "x", "opencl2000", "interpretation"])
