@@ -120,10 +120,18 @@ def skip_lines_of(file: str) -> None:
     Args:
         file: The file of a package; all files in its folder are skipped.
     """
+    _skip(f"{Path(file).parent}{os.sep}")
+
+
+def skip_lines_of_script(frame: FrameType) -> None:
+    """Skip the lines of the script that an installer writes for a command, in its frame."""
+    _skip(frame.f_code.co_filename)
+
+
+def _skip(beginning: str) -> None:
     global _skipped
-    folder = f"{Path(file).parent}{os.sep}"
-    if folder not in _skipped:
-        _skipped += (folder,)
+    if beginning not in _skipped:
+        _skipped += (beginning,)
 
 
 def is_inside(code: CodeType) -> bool:

@@ -15,6 +15,7 @@ from ocannl_core.backend.results import shown
 from ocannl_core.base import settings
 from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.interruptions import reraise_interruption
+from ocannl_core.base.origin import skip_lines_of_script
 from ocannl_core.base.version import __version__
 from ocannl_core.cli import (
     backends,
@@ -134,6 +135,8 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
+    if arguments is None:
+        skip_lines_of_script(sys._getframe(1))
     others = settings.other_arguments(arguments)
     top = parser(others)
     parsed = top.parse_args(others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -101,3 +102,15 @@ def test_sizes_of_objects_are_counted_by_section(flags: list[str], tmp_path: Pat
     assert 0 < sizes.code < 64
     assert 1000 <= sizes.constants < 1100
     assert 3200 <= sizes.variables < 3300
+
+
+def test_messages_leave_out_the_script_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "ocannl").write_text("from ocannl_core.cli import main\nraise SystemExit(main())\n")
+    command = [sys.executable, "ocannl", "export", "train.py:exported", "model.txt", "--", "4"]
+    done = subprocess.run(
+        [*command, "float32"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("UsageError: An export writes at least one routine")
+    assert "ocannl:" not in done.stderr
