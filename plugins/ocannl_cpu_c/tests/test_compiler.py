@@ -120,6 +120,12 @@ def test_a_compiler_that_does_not_answer_is_reported(script):
     )
 
 
+def test_a_compiler_that_is_stopped_amid_its_answer_is_reported(script):
+    with settings.overrides(cpu_c__cc=script("echo '#define __STDC__ 1'; kill -9 $$")):
+        reason = backend.ocannl_targets().reason
+    assert reason == snapshot("The C compiler must work: it was stopped: signal 9")
+
+
 def test_rejected_code_is_kept_and_the_command_shown(script, tmp_path):
     lines = """\
 case "$*" in *-dM*) exec cc "$@";; esac

@@ -334,6 +334,8 @@ def _probe(chosen: CompilerCommand, arch: str) -> Compiler:
 def _macros(command: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, str] | str:
     """Return the macros that a compiler predefines, or its error message."""
     status, output = _query([*command, *_BASE, *flags, "-dM", "-E", "-x", "c", os.devnull])
+    if status < 0:  # amid its answer, such as for want of memory
+        return f"it was stopped: signal {-status}"
     if status != 0:  # Zig lists all processors before the error
         errors = "\n".join(line for line in output.splitlines() if "error:" in line)
         return f"exit status {status}\n{errors or output}".rstrip()
