@@ -155,7 +155,7 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
         return where(x == x, 0.0, 0.0 * x)
     steps = session_statistic("dropout_step", dtype=int64) if counter is None else None
     drawn = uniform(counter=steps if steps is not None else counter, dtype=float32)
-    share_shape(x, drawn)
+    share_shape(x, drawn, "random numbers")
     is_kept = drawn >= rate
     result: Tensor = where(is_kept, x * (1.0 / (1.0 - rate)), 0.0)
     if steps is not None and result.session.recorder is None:

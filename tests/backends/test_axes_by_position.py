@@ -269,6 +269,29 @@ def test_triangles_keep_their_sizes_and_formats(target: str) -> None:
                 )
 
 
+BY_POSITION: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Array]]] = {
+    "tril": (lambda x: oc.tril(x, -1), lambda x: np.tril(x, -1)),
+    "triu": (oc.triu, np.triu),
+    "cumsum": (lambda x: oc.cumsum(x, axis=1), lambda x: np.cumsum(x, axis=1)),
+    "sum": (lambda x: oc.sum(x, axis=1, keepdims=True), lambda x: np.sum(x, axis=1, keepdims=True)),
+    "softmax": (lambda x: oc.softmax(x, axis=1), np.ones_like),
+    "roll": (lambda x: oc.roll(x, 1, axis=0), lambda x: np.roll(x, 1, axis=0)),
+    "flip": (lambda x: oc.flip(x, axis=0), lambda x: np.flip(x, axis=0)),
+    "sort": (lambda x: oc.sort(x, axis=1), lambda x: np.sort(x, axis=1)),
+    "tile": (lambda x: oc.tile(x, (1, 3)), lambda x: np.tile(x, (1, 3))),
+}
+
+
+@pytest.mark.parametrize("name", BY_POSITION)
+def test_an_axis_of_size_1_does_not_grow_before_its_positions_are_read(
+    target: str, name: str
+) -> None:
+    cells = np.array([[1.0, 2.0, 6.0], [2.0, 2.0, 5.0]], np.float32)
+    ours, theirs = BY_POSITION[name]
+    (found,) = computed(target, lambda x: x + ours(oc.mean(x, axis=1, keepdims=True)), cells)
+    np.testing.assert_array_equal(found, cells + theirs(np.array([[3], [3]], np.float32)))
+
+
 def test_cells_of_an_empty_axis_are_repeated_as_none(target: str) -> None:
     for shape, axis in (((0,), 0), ((2, 0), 1), ((2, 0), 0)):
         with oc.Session():

@@ -75,6 +75,13 @@ def test_a_tensor_like_one_of_inferred_shape_follows_it(target: str) -> None:
         np.testing.assert_array_equal(ctx[like], np.ones(3))
 
 
+def test_axes_of_a_tensor_like_an_expression_are_counted(target: str) -> None:
+    with oc.Session():
+        x = oc.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], input_axes=0)
+        counted = oc.cumsum(oc.ones_like(x * 2.0), axis=-1)
+        np.testing.assert_array_equal(cells_of(target, counted), [[1, 2, 3], [1, 2, 3]])
+
+
 def test_no_gradient_flows_into_the_tensor_whose_shape_is_read(target: str) -> None:
     with oc.Session():
         w = oc.param("w", init=[2.0, 3.0])

@@ -319,12 +319,12 @@ def known_axes(x: Tensor, name: str) -> Axes | None:
     return None if implied_ranks(x) is None else axes_of(x, name)
 
 
-def share_shape(x: Tensor, other: Tensor) -> None:
+def share_shape(x: Tensor, other: Tensor, name: str) -> None:
     """Give a tensor whose shape follows from its uses the shape of another tensor, so that an
     expression of both has the other tensor's known sizes.
     """
     if implied_ranks(x) is not None:
-        sized_axes_of(x, "random numbers")
+        sized_axes_of(x, name)
     require_shapes("; ".join(["..b..|..n..->..i.."] * 2), x, other)
 
 

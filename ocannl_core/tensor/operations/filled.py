@@ -23,7 +23,7 @@ from ocannl_core.shape.language.shape_terms import Shape, Size
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.precision import choose_precision
 from ocannl_core.tensor.graph.tensor import Tensor
-from ocannl_core.tensor.operations.axes import apply, operand, require_shape, require_shapes
+from ocannl_core.tensor.operations.axes import apply, operand, require_shape, share_shape
 from ocannl_core.tensor.operations.literals import offsets
 from ocannl_core.tensor.operations.literals import tensor as literal
 from ocannl_core.tensor.primitives import pointwise_operations as pointwise
@@ -33,7 +33,6 @@ SizeArgument = int | Size | StaticExtent
 Rows = SizeArgument | Sequence[int | Size | StaticExtent | EllipsisType]
 """The sizes of a row; `...` among them stands for axes that follow from uses."""
 
-_SAME = "..b..|..i..->..o..; ..b..|..i..->..o.."
 
 
 def zeros(
@@ -261,5 +260,5 @@ def _filled_like(
     cell = _number(name, value, precision.dtype)
     sizes: Shape = like.session.environment.fresh_shape(name=label or name)
     made = fill_tensor(like.session, lambda: Constant(cell), sizes, precision, label or f"{cell:g}")
-    require_shapes(_SAME, like, made)
+    share_shape(like, made, name)
     return made

@@ -319,7 +319,7 @@ def triu(x: Any, k: int = 0) -> Any:
 
 def _triangle(name: str, x: Any, k: int, compare: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     given = operand(x, name)
-    own = axes_of(given, name)
+    own = sized_axes_of(given, name)  # an axis of size 1 that grew would have more positions
     if len(own) < 2:
         raise ShapeError.at_caller(
             "A triangle lies in two axes.", found=f"{name} of a tensor of {len(own)} axes"
