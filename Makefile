@@ -169,6 +169,7 @@ judges: $(VENV)/.for-peers
 	$(BIN)/python -m tests.judges.einops_samples
 	$(BIN)/python -m tests.judges.modules
 	$(BIN)/python -m tests.judges.optimizers
+	$(BIN)/python -m tests.judges.compositions
 
 clean:
 	rm -rf $(VENV) $(VENV)-* build dist docs/_build .coverage htmlcov

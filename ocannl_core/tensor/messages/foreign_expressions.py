@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_GIVEN_PARTS = "x.split(2, axis=-1), or x.split([1, 3], axis=-1) with the sizes of the parts"
+_GIVEN_PARTS = "x.split(2, axis=-1), or x.split([1, 3], axis=-1) with the positions of the cuts"
 _WINDOWS = ("hamming", "hanning", "blackman", "bartlett")
 _CORRELATION = "oc.einsum('i<+k; k => i', x, w)"
 _TRIANGLE = "oc.tril(x) and oc.triu(x) keep one triangle of a matrix"
