@@ -172,6 +172,7 @@ BOOLEAN = SettingFormat("true or false", _read_boolean, _check_boolean)
 INTEGER = _integer("an integer")
 SEED = _integer("an integer of 64 bits", range(-(1 << 63), 1 << 64).__contains__)
 COUNT = _integer("a positive integer", lambda number: number > 0)
+NATURAL = _integer("an integer of at least 0", lambda number: number >= 0)
 OPTIONAL_COUNT = optional(COUNT)
 FILL_LIMIT = _integer(
     f"an integer from 0 to {MOST_FILL_VALUES}", range(MOST_FILL_VALUES + 1).__contains__

@@ -202,7 +202,7 @@ class Settings:
         "the number format of parameters that state none; by default inferred from their uses",
     )
     half_constant_cutoff: int = _setting(
-        16384, formats.INTEGER,
+        16384, formats.COUNT,
         "the limit of the magnitude of constants and literals in float16 and 8-bit floats, "
         "exclusive",
     )
@@ -228,12 +228,12 @@ class Settings:
         "than kept, until they fit; 0 for as few as possible",
     )
     max_visits: int = _setting(
-        1, formats.INTEGER,
+        1, formats.NATURAL,
         "the number of reads of a cell up to which its computation is inlined at every read; "
         "0 switches inlining off",
     )
     max_tracing_dim: int = _setting(
-        5, formats.INTEGER,
+        5, formats.COUNT,
         "the number of iterations of each loop in an estimate of visits, where an exact count "
         "would take too long",
     )

@@ -34,7 +34,6 @@ Rows = SizeArgument | Sequence[int | Size | StaticExtent | EllipsisType]
 """The sizes of a row; `...` among them stands for axes that follow from uses."""
 
 
-
 def zeros(
     shape: SizeArgument | Sequence[SizeArgument] | None = None,
     *,

@@ -416,3 +416,9 @@ def test_more_bytes_than_an_address_space_has_are_refused(size: str | int) -> No
         settings.overrides(memory_budget=size).__enter__()
     with settings.overrides(memory_budget=(1 << 63) - 1):
         assert settings.current().memory_budget == (1 << 63) - 1
+
+
+@pytest.mark.parametrize("name", ["max_visits", "max_tracing_dim", "half_constant_cutoff"])
+def test_numbers_of_things_are_not_negative(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name}.* integer"), settings.overrides(**{name: -1}):
+        pass
