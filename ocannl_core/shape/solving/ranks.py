@@ -122,8 +122,7 @@ def implied_axes(state: SolverState, row: Row, *, closes_leaves: bool = False) -
         if equally_long(state, var) or _is_made_later(state, var):
             return None
         if (leaf := state.row_leaves.get(var)) is not None:
-            has_axes = any(state.flat(each).known for _, each in leaf.shape.rows())
-            if not (closes_leaves and has_axes):
+            if not (closes_leaves and has_stated_axes(state, leaf)):
                 return None
             leaves.append(var)
         waiting = [
@@ -153,6 +152,13 @@ def implied_axes(state: SolverState, row: Row, *, closes_leaves: bool = False) -
     if leaves and (upper_bounds(state, leaves) or known_axes(state, leaves)):
         return None
     return known + lengths[flat.tail]
+
+
+def has_stated_axes(state: SolverState, leaf: LeafTensor) -> bool:
+    """Return True if a leaf has axes, or was stated to have no output axes, as one number has."""
+    return leaf.shape.output.is_closed or any(
+        state.flat(row).known for _, row in leaf.shape.rows()
+    )
 
 
 def _is_made_later(state: SolverState, var: RowVar) -> bool:

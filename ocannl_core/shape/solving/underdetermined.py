@@ -79,7 +79,7 @@ def refuse_scalar(state: SolverState, leaf: LeafTensor) -> None:
     Raises:
         ShapeError: if it has none.
     """
-    if not any(state.flat(row).known for _, row in leaf.shape.rows()):
+    if not ranks.has_stated_axes(state, leaf):
         raise _is_open(leaf, f"its {leaf.kind.value} axes")
 
 

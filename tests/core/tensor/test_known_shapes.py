@@ -43,6 +43,7 @@ RANKED: dict[str, Make] = {
     "softmax": lambda x: oc.softmax(x, axis=-1),
     "bias": lambda x: x + oc.param("b", output=[...], input=[]),
     "scale": lambda x: x * oc.param("s", init=1.0),
+    "temperature": lambda x: x / oc.param("t", output=[], init=2.0),
     "dense": lambda x: x + oc.nn.dense()(x),
     "layer_norm": lambda x: oc.nn.layer_norm()(x),
     "batch_norm": lambda x: oc.nn.batch_norm()(x),
@@ -228,6 +229,15 @@ def test_a_shape_that_would_be_a_default_stays_open() -> None:
         assert str(oc.mean(stated, axis=-1).shape) == "2|"
         assert not hidden.shape.is_closed
         assert str((oc.param("w", output=[8]) @ hidden).shape) == "2|8"
+
+
+def test_a_parameter_that_is_stated_as_one_number_leaves_axes_countable() -> None:
+    with oc.Session():
+        x = oc.placeholder("x", batch=[2], output=[4])
+        scaled = x / oc.exp(oc.param("t", output=[], init=0.5))
+        assert str(oc.sum(scaled, axis=-1).shape) == "2|"
+        oc.train.forward(scaled).resolve()
+        assert str(scaled.shape) == "2|4"
 
 
 def test_shapes_that_operands_imply_are_known_without_closing(
