@@ -106,3 +106,17 @@ def test_a_shared_name_computes_the_cells_of_numpy(name: str) -> None:
         found = ctx[result]
     assert found.shape == wanted.shape
     np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["less", "less_equal", "greater", "greater_equal", "not_equal"])
+def test_a_comparison_takes_a_specification(name: str) -> None:
+    left, right = np.array([1, 2, 4], np.float32), np.array([4, 2], np.float32)
+    with oc.Session():
+        compared = getattr(oc, name)(
+            oc.tensor(left, batch_axes=1), oc.tensor(right), logic="i|; j => j,i", label="table"
+        )
+        ctx = oc.Context("interp")
+        ctx.compile(oc.train.forward(compared))()
+        found = ctx[compared]
+    assert compared.label == ("table",)
+    np.testing.assert_array_equal(found, getattr(np, name)(left, right[:, None]))

@@ -240,14 +240,42 @@ def square(x: Operand) -> Any:
 rsqrt = recip_sqrt
 
 
-def greater(a: Operand, b: Operand, *, dtype: DType | str | None = None) -> Any:
+def greater(
+    a: Operand,
+    b: Operand,
+    *,
+    logic: str | None = None,
+    values: Mapping[str, int] | None = None,
+    capture: Capture = (),
+    label: str | None = None,
+    dtype: DType | str | None = None,
+) -> Any:
     """Return 1 where `a` is greater than `b`, and 0 elsewhere."""
-    return less(b, a, dtype=dtype)
+    exchanged = _exchanged(logic)
+    return less(b, a, logic=exchanged, values=values, capture=capture, label=label, dtype=dtype)
 
 
-def greater_equal(a: Operand, b: Operand, *, dtype: DType | str | None = None) -> Any:
+def greater_equal(
+    a: Operand,
+    b: Operand,
+    *,
+    logic: str | None = None,
+    values: Mapping[str, int] | None = None,
+    capture: Capture = (),
+    label: str | None = None,
+    dtype: DType | str | None = None,
+) -> Any:
     """Return 1 where `a` is at least `b`, and 0 elsewhere, as for NaN."""
-    return less_equal(b, a, dtype=dtype)
+    exchanged = _exchanged(logic)
+    return less_equal(b, a, logic=exchanged, values=values, capture=capture, label=label, dtype=dtype)
+
+
+def _exchanged(logic: str | None) -> str | None:
+    """Return the logic of an operation whose operands are exchanged: those of a specification are."""
+    if logic is None or logic.count(";") != 1:
+        return logic
+    operands, arrow, result = logic.partition("=>")
+    return ";".join(reversed(operands.split(";"))) + arrow + result
 
 
 def logical_xor(a: Operand, b: Operand) -> Any:
