@@ -50,6 +50,7 @@ from ocannl_core.ir.loops.traverse import (
     substitute_in_stmt,
     walk,
     with_children,
+    writes,
 )
 from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers.dtypes import DType, saturate
@@ -344,22 +345,57 @@ def with_factors(term: ir.Expr, packed: Mapping[int, ir.Expr]) -> ir.Expr:
     return replaced(term)
 
 
-def with_flat_computations(store: ir.Store) -> ir.Store:
-    """Return a store in which inlined computations of one step are expressions.
+_MOST_COPIES = 16
+"""The most copies of one value that an expression of inlined assignments may have."""
 
-    { v = a * b; } v + 1  -->  a * b + 1
+
+def with_flat_computations(store: ir.Store) -> ir.Store:
+    """Return a store in which inlined assignments are expressions, also behind a reduction.
+
+    { v = a * b; } v + 1            -->  a * b + 1
+    { v = 0.0; for k: ...; v *= v } -->  s * s, where s is { v = 0.0; for k: ... }
     """
 
     def flat(expr: ir.Expr) -> ir.Expr:
-        match expr:
-            case ir.Scoped(local, body):
-                match flat_statements(body):
-                    case (ir.SetLocal(target, value),) if target == local:
-                        return value
-        return expr
+        return _flat_value(expr) or expr if isinstance(expr, ir.Scoped) else expr
 
     has_scopes = contains(store.value, ir.Scoped)
     return with_children(store, [map_expr(store.value, flat)]) if has_scopes else store
+
+
+def _flat_value(scoped: ir.Scoped) -> ir.Expr | None:
+    """Return the value of an inlined computation that ends with an assignment; None if its
+    statements are others, or it reads a value too often.
+    """
+    *stmts, last = flat_statements(scoped.body)
+    if not isinstance(last, ir.SetLocal) or last.local != scoped.local:
+        return None
+    values: dict[ir.Local, ir.Expr] = {}
+    copies: dict[ir.Local, int] = {}
+    for stmt in (*stmts, last):
+        read = [e.local for e in walk(stmt) if isinstance(e, ir.LocalRead) and e.local in values]
+        match stmt:
+            case ir.DeclareLocal():
+                pass
+            case ir.SetLocal(local, value) if not read or not contains(value, ir.Scoped):
+                values[local] = _with_locals(value, values)
+                copies[local] = max(1, sum(copies[each] for each in read))
+                if copies[local] > _MOST_COPIES:
+                    return None
+            case ir.For() if len(set(read)) == 1 and not writes(stmt):
+                local = read[0]
+                if any(isinstance(e, ir.SetLocal) and e.local != local for e in walk(stmt)):
+                    return None
+                body = ir.Block((ir.SetLocal(local, values[local]), stmt))
+                values[local] = ir.Scoped(local, body)
+            case _:
+                return None
+    return values[scoped.local]
+
+
+def _with_locals(expr: ir.Expr, values: Mapping[ir.Local, ir.Expr]) -> ir.Expr:
+    """Return an expression with the values of variables in place of these."""
+    return map_expr(expr, lambda e: values.get(e.local, e) if isinstance(e, ir.LocalRead) else e)
 
 
 def with_value(store: ir.Store, old: ir.Expr, new: ir.Expr) -> ir.Store:

@@ -10,6 +10,7 @@ from ocannl_core.ir.loops.nodes import (
     Binary,
     Block,
     Const,
+    DeclareLocal,
     Expr,
     For,
     IndexValue,
@@ -88,6 +89,38 @@ def test_an_inlined_reduction_is_finished_by_its_reader() -> None:
     finished = Binary(BinaryOp.ADD, result, DRAFT.load(V, J), float32)
     assert nest.epilogue == (Store(C, at(I, J), Unary(UnaryOp.RELU, finished, float32)),)
     assert not nest.is_resumable
+
+
+def test_assignments_behind_an_inlined_reduction_are_part_of_its_finish() -> None:
+    total, copy, power = Local(3, float32), Local(4, float32), Local(5, float32)
+    added = Binary(BinaryOp.ADD, LocalRead(total), PRODUCT, float32)
+    sums = (SetLocal(total, Const(0.0, float32)), loop(K, 6, SetLocal(total, added)))
+
+    def square(of: Local) -> Expr:
+        return Binary(BinaryOp.MUL, LocalRead(of), LocalRead(of), float32)
+
+    squared = Scoped(total, Block((*sums, SetLocal(total, square(total)))))
+    copied = SetLocal(copy, Scoped(total, Block(sums)))
+    cubed = Binary(BinaryOp.MUL, square(copy), LocalRead(copy), float32)
+    steps = (DeclareLocal(copy), copied, SetLocal(power, cubed))
+    for value, factors in ((squared, 2), (Scoped(power, Block(steps)), 3)):
+        nest = read(Block((loop(I, 4, loop(J, 5, DRAFT.store(C, I, J, value=value))),)))
+        assert nest.reduction is not None
+        assert nest.reduction.term == PRODUCT
+        result: Expr = LocalRead(nest.reduction.result)
+        finish = result
+        for _ in range(factors - 1):
+            finish = Binary(BinaryOp.MUL, finish, result, float32)
+        assert nest.epilogue == (Store(C, at(I, J), finish),)
+
+
+def test_an_inlined_value_with_many_copies_stays_as_it_is() -> None:
+    v = Local(3, float32)
+    doubled = SetLocal(v, Binary(BinaryOp.ADD, LocalRead(v), LocalRead(v), float32))
+    for times, is_nest in ((4, True), (5, False)):
+        body = Block((SetLocal(v, DRAFT.load(V, I)), *[doubled] * times))
+        stmt = DRAFT.store(A, I, 0, value=Scoped(v, body))
+        assert (kernel_nest(Block((loop(I, 4, stmt),))) is not None) is is_nest
 
 
 def test_an_inlined_reduction_without_outer_loops_is_a_nest_of_one_cell() -> None:
