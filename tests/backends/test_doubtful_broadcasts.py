@@ -309,3 +309,34 @@ def test_a_left_operand_without_input_axes_gives_a_warning(case: str) -> None:
 )
 def test_a_matrix_on_the_left_gives_no_warning(build: Build) -> None:
     assert warnings_of(build) == []
+
+
+def test_a_batch_along_an_output_axis_gives_a_warning() -> None:
+    def gates() -> oc.Tensor:
+        chosen = oc.relu(data(4, 2, 3, batch=1))
+        flat = oc.cumsum(oc.reshape(chosen, 8, 3), axis=0)
+        return chosen * oc.reshape(flat, 4, 2, 3)
+
+    (text,) = warnings_of(gates)
+    assert "of shape 4,2,3, which is computed from a batch, have the result 4|4,2,3" in text
+    assert "oc.reshape(x, batch=[4], output=[2, 3])" in text
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: (
+            data(4, 3, batch=1)
+            * oc.reshape(oc.reshape(data(4, 3, batch=1), 12), batch=[4], output=[3])
+        ),
+        lambda: data(4, 3, batch=1) * oc.mean(data(4, 3, batch=1), axis=0),
+        lambda: data(4, 3, batch=1) * oc.relu(data(4, 3)),
+        lambda: oc.add(
+            data(4, 3, batch=1),
+            oc.reshape(oc.reshape(data(4, 3, batch=1), 12), 4, 3),
+            logic="i|...; j... => i|j...",
+        ),
+    ],
+)
+def test_a_batch_along_batch_axes_or_named_axes_gives_no_warning(build: Build) -> None:
+    assert warnings_of(build) == []

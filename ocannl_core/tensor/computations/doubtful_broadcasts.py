@@ -1,14 +1,15 @@
 """Warnings about broadcasts that are probably mistakes, of computations with closed shapes.
 
-Seven kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
+Eight kinds pass silently otherwise. A difference or product of a prediction, `8|1`, and a target
 whose numbers are along an output axis, `8`, has all pairs of the two, `8|8`. So has the quotient of
 `8|3` and its norm with a new axis at the end, `norm[..., None]`, which is a batch axis there: the
 shape is `8,8|3`. The difference of `x[:, None]`, `8|1,3`, and `x[None]`, `1,8|3`, has no pairs at
-all: its shape is `1,8|1,3`, and each position meets itself. Data `8,3` without a batch axis give
-one prediction, which is compared with all targets `8|2`. A parameter that starts as one number,
-without stated sizes, has as many numbers as the tensor that it scales. A bias with input axes makes
-a matrix of each vector of a batch. In `relu(x) @ w`, with the matrix on the wrong side, `relu(x)`
-is broadcast along the axes that are summed.
+all: its shape is `1,8|1,3`, and each position meets itself. A tensor whose new shape has the batch
+along an output axis, `8,3`, gives all pairs beside `8|3`: `8|8,3`. Data `8,3` without a batch axis
+give one prediction, which is compared with all targets `8|2`. A parameter that starts as one
+number, without stated sizes, has as many numbers as the tensor that it scales. A bias with input
+axes makes a matrix of each vector of a batch. In `relu(x) @ w`, with the matrix on the wrong side,
+`relu(x)` is broadcast along the axes that are summed.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def _remarks(
             yield _all_pairs_of_the_batch(tensor, one, other)
         if _meets_the_batch_by_kind(one.shape, other.shape):
             yield _no_pairs_of_the_batch(tensor, one, other, primitive)
+        if _has_the_batch_as_output(one, other):
+            yield _batch_as_output(tensor, one, other)
     if len(operands) != 2 or definition.operation.combine is not None:
         return
     if primitive in (BinaryOp.SUB, BinaryOp.MUL):
@@ -185,6 +188,21 @@ def _meets_the_batch_by_kind(one: Shape, other: Shape) -> bool:
     return bool(other.output.sizes) and broadcast_by_position((one, other))
 
 
+def _has_the_batch_as_output(one: Tensor, other: Tensor) -> bool:
+    """Return True for a tensor without batch axes, `n,m`, that is computed from a batch, as by
+    `oc.reshape(x, n, m)`, beside `n|m`: by position they would meet.
+    """
+    first, last = one.shape, other.shape
+    batch = first.batch.sizes
+    if not _repeated(first.batch) or last.batch.sizes or len(first.dims) != len(last.dims):
+        return False
+    pairs = zip(first.dims, last.dims, strict=True)
+    if last.dims[: len(batch)] != batch or not all(a == b or 1 in (a, b) for a, b in pairs):
+        return False
+    is_computed = isinstance(other.definition, Applied)
+    return is_computed and any(_repeated(each.shape.batch) for each in ancestors([other]))
+
+
 def _repeated(row: Row) -> list[int]:
     """Return the sizes of a row that are not 1."""
     return [n for n in row.sizes if n != 1]
@@ -256,6 +274,20 @@ def _no_pairs_of_the_batch(
         f"{one.describe()} of shape {one.shape} and {other.describe()} of shape {other.shape} have "
         f"the result {tensor.shape}: positions of the last batch axes meet, and no pairs",
         ALL_PAIRS.format(public_title(f"oc.{name}")),
+        tensor.origin,
+    )
+
+
+def _batch_as_output(tensor: Tensor, one: Tensor, other: Tensor) -> DoubtfulBroadcast:
+    axes = len(one.shape.batch.sizes)
+    batch, output = list(other.shape.dims[:axes]), list(other.shape.dims[axes:])
+    return DoubtfulBroadcast(
+        "Tensors that have the same batch have it along batch axes.",
+        f"{one.describe()} of shape {one.shape} and {other.describe()} of shape {other.shape}, "
+        f"which is computed from a batch, have the result {tensor.shape}: all pairs of positions",
+        "state the kinds of axes where a new shape has the batch again, "
+        f"oc.reshape(x, batch={batch}, output={output}); where all pairs are meant, name the axes, "
+        'as in oc.add(a, b, logic="i|...; j... => i|j...")',
         tensor.origin,
     )
 

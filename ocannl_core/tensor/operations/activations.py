@@ -267,11 +267,13 @@ def greater_equal(
 ) -> Any:
     """Return 1 where `a` is at least `b`, and 0 elsewhere, as for NaN."""
     exchanged = _exchanged(logic)
-    return less_equal(b, a, logic=exchanged, values=values, capture=capture, label=label, dtype=dtype)
+    return less_equal(
+        b, a, logic=exchanged, values=values, capture=capture, label=label, dtype=dtype
+    )
 
 
 def _exchanged(logic: str | None) -> str | None:
-    """Return the logic of an operation whose operands are exchanged: those of a specification are."""
+    """Return a logic with the operands of its specification exchanged."""
     if logic is None or logic.count(";") != 1:
         return logic
     operands, arrow, result = logic.partition("=>")
