@@ -110,6 +110,14 @@ def test_an_error_about_axes_that_meet_by_position_names_the_pairs() -> None:
     assert "position" not in caught.value.fix
 
 
+def test_an_error_about_a_vector_for_each_sequence_names_a_new_batch_axis() -> None:
+    sequences, x = data(8, 5, 3, batch=2), data(8, 3, batch=1)
+    with pytest.raises(oc.ShapeError, match="not of the same position") as caught:
+        sequences + x[:, None]
+    assert 'oc.einsum("...|..x.. => ...,0|..x..", x)' in caught.value.fix
+    assert str((sequences + oc.einsum("...|..x.. => ...,0|..x..", x)).shape) == "8,5|3"
+
+
 MEANT: dict[str, Build] = {
     "an output axis for another one": lambda: data(8, 1, 3, batch=1) * data(8, 2, 3, batch=1),
     "an output axis beside a part of the batch": lambda: (

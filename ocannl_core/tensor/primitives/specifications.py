@@ -213,10 +213,11 @@ class describe_operands:
             name = operand_name(position) if len(operands) > 1 else "the operand"
             lines.append(f"{name} is {_describe_tensor(operand)}")
         fix = error.fix
-        if self._is_pointwise and _broadcast_by_position_only(self._operands):
-            fix = ALL_PAIRS.format("oc.subtract")
-        elif self._is_pointwise and any(map(_has_new_axis, self._operands)):
-            fix = f"{fix or 'name the axes'}; {_NEW_AXIS}"
+        if self._is_pointwise:
+            if _broadcast_by_position_only(self._operands):
+                fix = ALL_PAIRS.format("oc.subtract")
+            if any(map(_has_new_axis, self._operands)):
+                fix = f"{fix or 'name the axes'}; {_NEW_AXIS}"
         raise ShapeError(
             error.rule, found=error.found, where="\n".join(lines), fix=fix
         ) from None  # equal but for the lines of the operands
