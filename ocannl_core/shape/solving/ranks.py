@@ -156,9 +156,7 @@ def implied_axes(state: SolverState, row: Row, *, closes_leaves: bool = False) -
 
 def has_stated_axes(state: SolverState, leaf: LeafTensor) -> bool:
     """Return True if a leaf has axes, or was stated to have no output axes, as one number has."""
-    return leaf.shape.output.is_closed or any(
-        state.flat(row).known for _, row in leaf.shape.rows()
-    )
+    return leaf.shape.output.is_closed or any(state.flat(row).known for _, row in leaf.shape.rows())
 
 
 def _is_made_later(state: SolverState, var: RowVar) -> bool:
