@@ -18,7 +18,7 @@ from ocannl_onnx.bounded import BoundedValue
 from ocannl_onnx.errors import OnnxError, UnknownValueError, UnsupportedOperatorError
 from ocannl_onnx.formats import Format, format_named
 from ocannl_onnx.reading import attribute_value, read_initializers
-from ocannl_onnx.registry import FOLDED, STANDARD, find, versions
+from ocannl_onnx.registry import FOLDED, MICROSOFT, STANDARD, find, versions
 from ocannl_onnx.values import (
     Array,
     Item,
@@ -464,7 +464,8 @@ class Importer:
             return bounded.apply(node, domain, found, arguments)
         if found is not None:
             result = found.function(node, *arguments)
-            if found.is_pointwise and version >= 7 and isinstance(result, Tensor):
+            broadcasts = version >= 7 or domain != STANDARD
+            if found.is_pointwise and broadcasts and isinstance(result, Tensor):
                 shapes = [each.shape for each in arguments if isinstance(each, Value)]
                 return Value.of_tensor(node.sized(result, np.broadcast_shapes(*shapes)))
             return result
@@ -475,7 +476,7 @@ class Importer:
         if ranges:
             shown = ", ".join(f"{a} to {b}" if b else f"{a} and later" for a, b in ranges)
             node.refuse(f"it is implemented for operator sets {shown}")
-        if onnx.defs.has(node.proto.op_type, domain):
+        if domain == MICROSOFT or onnx.defs.has(node.proto.op_type, domain):
             node.refuse("it has no implementation here")
         node.refuse(
             f"the standard has no such operator in the domain {domain!r}",

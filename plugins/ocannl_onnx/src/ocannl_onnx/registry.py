@@ -8,6 +8,8 @@ from typing import Any
 
 STANDARD = ""
 """The domain of the standard's operators; files also spell it `ai.onnx`."""
+MICROSOFT = "com.microsoft"
+"""The domain of the operators that onnxruntime adds: its optimizer and its quantizer write them."""
 
 
 @dataclass(frozen=True)

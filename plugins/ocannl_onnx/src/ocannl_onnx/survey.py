@@ -6,7 +6,7 @@ import onnx
 
 from ocannl_onnx import operators as _operators  # noqa: F401  (fills the table)
 from ocannl_onnx.reading import all_nodes
-from ocannl_onnx.registry import STANDARD, find, versions
+from ocannl_onnx.registry import MICROSOFT, STANDARD, find, versions
 
 
 def operators_of(model: onnx.ModelProto) -> dict[str, tuple[int, str]]:
@@ -38,6 +38,8 @@ def _refusal(domain: str, name: str, version: int | None) -> str:
     try:
         schema = onnx.defs.get_schema(name, version, domain)
     except onnx.defs.SchemaError:
+        if domain == MICROSOFT:
+            return "no implementation here"
         return f"the standard has no such operator in version {version}"
     if schema.has_function or schema.has_context_dependent_function:
         return ""
