@@ -86,13 +86,15 @@ def group_normalization(node: Node, x: Value, scale: Value, bias: Value) -> Valu
 
 
 @operator("LayerNormalization", since=17)
-def layer_normalization(node: Node, x: Value, scale: Value, bias: Value | None = None) -> Any:
+def layer_normalization(
+    node: Node, x: Value, scale: Value, bias: Value | None = None, *, epsilon: float = 1e-5
+) -> Any:
     cells, axes, kept = _rows(node, x)
     mean = node.sized(oc.mean(cells, axis=axes, keepdims=True), kept)
     centered = node.sized(cells - mean, x.shape)
     squares = node.sized(centered * centered, x.shape)
     variance = oc.mean(squares, axis=axes, keepdims=True)
-    inverse = node.sized(oc.reciprocal(oc.sqrt(variance + node.attr("epsilon", 1e-5))), kept)
+    inverse = node.sized(oc.reciprocal(oc.sqrt(variance + node.attr("epsilon", epsilon))), kept)
     result = oc.cast(centered * inverse, x.format.carrier) * scale.tensor
     if bias is not None:
         result = result + bias.tensor
@@ -101,12 +103,19 @@ def layer_normalization(node: Node, x: Value, scale: Value, bias: Value | None =
 
 @operator("RMSNormalization", since=23)
 def rms_normalization(node: Node, x: Value, scale: Value) -> Value:
+    return root_mean_square(node, x, scale)[0]
+
+
+def root_mean_square(
+    node: Node, x: Value, scale: Value, *, epsilon: float = 1e-5
+) -> tuple[Value, Tensor]:
+    """Return rows divided by the roots of their mean squares, and the inverses of the roots."""
     cells, axes, kept = _rows(node, x)
     squares = node.sized(cells * cells, x.shape)
     mean = node.sized(oc.mean(squares, axis=axes, keepdims=True), kept)
-    root = oc.sqrt(mean + node.attr("epsilon", 1e-5))
+    root = oc.sqrt(mean + node.attr("epsilon", epsilon))
     result = oc.cast(cells / root, x.format.carrier) * scale.tensor
-    return moved(x, node.sized(result, x.shape))
+    return moved(x, node.sized(result, x.shape)), oc.reciprocal(root)
 
 
 def _rows(node: Node, x: Value) -> tuple[Tensor, tuple[int, ...], list[int]]:
