@@ -90,6 +90,7 @@ def check(
     tolerance: float = 1e-5,
     backends: Sequence[str] = BACKENDS,
     elsewhere: bool = True,
+    valid: Array | None = None,
     **attributes: Any,
 ) -> None:
     """Compare the outputs of a node with expected ones, here and in onnxruntime.
@@ -98,6 +99,7 @@ def check(
         known: The inputs that are initializers.
         arrays: The inputs that a call here gives as arrays.
         elsewhere: False for what onnxruntime lacks on processors.
+        valid: The number of rows of each example that are compared, along the axis before the last.
     """
     outputs = outputs or [f"y{k}" for k in range(len(expected))]
     proto = model_of(operator, cells, known, outputs, **attributes)
@@ -114,6 +116,12 @@ def check(
         for wanted, found in zip(expected, results, strict=True):
             assert found.shape == wanted.shape, (place, found.shape, wanted.shape)
             assert found.dtype == wanted.dtype, place
+            if valid is not None:
+                behind = (
+                    np.arange(wanted.shape[-2])[:, None]
+                    >= valid[(..., *[None] * (wanted.ndim - 1))]
+                )
+                found, wanted = (np.where(behind, 0, x) for x in (found, wanted))
             if wanted.dtype.kind in "iu":
                 np.testing.assert_array_equal(found, wanted, err_msg=place)
             else:

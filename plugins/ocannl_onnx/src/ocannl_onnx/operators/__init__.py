@@ -3,6 +3,7 @@
 from ocannl_onnx.operators import (
     activations,
     arithmetic,
+    attention,
     contractions,
     control_flow,
     conversions,
@@ -27,6 +28,7 @@ from ocannl_onnx.operators import (
 __all__ = [
     "activations",
     "arithmetic",
+    "attention",
     "contractions",
     "control_flow",
     "conversions",
