@@ -49,6 +49,16 @@ def test_a_model_in_a_file_computes_its_nodes(
         assert np.allclose(computed(y, {given: x}, backend), expected_of(weights, x), atol=1e-5)
 
 
+def test_an_input_may_be_named_by_a_keyword() -> None:
+    proto = model([helper.make_node("Neg", ["as"], ["in"])], {"as": [2]}, {"in": [2]})
+    x = np.array([1, -2], np.float32)
+    with oc.Session():
+        given = oc.placeholder("x", output=[2])
+        loaded = ocannl_onnx.load(proto)
+        assert loaded._usage() == "model(as_=...)"
+        assert computed(loaded(as_=given), {given: x}).tolist() == [-1, 2]
+
+
 def test_an_extent_at_run_time_takes_the_place_of_a_named_axis(rng: np.random.Generator) -> None:
     proto, weights = perceptron(rng)
     x = rng.standard_normal((5, 3)).astype(np.float32)

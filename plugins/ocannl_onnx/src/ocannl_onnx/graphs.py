@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from keyword import iskeyword
 from typing import Any, NoReturn
 
 import numpy as np
@@ -602,6 +603,8 @@ def identifier(name: str) -> str:
         "_"
     )
     cleaned = cleaned or "value"
+    if iskeyword(cleaned):
+        cleaned += "_"
     return cleaned if cleaned[0].isalpha() else f"t_{cleaned}"
 
 
