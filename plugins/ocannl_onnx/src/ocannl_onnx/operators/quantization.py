@@ -244,7 +244,7 @@ def _times_sums(zero: _Factor, summed: _Factor, axes: tuple[int, ...], sizes: li
     return oc.tensor(zero.known_zero * known)
 
 
-def _multiplied(
+def integer_product(
     node: Node, a: Value, a_zero: Value | None, b: Value, b_zero: Value | None
 ) -> Tensor:
     """Return products of matrices of integers, exact modulo 2**32; of narrow floats in float32.
@@ -259,11 +259,11 @@ def _multiplied(
         return product(node, left_cells, a.shape, right_cells, b.shape, "float32")
     if a.rank == 1:
         a = Value.of_tensor(reshaped(a.tensor, [1, *a.shape]), a.format, shape=(1, *a.shape))
-        return reshaped(_multiplied(node, a, a_zero, b, b_zero), [*b.shape[:-2], b.shape[-1]])
+        return reshaped(integer_product(node, a, a_zero, b, b_zero), [*b.shape[:-2], b.shape[-1]])
     if b.rank == 1:
         b = Value(b.format, (*b.shape, 1), array=None if b.array is None else b.array[:, None],
                   tensor=reshaped(b.tensor, [*b.shape, 1]))  # fmt: skip
-        total = _multiplied(node, a, a_zero, b, b_zero)
+        total = integer_product(node, a, a_zero, b, b_zero)
         return reshaped(total, [*a.shape[:-1]])
     left = _factor(a, a_zero, a.rank - 2, "uint8")
     right = _factor(b, b_zero, b.rank - 1, "int8")
@@ -287,7 +287,7 @@ def _convolved(
 ) -> Tensor:
     """Return a convolution of integers, exact modulo 2**32.
 
-    Bytes are multiplied as in `_multiplied`, with the channels of the weight beside each other.
+    Bytes are multiplied as in `integer_product`, with the channels of the weight beside each other.
     Windows of a few channels, and weights with a zero point, are shifted before they are
     multiplied.
 
@@ -330,7 +330,7 @@ def _convolved(
 def matmul_integer(
     node: Node, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None
 ) -> Tensor:
-    return oc.cast(_multiplied(node, a, a_zero, b, b_zero), "int32")
+    return oc.cast(integer_product(node, a, a_zero, b, b_zero), "int32")
 
 
 @operator("ConvInteger", since=10)
@@ -340,7 +340,7 @@ def conv_integer(
     return oc.cast(_convolved(node, x, x_zero, w, w_zero), "int32")
 
 
-def _scale_along(scale: Value, rank: int, axis: int) -> Tensor:
+def scale_along(scale: Value, rank: int, axis: int) -> Tensor:
     tensor = oc.cast(scale.tensor, "float32")
     if scale.rank == 0 or math.prod(scale.shape) == 1:
         return reshaped(tensor, [])
@@ -356,10 +356,10 @@ def qlinear_matmul(
     b: Value, b_scale: Value, b_zero: Value,
     y_scale: Value, y_zero: Value,
 ) -> Value:  # fmt: skip
-    total = _multiplied(node, a, a_zero, b, b_zero)
+    total = integer_product(node, a, a_zero, b, b_zero)
     rank = len(tuple(total.shape.dims))
-    factor = _scale_along(a_scale, rank, rank - 2) * _scale_along(b_scale, rank, rank - 1)
-    real = oc.cast(total, "float32") * (factor / _scale_along(y_scale, rank, rank - 2))
+    factor = scale_along(a_scale, rank, rank - 2) * scale_along(b_scale, rank, rank - 1)
+    real = oc.cast(total, "float32") * (factor / scale_along(y_scale, rank, rank - 2))
     zero = reshaped(y_zero.tensor, []) if math.prod(y_zero.shape) == 1 else y_zero.tensor
     return Value.of_tensor(quantized(real, zero, y_zero.format), y_zero.format)
 
@@ -380,9 +380,9 @@ def qlinear_conv(
         addend = oc.cast(bias.tensor, str(total.dtype))
         total = total + reshaped(addend, [-1, *[1] * (x.rank - 2)])
     factor = (
-        _scale_along(x_scale, x.rank, 1)
-        * _scale_along(w_scale, x.rank, 1)
-        / _scale_along(y_scale, x.rank, 1)
+        scale_along(x_scale, x.rank, 1)
+        * scale_along(w_scale, x.rank, 1)
+        / scale_along(y_scale, x.rank, 1)
     )
     zero = reshaped(y_zero.tensor, [])
     return Value.of_tensor(
