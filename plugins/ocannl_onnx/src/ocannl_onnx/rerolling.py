@@ -481,7 +481,7 @@ class _Graph:
         """Return the name of the inputs of all iterations as one value; add the nodes that join
         them.
         """
-        sequence, joined = (self._fresh(f"{_alike(every)}_{what}") for what in ("each", "all"))
+        sequence, joined = (self._fresh(f"{_alike(every)}_{part}") for part in ("each", "all"))
         joins.append(helper.make_node("SequenceConstruct", every, [sequence]))
         axes = {"axis": 0, "new_axis": 1}
         joins.append(helper.make_node("ConcatFromSequence", [sequence], [joined], **axes))

@@ -107,8 +107,12 @@ def swish(node: Node, x: Value) -> Tensor:
 
 
 def _axes(node: Node, x: Value) -> tuple[int, ...]:
+    return axes_of_distribution(node, x, node.version)
+
+
+def axes_of_distribution(node: Node, x: Value, version: int) -> tuple[int, ...]:
     """Return the axes of a distribution: until version 12 all from an axis on."""
-    if node.version < 13:
+    if version < 13:
         axis = node.attr("axis", 1)
         return tuple(range(axis if axis >= 0 else axis + x.rank, x.rank))
     axis = node.attr("axis", -1)

@@ -55,7 +55,7 @@ def _attended(
 
     Args:
         x: A value with the axes of the rows, and the format of the result.
-        addends: What is added to the scores, of four axes.
+        addends: Terms of the scores, of four axes.
         allowed: The positions that are read, of four axes; None for all.
         sink: A score of each head, or of all, which takes part in the sum of a row only.
     """
@@ -103,7 +103,7 @@ def _attended(
 
 
 def _masked(node: Node, mask: Value | None, x: Value, columns: Tensor) -> list[Tensor]:
-    """Return what a mask adds to the scores: a large negative number for positions to leave out.
+    """Return the terms of a mask in the scores: a large negative number for positions to leave out.
 
     It has the number of valid keys of each example, the ends and the starts, or a number for each
     position, of a row or all, which is 0 for those to leave out.

@@ -44,7 +44,7 @@ def quick_gelu(node: Node, x: Value) -> Tensor:
 @operator("SimplifiedLayerNormalization")
 @operator("SimplifiedLayerNormalization", domain=MICROSOFT)
 def simplified_layer_normalization(node: Node, x: Value, scale: Value) -> Any:
-    """Compute what the standard has as `RMSNormalization` since version 23."""
+    """Compute `RMSNormalization`, which the standard has since version 23."""
     return root_mean_square(node, x, scale)
 
 

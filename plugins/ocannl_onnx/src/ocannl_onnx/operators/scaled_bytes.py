@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ocannl_core as oc
 from ocannl_core import Tensor
 from ocannl_onnx.formats import Format
-from ocannl_onnx.operators.activations import softmax
+from ocannl_onnx.operators.activations import axes_of_distribution
 from ocannl_onnx.operators.attention import attended_rows
 from ocannl_onnx.operators.movement import axis_of, moved, reshaped
 from ocannl_onnx.operators.pooling import average_pool
@@ -94,10 +94,8 @@ _binary("QLinearMul", lambda a, b: a * b)
 def qlinear_softmax(
     node: Node, x: Value, scale: Value, zero: Value | None, y_scale: Value, y_zero: Value
 ) -> Value:
-    version = node.version
-    node.version = node.attr("opset")  # in which the axes of a distribution are counted
-    real = softmax(node, Value.of_tensor(_real(x, scale, zero), shape=x.shape))
-    node.version = version
+    axes = axes_of_distribution(node, x, node.attr("opset"))
+    real = oc.softmax(_real(x, scale, zero), axis=axes)
     return _bytes(real, y_scale, y_zero, x, x.shape)
 
 
