@@ -24,7 +24,7 @@ from ocannl_core.backend import manager
 from ocannl_core.backend.protocols import CheckOutcome, TargetReport
 from ocannl_core.base import settings
 from ocannl_core.base.errors import BackendNotFoundError, HookError, OcannlError
-from ocannl_core.base.files.directory import warn_once
+from ocannl_core.base.files.directory import warn_of_loss
 from ocannl_core.cli import doctor
 from ocannl_core.ir.kernels.nodes import FinishedStep, Plan
 from ocannl_core.ir.kernels.stream import KernelStream
@@ -106,7 +106,7 @@ def test_an_interruption_by_the_user_is_no_fault_of_a_plugin(hook: str) -> None:
 @pytest.mark.parametrize("hook", ["ocannl_generate", "ocannl_synchronize", "ocannl_targets"])
 def test_a_warning_of_the_core_in_a_hook_is_no_fault_of_a_plugin(hook: str) -> None:
     def fail() -> None:
-        warn_once("Compiled code is not kept", Path(hook), OSError("no luck"))
+        warn_of_loss("Compiled code is not kept", Path(hook), OSError("no luck"))
 
     faulty(**{hook: fail})
     with warnings.catch_warnings():
