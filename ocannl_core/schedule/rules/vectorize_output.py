@@ -73,11 +73,13 @@ class _OutputVectorizer:
         tile = replace(
             tile, vectors=parameters.vectors or tile.vectors, rows=parameters.rows or tile.rows
         )
-        self._tile_rows = tile.rows
         self._vector_axis = vector_axis
         width = min(model.lanes, model.extents[vector_axis])
         self._block_size = min(width * tile.vectors, model.extents[vector_axis])
         self._block_count = ceil_div(model.extents[vector_axis], self._block_size)
+        if not parameters.rows:
+            tile = replace(tile, rows=self._rows_in_cache(tile.rows))
+        self._tile_rows = tile.rows
         splits = Splits()
         self._reduced = model.ordered_reductions(vector_axis)
         self._outer_reductions = self._choose_outer_reductions()
@@ -548,7 +550,7 @@ class _OutputVectorizer:
             lines = model.iterations(map(root_of, self._reduced)) * CACHE_LINE_BYTES
             is_far = lines > model.machine.l2_copy or self._waits_for_lines()
             return PackingLayout.PANELS if is_far else PackingLayout.NONE
-        if not operand.is_load or self._rows_conflict(operand, row):
+        if not operand.is_load or self._rows_conflict(operand, root_of(row.axis), self._tile_rows):
             return PackingLayout.ROWS
         return PackingLayout.NONE
 
@@ -564,11 +566,32 @@ class _OutputVectorizer:
         arrival = CACHE_LINE_BYTES / machine.vector_bytes + vectors
         return arrival > self._tile_rows * vectors / OPERATIONS_PER_CYCLE / 2
 
-    def _rows_conflict(self, operand: ReductionOperand, row: BlockedAxis) -> bool:
-        """Return True if a tile's rows evict each other from the sets of the nearest cache."""
-        distance = operand.stride(root_of(row.axis)) * operand.nbytes
+    def _rows_in_cache(self, rows: int) -> int:
+        """Return the rows of a register tile, fewer where those of a broadcast operand evict each
+        other: it is used once, so that no copy pays, and a line has several steps of the reduction.
+        """
+        model, names = self._model, self._model.tile_row_axes(self._vector_axis)
+        innermost = model.ordered_reductions(self._vector_axis)[-1:]
+        if len(names) != 1 or not innermost:
+            return rows
+        for operand in model.operands:
+            if (
+                self._vector_axis not in operand.axes
+                and names[0] in operand.axes
+                and operand.is_load
+                and not operand.is_converted
+                and operand.stride(innermost[0]) == 1
+                and self._uses_of_rows(operand) == 1
+            ):
+                while rows > 1 and self._rows_conflict(operand, names[0], rows):
+                    rows -= 1
+        return rows
+
+    def _rows_conflict(self, operand: ReductionOperand, axis: str, rows: int) -> bool:
+        """Return True if rows of a tile evict each other from the sets of the nearest cache."""
+        distance = operand.stride(axis) * operand.nbytes
         room = (self._model.machine.l1_ways - 2) * CACHE_WAY_BYTES
-        return _compete(self._tile_rows, distance, CACHE_WAY_BYTES, room)
+        return _compete(rows, distance, CACHE_WAY_BYTES, room)
 
 
 def _compete(lines: int, distance: int, way: int, room: int) -> bool:

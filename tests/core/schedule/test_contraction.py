@@ -193,6 +193,13 @@ def test_a_depthwise_convolution_adds_up_rows_side_by_side() -> None:
     ) == snapshot("order i m n j k; unroll j; vectorize k; accumulate over m fused")
 
 
+@pytest.mark.parametrize(("depth", "rows"), [(1024, 6), (1536, 12), (1000, 24)])
+def test_rows_that_are_used_once_do_not_evict_each_other(depth: int, rows: int) -> None:
+    axes = [(I, 16), (J, 720), (K, depth)]
+    schedule = chosen(axes, ((I, J), (16, 720)), ((I, K), (16, depth)), ((J, K), (720, depth)))
+    assert schedule.startswith(f"split j {rows};")
+
+
 def test_packed_vectors_of_a_sum_that_cannot_be_cut_stay_in_the_second_cache() -> None:
     found = []
     for channels in (128, 512):
