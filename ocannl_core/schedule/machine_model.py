@@ -103,6 +103,8 @@ TRANSPOSE_CYCLES = 0.5
 """The same where squares of vectors can be loaded and transposed in registers."""
 HORIZONTAL_CYCLES = 2.5
 """Cycles for each lane of a vector of accumulators that is reduced to one number."""
+LANES_SUM_COST = 128
+"""Multiplications that take as long as adding up the lanes of a vector."""
 
 MIN_SCHEDULED_STEPS = 64
 """Iterations of a reduction below which plain loops take as long as any schedule."""

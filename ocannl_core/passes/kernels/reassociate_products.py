@@ -30,7 +30,11 @@ from ocannl_core.ir.loops.nodes import Binary, Expr, Load, LocalRead, Store
 from ocannl_core.ir.loops.traverse import free_variables, walk
 from ocannl_core.ir.node import NodeInfo, TensorNode
 from ocannl_core.ir.numbers.primitives import BinaryOp
-from ocannl_core.schedule.machine_model import MIN_SAVED_OPERATIONS, STORE_AND_LOAD_COST
+from ocannl_core.schedule.machine_model import (
+    LANES_SUM_COST,
+    MIN_SAVED_OPERATIONS,
+    STORE_AND_LOAD_COST,
+)
 from ocannl_core.schedule.rules.vectorizable import is_vectorizable
 
 _MOST_FACTORS = 6
@@ -68,7 +72,12 @@ def reassociate_nest(
     if len(varying) > _MOST_FACTORS or len(summed) > _MOST_AXES:
         return None
     extents = {axis.name: axis.extent for axis in nest.axes}
-    whole, *others = _orders(varying, summed, extents)
+    lanes: dict[_Names, _Names] = {}
+    for value in values:
+        steps = strides(nest.axes, [e for e in walk(value.expr) if isinstance(e, Load)], nodes)
+        along = frozenset(name for name, step in steps.items() if step == 1)
+        lanes[value.axes] = lanes.get(value.axes, frozenset()) | along
+    whole, *others = _orders(varying, summed, extents, lanes)
     best = min(others, key=lambda order: order.work, default=whole)
     if whole.work - best.work < least_saved or best.work > most_left * whole.work:
         return None
@@ -103,9 +112,16 @@ def _work(factors: int, extents: Iterable[int]) -> int:
 
 
 def _orders(
-    values: tuple[_Names, ...], summed: _Names, extents: Mapping[str, int]
+    values: tuple[_Names, ...],
+    summed: _Names,
+    extents: Mapping[str, int],
+    lanes: Mapping[_Names, _Names],
 ) -> Iterator[_EliminationOrder]:
-    """Yield all orders of contractions for the axes of factors, some of which are summed over."""
+    """Yield all orders of contractions for the axes of factors, some of which are summed over.
+
+    Args:
+        lanes: For the axes of a factor, those along which it is contiguous.
+    """
     yield _EliminationOrder((), _work(len(values), extents.values()))
     groups: dict[tuple[_Names, ...], set[str]] = {}
     for name in sorted(summed):
@@ -117,9 +133,13 @@ def _orders(
         made = inside - names
         rest = tuple(each for each in values if each not in together)
         work = _work(len(together), (extents[each] for each in inside))
-        work += STORE_AND_LOAD_COST * prod(extents[each] for each in made)
+        # a factor with all axes, as the matrix of a product with a vector, is read along vectors
+        long = {each for each in inside if extents[each] > 1}
+        is_across = any(long <= each and names & lanes.get(each, frozenset()) for each in together)
+        cell = STORE_AND_LOAD_COST + (LANES_SUM_COST if is_across else 0)
+        work += cell * prod(extents[each] for each in made)
         left = {name: extent for name, extent in extents.items() if name not in names}
-        for order in _orders((*rest, made), summed - names, left):
+        for order in _orders((*rest, made), summed - names, left, lanes):
             yield _EliminationOrder((frozenset(names), *order.groups), work + order.work)
 
 

@@ -103,6 +103,14 @@ def test_little_work_stays_whole() -> None:
     assert stages("ij,jk,kl->il", i=8, j=8, k=8, l=8) is None
 
 
+def test_short_sums_across_the_lanes_of_vectors_stay_whole() -> None:
+    scaled = "bk,nbk,nb->n"
+    assert stages(scaled, n=64, b=32, k=32) is None
+    assert stages(scaled, n=64, b=2, k=1024) == [("bn", "k"), ("n", "b")]
+    assert stages("bk,bkn,bn->n", n=64, b=32, k=32) == [("bn", "k"), ("n", "b")]
+    assert stages("mbk,nbk,nb->mn", m=16, n=64, b=32, k=32) == [("bmn", "k"), ("mn", "b")]
+
+
 def joined(program: LoopProgram, found: NestReplacement) -> LoopProgram:
     """Return stages as a program."""
     stmts: list[Stmt] = [Allocate(node, Scope.ROUTINE) for node in found.made]
