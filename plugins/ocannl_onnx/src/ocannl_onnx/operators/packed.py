@@ -18,7 +18,7 @@ from ocannl_onnx.operators.contractions import labels, spec_of
 from ocannl_onnx.operators.movement import axis_of, moved, reshaped, section
 from ocannl_onnx.operators.positions import wrapped_positions
 from ocannl_onnx.registry import MICROSOFT, operator
-from ocannl_onnx.values import Sizes, Value
+from ocannl_onnx.values import Array, Sizes, Value
 
 if TYPE_CHECKING:
     from ocannl_onnx.graphs import Node
@@ -38,9 +38,7 @@ def _unpacked(node: Node, packed: Value, bits: int, sizes: Sizes, role: str) -> 
     if bits == 8:
         return reshaped(packed.tensor, sizes)
     if packed.array is not None:
-        known = packed.array.reshape(*outer, width, 1) >> np.arange(0, 8, bits, dtype=np.uint8)
-        numbers = (known & (2**bits - 1)).reshape(*outer, width * per)[..., :count]
-        return oc.tensor(np.ascontiguousarray(numbers), dtype="uint4")
+        return oc.tensor(_known_numbers(packed.array, bits, sizes), dtype="uint4")
     rows = reshaped(packed.tensor, [*outer, width])
     parts = [
         oc.bitwise_and(oc.floor_divide(rows, 2**shift), 2**bits - 1) for shift in range(0, 8, bits)
@@ -49,10 +47,30 @@ def _unpacked(node: Node, packed: Value, bits: int, sizes: Sizes, role: str) -> 
     return section(cells, len(outer), 0, count)
 
 
-def _shifts(node: Node, zeros: Value | None, bits: int, sizes: Sizes) -> Tensor | float:
-    """Return the zero points of blocks: packed as the weights are, floats, or the middle."""
-    if zeros is None:
-        return float(2 ** (bits - 1))
+def _known_numbers(packed: Array, bits: int, sizes: Sizes) -> Array:
+    *outer, count = sizes
+    numbers = packed.reshape(*outer, -1, 1) >> np.arange(0, 8, bits, dtype=np.uint8)
+    rows = (numbers & (2**bits - 1)).reshape(*outer, -1)
+    return np.ascontiguousarray(rows[..., :count])
+
+
+def _centered(node: Node, packed: Value, zeros: Value | None, bits: int, sizes: Sizes) -> Tensor:
+    """Return weights less the middle of their range if they have no zero points of their own.
+
+    Those that are known are signed then, and products subtract nothing.
+    """
+    numbers = _unpacked(node, packed, bits, sizes, "weights")
+    if zeros is not None:
+        return oc.cast(numbers, "float32")
+    middle = 2 ** (bits - 1)
+    if packed.array is None:
+        return oc.cast(numbers, "float32") - float(middle)
+    signed = _known_numbers(packed.array, bits, sizes).astype(np.int16) - middle
+    return oc.cast(oc.tensor(signed, dtype="int8" if bits == 8 else "int4"), "float32")
+
+
+def _zero_points(node: Node, zeros: Value, bits: int, sizes: Sizes) -> Tensor:
+    """Return the zero points of blocks, packed as the weights are, or floats."""
     if zeros.format.is_float:
         return oc.cast(reshaped(zeros.tensor, sizes), "float32")
     return oc.cast(_unpacked(node, zeros, bits, sizes, "zero points"), "float32")
@@ -86,11 +104,12 @@ def matmul_of_packed(
         if groups.array is None or not np.array_equal(groups.array.reshape(-1)[:depth], in_order):
             node.refuse("its blocks are not in order (`g_idx`)")
     count = -(-depth // size)
-    numbers = _unpacked(node, b, bits, (width, count, size), "weights")
-    shifts = _shifts(node, zeros, bits, (width, count))
-    factor = oc.cast(reshaped(scales.tensor, [width, count, 1]), "float32")
-    shift = reshaped(shifts, [width, count, 1]) if isinstance(shifts, Tensor) else shifts
-    weights = (oc.cast(numbers, "float32") - shift) * factor
+    weights = _centered(node, b, zeros, bits, (width, count, size))
+    if zeros is not None:
+        weights = weights - reshaped(
+            _zero_points(node, zeros, bits, (width, count)), [width, count, 1]
+        )
+    weights = weights * oc.cast(reshaped(scales.tensor, [width, count, 1]), "float32")
     cells = oc.cast(a.tensor, "float32")
     if depth % size:
         cells = oc.pad(cells, [*[(0, 0)] * (a.rank - 1), (0, count * size - depth)])
@@ -116,20 +135,25 @@ def gather_of_packed(
     length = data.shape[-1] * (8 // bits if is_packed else 1)
     sizes, blocks = (*data.shape[:-1], length), (*data.shape[:-1], -(-length // size))
     places = wrapped_positions(node, ids, data, gathered)
-    shift: Tensor | float
+    shift: Tensor | None = None
     if is_packed:
-        cells = _unpacked(node, data, bits, sizes, "weights")
-        shift = _shifts(node, zeros, bits, blocks)
+        cells = _centered(node, data, zeros, bits, sizes)
     else:
-        cells = data.tensor
-        shift = 0.0 if zeros is None else oc.cast(zeros.tensor, "float32")
+        cells = oc.cast(data.tensor, "float32")
+    if zeros is not None:
+        shift = (
+            _zero_points(node, zeros, bits, blocks)
+            if is_packed
+            else oc.cast(zeros.tensor, "float32")
+        )
 
     def along(numbers: Tensor) -> Tensor:
         wide = oc.repeat(oc.take(numbers, places, axis=gathered), size, -1)
         return section(wide, last + ids.rank - 1, 0, length)
 
-    taken = oc.cast(oc.take(cells, places, axis=gathered), "float32")
-    taken = taken - (along(shift) if isinstance(shift, Tensor) else shift)
+    taken = oc.take(cells, places, axis=gathered)
+    if shift is not None:
+        taken = taken - along(shift)
     result = taken * along(oc.cast(reshaped(scales.tensor, blocks), "float32"))
     shape = (*data.shape[:gathered], *ids.shape, *data.shape[gathered + 1 : -1], length)
     return moved(scales, oc.cast(node.sized(reshaped(result, shape), shape), scales.format.carrier))
