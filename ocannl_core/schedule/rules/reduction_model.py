@@ -290,8 +290,12 @@ class ReductionModel:
                 total += gather_cycles * self.iterations(operand.axes) / operand.runs
                 continue
             runs = 1 if has_chains else operand.runs  # tiles with chains pack nothing
-            is_reused = self.reuse(operand) * runs >= machine_model.MIN_GATHER_REUSE
-            if vector_axis not in self.reduced_axes and is_reused:
+            is_packed = (
+                vector_axis not in self.reduced_axes
+                and self.reuse(operand) * runs >= machine_model.MIN_GATHER_REUSE
+                and self.can_pack_vectors(operand, vector_axis)
+            )
+            if is_packed:
                 can_transpose = operand.is_load and any(
                     operand.stride(k) == 1 for k in self.reduced_axes
                 )
