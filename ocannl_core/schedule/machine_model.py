@@ -104,7 +104,7 @@ TRANSPOSE_CYCLES = 0.5
 HORIZONTAL_CYCLES = 2.5
 """Cycles for each lane of a vector of accumulators that is reduced to one number."""
 LANES_SUM_COST = 128
-"""Multiplications that take as long as adding up the lanes of a vector."""
+"""Multiplications that take as long as adding up the lanes of a vector, if such sums overlap."""
 
 MIN_SCHEDULED_STEPS = 64
 """Iterations of a reduction below which plain loops take as long as any schedule."""
