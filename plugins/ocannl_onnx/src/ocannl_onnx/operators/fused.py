@@ -8,7 +8,7 @@ import ocannl_core as oc
 from ocannl_core import Tensor
 from ocannl_onnx.operators.activations import ACTIVATIONS, gelu
 from ocannl_onnx.operators.contractions import conv, gemm, product
-from ocannl_onnx.operators.movement import moved
+from ocannl_onnx.operators.movement import moved, permuted
 from ocannl_onnx.operators.normalization import layer_normalization, root_mean_square
 from ocannl_onnx.operators.positions import gather
 from ocannl_onnx.registry import MICROSOFT, operator
@@ -125,10 +125,7 @@ def _turned(node: Node, x: Value, side: str) -> Value:
         order = [*order[1:-1], order[0], order[-1]]
     if x.rank > 1 and node.attr(f"trans{side}", 0):
         order[-2:] = order[-1], order[-2]
-    if order == sorted(order):
-        return x
-    sizes = tuple(x.shape[at] for at in order)
-    return Value.of_tensor(oc.permute(x.tensor, *order), x.format, shape=sizes)
+    return x if order == sorted(order) else permuted(node, x, tuple(order))
 
 
 @operator("FusedGemm", domain=MICROSOFT)

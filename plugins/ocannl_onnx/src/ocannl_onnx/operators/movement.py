@@ -155,6 +155,13 @@ def transpose(node: Node, x: Value) -> Value:
         node.invalid("`perm` names each axis once.", f"{list(order)} for {list(x.shape)}")
     if x.rank < 2:
         return x
+    return permuted(node, x, order)
+
+
+def permuted(node: Node, x: Value, order: tuple[int, ...]) -> Value:
+    """Return a value with its axes in another order; a known one stays known."""
+    if x.array is not None:
+        return Value.of_array(np.transpose(x.array, order), x.format)
     return moved(x, node.sized(oc.permute(x.tensor, *order), [x.shape[at] for at in order]))
 
 

@@ -15,7 +15,7 @@ from ocannl_core import Tensor
 from ocannl_onnx.formats import Format
 from ocannl_onnx.operators.activations import axes_of_distribution
 from ocannl_onnx.operators.attention import attended_rows
-from ocannl_onnx.operators.movement import axis_of, moved, reshaped
+from ocannl_onnx.operators.movement import axis_of, moved, permuted, reshaped
 from ocannl_onnx.operators.pooling import average_pool
 from ocannl_onnx.operators.quantization import (
     dequantize_linear,
@@ -116,12 +116,7 @@ def _with_channels_first(node: Node, x: Value) -> tuple[Value, Callable[[Value],
         return x, lambda each: each
     last = x.rank - 1
     front, back = (0, last, *range(1, last)), (0, *range(2, last + 1), 1)
-
-    def turned(value: Value, order: tuple[int, ...]) -> Value:
-        sizes = tuple(value.shape[at] for at in order)
-        return Value.of_tensor(oc.permute(value.tensor, *order), value.format, shape=sizes)
-
-    return turned(x, front), lambda each: turned(each, back)
+    return permuted(node, x, front), lambda each: permuted(node, each, back)
 
 
 @operator("QLinearGlobalAveragePool", domain=MICROSOFT)
@@ -151,13 +146,6 @@ def qlinear_average_pool(
 # products
 
 
-def _turned(value: Value) -> Value:
-    """Return a matrix transposed, still known if it is."""
-    if value.array is not None:
-        return Value.of_array(value.array.T, value.format)
-    return Value.of_tensor(oc.permute(value.tensor, 1, 0), value.format, shape=value.shape[::-1])
-
-
 @operator("QGemm", domain=MICROSOFT)
 def qgemm(
     node: Node,
@@ -165,8 +153,8 @@ def qgemm(
     b: Value, b_scale: Value, b_zero: Value,
     c: Value | None = None, y_scale: Value | None = None, y_zero: Value | None = None,
 ) -> Any:  # fmt: skip
-    left = _turned(a) if node.attr("transA", 0) else a
-    right = _turned(b) if node.attr("transB", 0) else b
+    left = permuted(node, a, (1, 0)) if node.attr("transA", 0) else a
+    right = permuted(node, b, (1, 0)) if node.attr("transB", 0) else b
     total = integer_product(node, left, a_zero, right, b_zero)
     if c is not None:
         total = total + c.tensor
