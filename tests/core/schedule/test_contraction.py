@@ -200,6 +200,12 @@ def test_rows_that_are_used_once_do_not_evict_each_other(depth: int, rows: int) 
     assert schedule.startswith(f"split j {rows};")
 
 
+def test_an_axis_of_both_operands_is_no_vector_axis_where_both_would_be_gathered() -> None:
+    axes = [(I, 16), (J, 720), (Y, 64), (K, 32)]
+    left, right = ((I, Y, K), (16, 64, 32)), ((J, Y, K), (720, 64, 32))
+    assert "vectorize i;" in chosen(axes, ((I, J, Y), (16, 720, 64)), left, right)
+
+
 def test_packed_vectors_of_a_sum_that_cannot_be_cut_stay_in_the_second_cache() -> None:
     found = []
     for channels in (128, 512):
