@@ -567,8 +567,11 @@ class _OutputVectorizer:
         return arrival > self._tile_rows * vectors / OPERATIONS_PER_CYCLE / 2
 
     def _rows_in_cache(self, rows: int) -> int:
-        """Return the rows of a register tile, fewer where those of a broadcast operand evict each
-        other: it is used once, so that no copy pays, and a line has several steps of the reduction.
+        """Return the greatest number of rows of a register tile, up to a given one, that the
+        nearest cache holds of each broadcast operand without a copy.
+
+        An operand that one tile uses gets no copy. Each of its cache lines has the numbers of
+        several steps of the reduction, and is loaded again for each if another row evicts it.
         """
         model, names = self._model, self._model.tile_row_axes(self._vector_axis)
         innermost = model.ordered_reductions(self._vector_axis)[-1:]

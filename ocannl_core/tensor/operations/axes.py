@@ -322,6 +322,11 @@ def known_axes(x: Tensor, name: str) -> Axes | None:
 def share_shape(x: Tensor, other: Tensor, name: str) -> None:
     """Give a tensor whose shape follows from its uses the shape of another tensor, so that an
     expression of both has the other tensor's known sizes.
+
+    Args:
+        x: The tensor that has the shape; it does not grow with later uses then.
+        other: The tensor that gets it.
+        name: The operation, for errors.
     """
     if implied_ranks(x) is not None:
         sized_axes_of(x, name)

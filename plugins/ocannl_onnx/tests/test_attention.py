@@ -187,8 +187,8 @@ def group_case(
     interleaved: int = 0, packed: bool = False, window: int = -1, causal: int = 1,
     sink: Any = None, addend: Any = None, has_ids: bool = False, **options: Any,
 ) -> None:  # fmt: skip
-    """Check attention with groups of queries. Rows behind the end of an example are not compared,
-    as they are nobody's.
+    """Check attention with groups of queries. Rows behind the end of an example, which belong
+    to no example, are not compared.
     """
     q = normal(batch, rows, WHOLE)
     k, v = (normal(batch, rows, GROUPS * WIDTH, seed=at) for at in (1, 2))

@@ -55,9 +55,9 @@ def _known_numbers(packed: Array, bits: int, sizes: Sizes) -> Array:
 
 
 def _centered(node: Node, packed: Value, zeros: Value | None, bits: int, sizes: Sizes) -> Tensor:
-    """Return weights less the middle of their range if they have no zero points of their own.
+    """Return weights, less the middle of their range if they have no zero points of their own.
 
-    Those that are known are signed then, and products subtract nothing.
+    The latter are stored as signed integers if they are known, so that products subtract nothing.
     """
     numbers = _unpacked(node, packed, bits, sizes, "weights")
     if zeros is not None:
