@@ -43,7 +43,7 @@ def collapsed(nest: Nest, nodes: NodeInfos, *, lanes: int = 0) -> Nest:
     """Return a nest in which no two axes can be one; itself if it has none that can.
 
     Args:
-        lanes: The cells of a vector, to collapse no axes but those of cells with rows of a length
+        lanes: The cells of a vector, to collapse no axes of cells but those with rows of a length
             that is no multiple of it; 0 to collapse all.
     """
     while True:
@@ -55,9 +55,8 @@ def collapsed(nest: Nest, nodes: NodeInfos, *, lanes: int = 0) -> Nest:
 
 def _with_one_fewer(nest: Nest, nodes: NodeInfos, lanes: int) -> Iterator[Nest]:
     """Yield the nest with two of its axes as one, for each pair that allows it."""
-    for pair in _pairs_of_cells(nest) if lanes else (*_pairs_of_cells(nest), *_reduced_pairs(nest)):
-        if lanes and pair.inner.extent % lanes == 0:
-            continue
+    pairs = (each for each in _pairs_of_cells(nest) if not lanes or each.inner.extent % lanes != 0)
+    for pair in (*pairs, *_reduced_pairs(nest)):
         if all(len(used & {pair.outer.var, pair.inner.var}) != 1 for _, used in nest.reached):
             found = pair.apply(nest, nodes)
             if found is not None and is_independent(found):
