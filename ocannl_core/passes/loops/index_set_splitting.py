@@ -27,7 +27,7 @@ from ocannl_core.passes.loops.simplify import simplify
 from ocannl_core.passes.loops.value_analysis import constant, difference
 
 _LEAST_EXTENT = 8
-"""Shorter loops are unrolled instead."""
+"""Shorter innermost loops are unrolled instead."""
 
 _MOST_PARTS = 5
 _MOST_SIZE = 1024
@@ -126,7 +126,7 @@ class _IndexSetSplitter:
 
 def _split_points(loop: ir.For) -> set[int]:
     """Return the split points of a loop, strictly inside its range."""
-    if loop.stop - loop.start < _LEAST_EXTENT:
+    if loop.stop - loop.start < _LEAST_EXTENT and not contains(loop.body, ir.For):
         return set()
     found: set[int] = set()
     ranges = ranges_of((loop,))

@@ -4,17 +4,17 @@ inline                 inline definitions into their readers, remove dead statem
 simplify               algebraic rules, constant folding, comparisons decided by ranges
 read one-hot           replace a reduction that selects one entry of a table by a load
 forward fills          forward initial values to the first update of a node, or sink the fill
+split at guards        index-set splitting at the conditions of `where`
 hoist invariants       loop-invariant code motion
 share subexpressions   common subexpression elimination
-split at guards        index-set splitting at the conditions of `where`
 contract               FMA contraction if the target has it, unless `contract` is off
 allocate scratch       allocate the nodes that are local to the routine
 remove dead stores     dead store elimination
 
 Inlining comes first, since it decides which expressions there are to simplify, and uses the
-accesses of the naive program (`analyze_accesses`). Fills are forwarded before invariants move,
-while a nest is still one store under its loops; products and sums are contracted when nothing is
-left to share between them.
+accesses of the naive program (`analyze_accesses`). Fills are forwarded, and loops split, before
+invariants move, while a nest is still one store under its loops and has its conditions inside;
+products and sums are contracted when nothing is left to share between them.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def core_passes(decisions: Decisions, *, has_fma: bool = True) -> tuple[NamedPas
             "read one-hot", decisions.read_one_hot, chosen.tables_are_finite, decisions.is_positive
         ),
         NamedPass("forward fills", forward_fills),
+        _local("split at guards", split_index_sets),
         _local("hoist invariants", hoist_invariants),
         _local("share subexpressions", eliminate_common_subexpressions),
-        _local("split at guards", split_index_sets),
         *algebra,
         NamedPass("allocate scratch", decisions.allocate),
         NamedPass("remove dead stores", remove_dead_stores),

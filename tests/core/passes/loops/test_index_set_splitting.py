@@ -107,6 +107,21 @@ def test_a_frame_is_cut_row_by_row_and_its_rows_where_they_need_it() -> None:
 """)
 
 
+def test_a_short_loop_around_another_one_is_cut() -> None:
+    d = Draft("p")
+    x, c = d.node("x", float32, 3, 10), d.node("c", float32, 3, 10)
+    rolled = where(compare(BinaryOp.LT, I, 1), d.load(x, affine([(1, I)], 2), J), d.load(x, I, J))
+    store = d.store(c, I, J, value=rolled)
+    assert split_text(d, loop(I, 3, loop(J, 10, store))) == snapshot("""\
+
+    for j in range(10):
+        c[0, j] = x[2, j]
+    for i in range(1, 3):
+        for j in range(10):
+            c[i, j] = x[i, j]
+""")
+
+
 def test_one_position_is_cut_out_of_a_loop() -> None:
     d = Draft("p")
     x, c = d.node("x", float32, 10), d.node("c", float32, 10)
