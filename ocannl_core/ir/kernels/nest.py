@@ -356,11 +356,17 @@ def with_flat_computations(store: ir.Store) -> ir.Store:
     { v = 0.0; for k: ...; v *= v } -->  s * s, where s is { v = 0.0; for k: ... }
     """
 
+    value = with_flat_values(store.value)
+    return store if value is store.value else with_children(store, [value])
+
+
+def with_flat_values(value: ir.Expr) -> ir.Expr:
+    """Return a value in which inlined assignments are expressions, as far as they can be."""
+
     def flat(expr: ir.Expr) -> ir.Expr:
         return _flat_value(expr) or expr if isinstance(expr, ir.Scoped) else expr
 
-    has_scopes = contains(store.value, ir.Scoped)
-    return with_children(store, [map_expr(store.value, flat)]) if has_scopes else store
+    return map_expr(value, flat) if contains(value, ir.Scoped) else value
 
 
 def _flat_value(scoped: ir.Scoped) -> ir.Expr | None:

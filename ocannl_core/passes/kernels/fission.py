@@ -29,7 +29,7 @@ cheap operations. C compilers vectorize the others, in one pass over the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from ocannl_core.ir.indexing import affine
 from ocannl_core.ir.kernels import nodes as kernel_ir
@@ -55,21 +55,38 @@ def distribute_rows(plan: kernel_ir.Plan) -> kernel_ir.Plan:
 
 
 def _distributed(step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos) -> kernel_ir.StepReplacement:
-    loops, stmts = perfect_loops(step.body) if isinstance(step, kernel_ir.Kernel) else ([], ())
-    if not isinstance(step, kernel_ir.Kernel) or not loops or len(stmts) < 2:
+    if not isinstance(step, kernel_ir.Kernel):
         return kernel_ir.StepReplacement((step,))
-    nests = [each for each in stmts if isinstance(each, For)]
-    values = [e.value for nest in nests for e in walk(nest) if isinstance(e, Store)]
-    if len(nests) < len(stmts) or all(map(is_cheap, values)):
+    parts = tuple(_parts(step.body))
+    if len(parts) == 1:
         return kernel_ir.StepReplacement((step,))
-    touched = access_set(loops[0])
-    if not all(iterations_are_independent(loop, touched) for loop in loops):
-        return kernel_ir.StepReplacement((step,))
-    bodies = (with_loops(loops, Block((nest,))) for nest in nests)
-    copies = (clone_stmt(each) for body in bodies for each in body.stmts)
+    copies = (clone_stmt(each) for part in parts for each in part.stmts)
     return kernel_ir.StepReplacement(
         tuple(kernel_ir.kernel_of(each, step.title) for each in copies)
     )
+
+
+def _parts(body: Block) -> Iterator[Block]:
+    """Yield the loops around each nest or store, or around several that stay together."""
+    loops, stmts = perfect_loops(body)
+    if len(stmts) < 2 or not _is_distributable(loops, stmts):
+        yield body
+        return
+    for each in stmts:
+        yield from _parts(with_loops(loops, Block((each,))))
+
+
+def _is_distributable(loops: Sequence[For], stmts: tuple[Stmt, ...]) -> bool:
+    """Return True of nests and stores in independent iterations, one of which is expensive."""
+    if not loops or not all(isinstance(each, For | Store) for each in stmts):
+        return False
+    if not any(isinstance(each, For) for each in stmts):
+        return False  # a nest of several stores
+    values = (e.value for each in stmts for e in walk(each) if isinstance(e, Store))
+    if all(map(is_cheap, values)):
+        return False
+    touched = access_set(loops[0])
+    return all(iterations_are_independent(loop, touched) for loop in loops)
 
 
 def _split(step: kernel_ir.LeafStep, nodes: kernel_ir.NodeInfos) -> kernel_ir.StepReplacement:

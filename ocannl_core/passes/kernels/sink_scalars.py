@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import partial
 
 from ocannl_core.base.fast_dataclass import replace
-from ocannl_core.ir.kernels.nest import flat_statements
+from ocannl_core.ir.kernels.nest import flat_statements, with_flat_values
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest, perfect_loops
 from ocannl_core.ir.kernels.nodes import Kernel, LeafStep, NodeInfos, Plan, StepReplacement
 from ocannl_core.ir.kernels.stream import map_steps
@@ -81,7 +81,9 @@ def _with_values(body: ir.Block) -> ir.Block | None:
             case ir.DeclareLocal(local):
                 declared.add(local)
             case ir.SetLocal(local, value):
-                value = traverse.map_expr(value, lambda expr: _value_of(expr, values))
+                value = traverse.map_expr(
+                    with_flat_values(value), lambda expr: _value_of(expr, values)
+                )
                 is_fixed = written.isdisjoint(traverse.reads(value)) and not traverse.contains(
                     value, ir.Scoped
                 )

@@ -133,6 +133,26 @@ def test_loops_are_distributed_among_their_nests() -> None:
     assert to_text(found).count("for i in range(8)") == 2
 
 
+def test_loops_inside_are_distributed_and_stores_beside_them() -> None:
+    plan = split_kernels(
+        parse(
+            """routine test(x: float32[8, 8, 8], y: float32[8, 8, 8]):
+    for i in range(8):
+        for j in range(8):
+            y[i, 0, j] = 0.0
+        for j in range(1, 8):
+            y[i, j, 0] = 0.0
+            for k in range(1, 8):
+                y[i, j, k] = exp(x[i, j - 1, k - 1])"""
+        )
+    )
+    found = distribute_rows(plan)
+    assert len(found.steps) == 3
+    assert all(
+        isinstance(each, Kernel) and kernel_nest(each.body) is not None for each in found.steps
+    )
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

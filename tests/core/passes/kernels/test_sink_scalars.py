@@ -36,6 +36,25 @@ def test_a_common_subexpression_sinks_where_the_loops_are_a_nest_without_it() ->
     assert "y[i] = exp(x[i]) * exp(x[i]) + x[i]" in text, text
 
 
+def test_a_common_subexpression_with_assignments_of_its_own_sinks() -> None:
+    plan = split_kernels(
+        parse(
+            """routine test(x: float32[8], y: float32[8]):
+    for i in range(8):
+        v: float32
+        v = 2.0 * w
+            where w: float32
+                u: float32
+                u = sin(x[i])
+                w = u * u
+        y[i] = v / (v + 1.0)"""
+        )
+    )
+    text = to_text(sink_scalars(plan, only_nests=True))
+    cube = "2.0 * (sin(x[i]) * sin(x[i]))"
+    assert f"y[i] = {cube} / ({cube} + 1.0)" in text, text
+
+
 @pytest.mark.parametrize(
     "body",
     ["y[i] = v + y[0]", "for k in range(8):\n            y[i] = y[i] + v * x[k]"],
