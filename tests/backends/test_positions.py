@@ -532,6 +532,35 @@ def test_without_checks_reads_are_marked_and_writes_dropped(target: str, dtype: 
         assert ctx[sums].tolist() == [8, 0, 1]
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("ids", ["int32", "int64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_functions_of_cells_at_positions_are_marked_beyond_the_axis(
+    target: str, axis: int, ids: str, dtype: str
+) -> None:
+    rng = np.random.default_rng(7)
+    dims, count = (5, 21, 37), 37
+    x = placeholder("x", dims, dtype=dtype)
+    each = placeholder("each", (*dims[:axis], count, *dims[axis + 1 :]), dtype=ids)
+    at = placeholder("at", (count,), dtype=ids)
+    results = [oc.tanh(oc.take(x, at, axis)), oc.tanh(oc.take_along(x, each, axis))]
+    cells = rng.integers(-6, 6, dims).astype("float32") / 2
+    positions = [rng.integers(-1, dims[axis] + 1, t.shape.output.sizes) for t in (at, each)]
+    ctx = oc.Context(target)
+    with core_settings.overrides(check_positions=False):
+        routine = ctx.compile(forward(*results), keep=results)
+    ctx[x], ctx[at], ctx[each] = cells, positions[0].astype(ids), positions[1].astype(ids)
+    routine()
+    for result, where in zip(results, positions, strict=True):
+        wide = (
+            where.reshape([-1 if a == axis else 1 for a in range(3)]) if where.ndim == 1 else where
+        )
+        wide = np.broadcast_to(wide, (*dims[:axis], count, *dims[axis + 1 :]))
+        found = np.take_along_axis(cells, np.clip(wide, 0, dims[axis] - 1), axis)
+        expected = np.where((wide >= 0) & (wide < dims[axis]), np.tanh(found), np.nan)
+        np.testing.assert_allclose(ctx[result].astype("float64"), expected, rtol=1e-2, atol=1e-6)
+
+
 def test_no_positions_select_nothing_from_anything(target: str) -> None:
     with oc.Session():
         x, ids = placeholder("x", (0, 2)), placeholder("ids", (0,), dtype="int32")

@@ -39,8 +39,14 @@ _VARIANTS = {
     "above": ("CLAMP", {"CLAMP": "above", "EXTREMUM": "max", "SYMBOL": ">"}),
     "low": ("SIDE", {"SIDE": "low", "PART": "LOWER"}),
     "high": ("SIDE", {"SIDE": "high", "PART": "UPPER"}),
+    "rint": ("WHOLE", {"WHOLE": "rint", "DIRECTION": "8"}),
+    "floor": ("WHOLE", {"WHOLE": "floor", "DIRECTION": "9"}),
+    "ceil": ("WHOLE", {"WHOLE": "ceil", "DIRECTION": "10"}),
+    "trunc": ("WHOLE", {"WHOLE": "trunc", "DIRECTION": "11"}),
 }
 """Functions that share a template, and the words of each."""
+FUNCTIONS_WITH_INSTRUCTIONS = frozenset({"fabs", "sqrt", "rint", "floor", "ceil", "trunc"})
+"""Functions of the C library that are instructions on vectors of floats."""
 _OF_FLOAT32 = frozenset({"low", "high", "joined", "lookup", "truncated"})
 _COMPARISONS = {"eq": ("==", 0), "lt": ("<", 1), "le": ("<=", 2), "ne": ("!=", 4)}
 """Comparisons: the operator of C, and its code in instructions."""
@@ -117,6 +123,9 @@ def _from_template(
         "INTEGER": "long long" if vector.nbytes == 8 * vector.lanes else "int",
         "DISJUNCTION": " | ".join(f"x[{lane}]" for lane in range(vector.lanes)),
         "SUFFIX": "f" if vector.dtype == "float32" else "",
+        "NAMED": f"{function}f" if vector.dtype == "float32" else function,
+        "LARGEST": f"INT{8 * vector.nbytes // vector.lanes}_MAX",
+        "REVERSED": ", ".join(str(lane) for lane in reversed(range(vector.lanes))),
         "PREFERRED": f"(a != a) | (a {symbol} b)" if is_float else f"a {symbol} b",
     } | words
     return instantiate(

@@ -14,7 +14,7 @@ from ocannl_core.codegen.text.precedence import CExpr, call
 from ocannl_core.codegen.text.writer import KernelWriter
 from ocannl_core.ir.indexing import AxisIndex
 from ocannl_core.ir.kernels.nodes import Kernel
-from ocannl_core.ir.loops.nodes import Load, LoadMerge
+from ocannl_core.ir.loops.nodes import Gather, Load, LoadMerge
 from ocannl_core.ir.loops.ranges import is_in_bounds, static_ranges
 from ocannl_core.ir.loops.traverse import merge_reads
 from ocannl_core.ir.node import NodeInfo, TensorNode
@@ -55,8 +55,8 @@ class RenderState:
             raise CodegenError("Every node of a kernel has extents and a format.", found=node.name)
         return self._nodes[node]
 
-    def is_inside(self, load: Load | LoadMerge) -> bool:
-        """Return True if an access is certainly in bounds."""
+    def is_inside(self, load: Load | LoadMerge | Gather) -> bool:
+        """Return True if an access is certainly in bounds, but for a computed position."""
         dims = self.info(load.node).buffer_dims
         return is_in_bounds(load.indices, dims, self.ranges, self.limits)
 

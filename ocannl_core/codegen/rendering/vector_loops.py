@@ -9,13 +9,17 @@ without a vector form raises `NotVectorizedError`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import cache
+from math import prod
 from typing import assert_never
 
 from ocannl_core.base.rounding import power_above
 from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
+from ocannl_core.codegen.prelude.vectors import FUNCTIONS_WITH_INSTRUCTIONS
 from ocannl_core.codegen.rendering.expressions import Expressions
 from ocannl_core.codegen.rendering.render_state import MOST_LANES, NotVectorizedError
 from ocannl_core.codegen.rendering.short_formats import (
@@ -26,7 +30,15 @@ from ocannl_core.codegen.rendering.short_formats import (
     match_narrow_load,
     match_short_load,
 )
-from ocannl_core.codegen.text.precedence import CExpr, Precedence, call, cast, infix, negate
+from ocannl_core.codegen.text.precedence import (
+    CExpr,
+    Precedence,
+    call,
+    cast,
+    conditional,
+    infix,
+    negate,
+)
 from ocannl_core.codegen.text.scalar_replacement import Position, stride_along
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, as_affine
 from ocannl_core.ir.loops import nodes as ir
@@ -35,7 +47,12 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.expansions import expand
 from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, Op, TernaryOp, UnaryOp
-from ocannl_core.schedule.rules.vectorizable import DRAWN_FORMATS, HASHED_FORMATS, truncates_lanes
+from ocannl_core.schedule.rules.vectorizable import (
+    DRAWN_FORMATS,
+    HASHED_FORMATS,
+    gathers_lanes,
+    truncates_lanes,
+)
 
 _BIT_SYMBOLS = {BinaryOp.BIT_AND: "&", BinaryOp.BIT_OR: "|", BinaryOp.BIT_XOR: "^"}
 """Operations on the bits of integers, and their operators in C."""
@@ -59,6 +76,7 @@ class VectorLoop:
         self._state = state
         self._expressions = expressions
         self._lanes = self._width(loop.body)
+        self._repeated: AbstractSet[ir.Expr] = frozenset()
 
     def _width(self, body: ir.Block) -> int:
         """Return the lanes of a register: a power of two, and at least the variables' lanes."""
@@ -140,6 +158,7 @@ class VectorLoop:
 
     def _write_store(self, stmt: ir.Store) -> None:
         dtype = stmt.value.dtype
+        self._repeated = _repeated_functions(stmt.value)
         self._vector(dtype)
         offset, stride = self._position(stmt.node, stmt.indices)
         if stmt.node in self._names.registers:
@@ -175,6 +194,10 @@ class VectorLoop:
                     number = self._state.helper(f"{dtype}_bits", number)
                 self._writer.line(f"{cell} = {number};")
         self._writer.forget()
+        if stride == 1 and dtype.in_lanes is dtype and value.code.isidentifier():
+            # loads of the same cells need not wait for the store
+            loaded = self._contiguous(self._cell(stmt.node, offset), self._count, dtype)
+            self._writer.cached[loaded.code] = value.code
 
     def _write_assignment(self, stmt: ir.Store, value: CExpr) -> None:
         offset, stride = self._position(stmt.node, stmt.indices)
@@ -216,6 +239,8 @@ class VectorLoop:
     def _unrounded_value(self, expr: ir.Expr) -> CExpr:
         """Render the same vector, before it is rounded or wrapped to the width of its format."""
         self._vector(expr.dtype)
+        if isinstance(expr, ir.Gather):
+            return self._gather(expr)
         if not self._is_varying(expr):
             return self._broadcast(expr)
         match expr:
@@ -239,24 +264,35 @@ class VectorLoop:
             case ir.Load():
                 return self._load(expr)
             case ir.Unary(op, arg, dtype):
-                return self._unary(op, arg, dtype)
+                return self._once(expr, self._unary(op, arg, dtype))
             case ir.Binary(op, left, right, dtype):
-                return self._binary(op, left, right, dtype)
+                return self._once(expr, self._binary(op, left, right, dtype))
             case ir.Ternary(TernaryOp.FMA, first, second, third, dtype) if dtype.is_float:
                 return self._apply(expr.op, [*map(self._value, (first, second, third))], dtype)
             case ir.Ternary(TernaryOp.WHERE, first, second, third, dtype):
                 for part in (*walk(second), *walk(third)):
-                    if isinstance(part, ir.Load | ir.LoadMerge) and not self._state.is_inside(part):
+                    if not isinstance(part, ir.Load | ir.LoadMerge | ir.Gather):
+                        continue
+                    if not self._state.is_inside(part):
                         raise NotVectorizedError
                 return self._where(first, self._value(second), self._value(third), dtype)
             case ir.IndexValue(index, dtype):
                 return self._index_value(index, dtype)
-            case ir.Ternary() | ir.LoadMerge() | ir.Gather() | ir.Scoped() | ir.LocalRead():
+            case ir.Ternary() | ir.LoadMerge() | ir.Scoped() | ir.LocalRead():
                 raise NotVectorizedError
             case ir.Const() | ir.ConstBits():
                 raise NotVectorizedError
             case _:
                 assert_never(expr)
+
+    def _once(self, expr: ir.Unary | ir.Binary, value: CExpr) -> CExpr:
+        """Name the value of a function that the statement calls again with equal arguments.
+
+        Compilers do not see that calls of functions with branches are equal.
+        """
+        if expr not in self._repeated or self._names.in_registers(self._positions.nodes_of(expr)):
+            return value
+        return CExpr(self._cache_value(self._vector(expr.dtype), value))
 
     def _is_varying(self, expr: ir.Expr) -> bool:
         return self._var in self._positions.free_variables(expr)
@@ -306,26 +342,72 @@ class VectorLoop:
 
         return self._hoist(load, vector, read) or CExpr(self._cache_value(vector, read()))
 
+    def _gather(self, gather: ir.Gather) -> CExpr:
+        """Render a vector of cells at computed positions."""
+        if self._names.in_registers({gather.node}):
+            raise NotVectorizedError
+        if self._is_varying(gather.position):
+            return self._gather_lanes(gather)
+        dtype, (_, stride) = gather.dtype, self._position(gather.node, gather.indices)
+        if stride == 0:
+            number = self._expressions.value(gather)
+            return self._bind(call(self._helper(dtype, "splat"), number), dtype)
+        if stride != 1 or dtype.is_packed:
+            raise NotVectorizedError
+        position = self._expressions.name_value(gather.position)
+        found = self._expressions.computed.locate(gather, position)
+        beyond = self._number(gather.beyond, dtype)
+        if found.cell is None:
+            return beyond
+        cells = cast(self._vector(dtype), self._contiguous(found.cell.code, self._count, dtype))
+        return self._bind(conditional(found.is_inside, cells, beyond), dtype)
+
+    def _gather_lanes(self, gather: ir.Gather) -> CExpr:
+        """Render a vector of cells, each at a position of its own."""
+        node, dtype = gather.node, gather.dtype
+        dims = self._state.info(node).buffer_dims
+        if not gathers_lanes(gather, dims):
+            raise NotVectorizedError
+        at = self._name(gather.position)
+        bounds = infix(at, ">=", CExpr("0")), infix(at, "<", CExpr(str(dims[gather.axis])))
+        inside = infix(bounds[0], "&", bounds[1])
+        if self._count < self._lanes:
+            inside = infix(inside, "&", self._first_lanes(dtype))
+        first, stride = self._position(node, gather.indices)
+        moved = infix(at, "*", CExpr(str(prod(dims[gather.axis + 1 :]))))
+        if stride:
+            steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
+            moved = infix(moved, "+", CExpr(f"({self._vector(dtypes.int32)}){{{steps}}}"))
+        start = CExpr(f"&{self._cell(node, first)}")
+        beyond = self._number(gather.beyond, dtype)
+        return self._bind(call(self._helper(dtype, "gather"), start, moved, inside, beyond), dtype)
+
     def _read(self, node: TensorNode, offset: Position, stride: int, dtype: dtypes.DType) -> CExpr:
         """Render a vector of cells at a constant stride."""
-        vector, cell = self._vector(dtype), self._cell(node, offset)
-        if stride == 1 and dtype.in_lanes is not dtype:
-            function = self._helper(dtype, f"load_{dtype}")
-            address = address_of(cell) if dtype.is_packed else (CExpr(f"&{cell}"),)
-            return call(function, *address, CExpr(str(self._count)))
         if stride == 1:
-            return self._read_row(node, offset, self._count, dtype)
+            return self._contiguous(self._cell(node, offset), self._count, dtype)
+        if stride == -1 and dtype.in_lanes is dtype and self._count == self._lanes:
+            cells = self._read_row(node, offset, self._count, dtype, 1 - self._count)
+            return call(self._helper(dtype, "reversed"), cells)
         if stride == 2 and dtype.in_lanes is dtype:
             return self._read_every_second(node, offset, dtype)
-        cells = [self._cell(node, offset, lane * stride) for lane in range(self._count)]
-        numbers = [self._expressions.convert_cell(CExpr(each), dtype).code for each in cells]
+        vector = self._vector(dtype)
+        lanes = (self._cell(node, offset, lane * stride) for lane in range(self._count))
+        numbers = (self._expressions.convert_cell(CExpr(each), dtype).code for each in lanes)
         return CExpr(f"({vector}){{{', '.join(numbers)}}}")
 
     def _read_row(
         self, node: TensorNode, offset: Position, count: int, dtype: dtypes.DType, first: int = 0
     ) -> CExpr:
         """Render a vector of contiguous cells, from one behind a position on."""
-        cell = self._cell(node, offset, first)
+        return self._contiguous(self._cell(node, offset, first), count, dtype)
+
+    def _contiguous(self, cell: str, count: int, dtype: dtypes.DType) -> CExpr:
+        """Render a vector of contiguous cells, of which the first is given."""
+        if dtype.in_lanes is not dtype:
+            function = self._helper(dtype, f"load_{dtype}")
+            address = address_of(cell) if dtype.is_packed else (CExpr(f"&{cell}"),)
+            return call(function, *address, CExpr(str(count)))
         if count == self._lanes:
             return CExpr(f"*(const {self._vector(dtype)}_cells *)&{cell}")
         return call(self._helper(dtype, "load"), CExpr(f"&{cell}"), CExpr(str(count)))
@@ -380,6 +462,8 @@ class VectorLoop:
         if not name and op.value.has_vector_code and dtype.in_lanes is dtypes.float32:
             return call(self._helper(dtype, op.value.name), *args)
         if name and self._dialect.math_helper(name, dtype) is not None:
+            return call(self._helper(dtype, name), *args)
+        if name in FUNCTIONS_WITH_INSTRUCTIONS:
             return call(self._helper(dtype, name), *args)
         if name and len(args) == 1:
             return call(self._helper(dtype, f"map_{self._dialect.function(name, dtype)}"), *args)
@@ -486,7 +570,7 @@ class VectorLoop:
         nbytes = dtype.in_lanes.nbytes
         match expr:
             case ir.Unary(UnaryOp.NOT, arg) if arg.dtype.in_lanes.nbytes == nbytes:
-                return CExpr(f"~({self._mask(arg, dtype)})")
+                return CExpr(f"({self._mask(arg, dtype).at(Precedence.EQUALITY)} == 0)")
             case ir.Binary(op, left, right) if (
                 op in COMPARISONS and left.dtype.in_lanes.nbytes == nbytes
             ):
@@ -549,7 +633,7 @@ class VectorLoop:
         return name
 
     def _cache_value(self, vector: str, value: CExpr) -> str:
-        """Return the variable that holds a value of memory."""
+        """Return the variable that holds a value of memory, or of a function of it."""
         known = self._writer.cached.get(value.code)
         if known is None:
             known = self._writer.cached[value.code] = self._name_value(vector, value)
@@ -565,6 +649,18 @@ class VectorLoop:
         name = f"{self._vector(dtype)}_{function}"
         self._writer.helpers.add(name)
         return name
+
+
+def _repeated_functions(value: ir.Expr) -> AbstractSet[ir.Expr]:
+    """Return the calls of elementary functions that stand in an expression more than once."""
+    calls = Counter(
+        each
+        for each in walk(value)
+        if isinstance(each, ir.Unary | ir.Binary)
+        and each.op.value.has_vector_code
+        and each.dtype.is_float
+    )
+    return {each for each, count in calls.items() if count > 1}
 
 
 @cache

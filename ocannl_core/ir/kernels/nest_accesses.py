@@ -24,7 +24,7 @@ Ranges = Mapping[indexing.IndexVar, Range]
 
 
 def strides(
-    axes: Iterable[LoopAxis], accesses: Iterable[ir.Load | ir.Store], nodes: NodeInfos
+    axes: Iterable[LoopAxis], accesses: Iterable[ir.Load | ir.Gather | ir.Store], nodes: NodeInfos
 ) -> dict[str, int]:
     """Return the largest distance in memory between neighboring iterations, per axis.
 

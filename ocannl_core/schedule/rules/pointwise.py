@@ -13,20 +13,21 @@ squares keep the pages and lines of both sides near.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.nest_accesses import strides, turned_loads
 from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Splits, set_kinds
 from ocannl_core.ir.loops.axis_kinds import AxisKind
-from ocannl_core.ir.loops.nodes import Binary, Load, Store, Unary
-from ocannl_core.ir.loops.traverse import Node, walk
+from ocannl_core.ir.loops.nodes import Binary, Gather, Load, Store, Unary
+from ocannl_core.ir.loops.traverse import Node, children, free_variables, walk
 from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import HASHES, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import TILE_SQUARES
 from ocannl_core.schedule.rules.vectorizable import (
+    gathers_lanes,
     is_simple_power,
     is_vectorizable,
     truncates_lanes,
@@ -39,11 +40,14 @@ def pointwise_schedule(nest: Nest, nodes: NodeInfos, target: Target) -> Schedule
     if nest.reduction is not None or not is_vectorizable(nest, nodes):
         return None
     lanes = target.vector_bytes // widest_lane_bytes(nest, nodes)
-    vector_axis = _find_vector_axis(nest, nodes)
     if lanes < 2:
         return None
+    vector_axis = _find_vector_axis(nest, nodes)
     if vector_axis is None:
-        return _transposition(nest, nodes, lanes)
+        transposition = _transposition(nest, nodes, lanes)
+        vector_axis = _find_stored_axis(nest, nodes) if _calls_functions(nest) else None
+        if transposition is not None or vector_axis is None:
+            return transposition
     if vector_axis.extent < lanes and not _needs_vector_code(nest, nodes):
         return None  # compilers put several short rows into one vector
     others = [axis.name for axis in nest.axes if axis.name != vector_axis.name]
@@ -97,8 +101,13 @@ def _needs_vector_code(nest: Nest, nodes: NodeInfos) -> bool:
     return (
         any(nodes[node].dtype.is_narrow for node in nest.mentioned)
         or any(store.is_streamed for store in nest.epilogue)
-        or any(_is_beyond_compilers(each) for store in nest.epilogue for each in walk(store))
+        or _calls_functions(nest)
     )
+
+
+def _calls_functions(nest: Nest) -> bool:
+    """Return True if a nest has operations of which C compilers find no vector code."""
+    return any(_is_beyond_compilers(each) for store in nest.epilogue for each in walk(store))
 
 
 def _is_beyond_compilers(node: Node) -> bool:
@@ -116,13 +125,47 @@ def _is_beyond_compilers(node: Node) -> bool:
 
 def _find_vector_axis(nest: Nest, nodes: NodeInfos) -> LoopAxis | None:
     """Return the axis with contiguous stores, and contiguous or broadcast loads."""
-    read = [each for store in nest.epilogue for each in walk(store) if isinstance(each, Load)]
-    accesses: list[Load | Store] = [*nest.epilogue, *read]
-    steps = [strides(nest.axes, (each,), nodes) for each in accesses]
-    stored = len(nest.epilogue)
-    wide = [axis for axis in nest.axes if axis.extent > 1]
-    for axis in reversed(wide or nest.axes):
-        steps_along = [each[axis.name] for each in steps]
-        if set(steps_along[:stored]) == {1} and set(steps_along[stored:]) <= {0, 1}:
+    for axis in _stored_axes(nest, nodes):
+        loads = [each for store in nest.epilogue for each in _reads(store)]
+        if any(isinstance(e, Gather) and axis.var in free_variables(e.position) for e in loads):
+            continue
+        steps = (strides(nest.axes, (each,), nodes)[axis.name] for each in loads)
+        if set(steps) <= {0, 1}:
             return axis
     return None
+
+
+def _find_stored_axis(nest: Nest, nodes: NodeInfos) -> LoopAxis | None:
+    """Return the axis with contiguous stores alone: vectors are put together from single cells."""
+    reads = [each for store in nest.epilogue for each in _reads(store)]
+    gathers = [each for each in reads if isinstance(each, Gather)]
+    for axis in _stored_axes(nest, nodes):
+        if all(
+            gathers_lanes(each, nodes[each.node].buffer_dims)
+            if axis.var in free_variables(each.position)
+            else strides(nest.axes, (each,), nodes)[axis.name] == 1
+            for each in gathers
+        ):
+            return axis
+    return None
+
+
+def _stored_axes(nest: Nest, nodes: NodeInfos) -> Iterator[LoopAxis]:
+    wide = [axis for axis in nest.axes if axis.extent > 1]
+    steps = [strides(nest.axes, (each,), nodes) for each in nest.epilogue]
+    for axis in reversed(wide or nest.axes):
+        if {each[axis.name] for each in steps} == {1}:
+            yield axis
+
+
+def _reads(store: Store) -> Iterator[Load | Gather]:
+    """Yield the reads of lanes, without those of computed positions."""
+    pending: list[Node] = [store.value]
+    while pending:
+        match pending.pop():
+            case Load() as load:
+                yield load
+            case Gather() as gather:
+                yield gather
+            case other:
+                pending += children(other)

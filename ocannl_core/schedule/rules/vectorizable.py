@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, joint_extents, variables
 from ocannl_core.ir.kernels.nest import Nest
@@ -71,7 +72,7 @@ def _are_vectorizable(
 ) -> bool:
     ranges = nest.ranges
 
-    def is_inside(load: ir.Load) -> bool:
+    def is_inside(load: ir.Load | ir.Gather) -> bool:
         dims = joint_extents(load.indices, nodes[load.node].buffer_dims)
         return all(is_within(index, dim) for index, dim in zip(load.indices, dims, strict=True))
 
@@ -84,7 +85,7 @@ def _are_vectorizable(
     return all(_is_vectorizable_value(value, is_inside) for value in values)
 
 
-def _is_vectorizable_value(value: Node, is_inside: Callable[[ir.Load], bool]) -> bool:
+def _is_vectorizable_value(value: Node, is_inside: Callable[[ir.Load | ir.Gather], bool]) -> bool:
     """Return True if lanes can compute a value, both sides of each choice included."""
     pending: list[Node] = [value]
     while pending:
@@ -92,7 +93,8 @@ def _is_vectorizable_value(value: Node, is_inside: Callable[[ir.Load], bool]) ->
         match expr:
             case ir.Ternary(TernaryOp.WHERE, condition, first, second, dtype):
                 sides = [*walk(first), *walk(second)]
-                if not all(is_inside(each) for each in sides if isinstance(each, ir.Load)):
+                reads = (each for each in sides if isinstance(each, ir.Load | ir.Gather))
+                if not all(map(is_inside, reads)):
                     return False
                 is_short = isinstance(condition, ir.Load) and condition.dtype.is_short_integer
                 if dtype.kind is dtypes.Kind.WORD:
@@ -116,7 +118,7 @@ def _is_expressible(expr: ir.Expr) -> bool:
     match expr:
         case ir.Unary(UnaryOp.UNIFORM):
             return dtype in DRAWN_FORMATS
-        case ir.Load() | ir.LocalRead() | ir.Const() | ir.ConstBits():
+        case ir.Load() | ir.Gather() | ir.LocalRead() | ir.Const() | ir.ConstBits():
             return True
         case ir.Unary(UnaryOp.IDENTITY, arg):
             if dtype is dtypes.bool_:
@@ -163,6 +165,16 @@ def _is_expressible_word(expr: ir.Expr) -> bool:
             return False
 
 
+def gathers_lanes(gather: ir.Gather, dims: Sequence[int]) -> bool:
+    """Return True if lanes gather cells at positions of their own, all of 32 bits.
+
+    Args:
+        dims: The dimensions of the buffer.
+    """
+    is_plain = gather.dtype.in_lanes is gather.dtype and gather.position.dtype is dtypes.int32
+    return is_plain and gather.dtype.nbytes == 4 and 0 < prod(dims) < 2**31
+
+
 def truncates_lanes(source: dtypes.DType, dtype: dtypes.DType) -> bool:
     """Return True if lanes convert floats to integers, both of 32 bits in lanes."""
     is_integer = dtype.in_lanes in (dtypes.int32, dtypes.uint32) and dtype is not dtypes.bool_
@@ -196,6 +208,8 @@ def widest_lane_bytes(
         match each:
             case ir.Unary(UnaryOp.WORD, arg) if arg.dtype not in HASHED_FORMATS:
                 pass  # the same in all lanes
+            case ir.Gather():
+                pass  # its position is the same in all lanes, or as wide
             case _:
                 pending += children(each)
     return max(sizes)

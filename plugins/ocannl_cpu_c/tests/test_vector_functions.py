@@ -89,6 +89,56 @@ def test_every_second_cell_is_taken_from_two_vectors_that_share_one(
     assert run(cells, 0.0)[:lanes].tolist() == cells[::2].tolist()
 
 
+INSTRUCTIONS: dict[str, Callable[[Array], Array]] = {
+    "fabs": np.abs,
+    "sqrt": np.sqrt,
+    "rint": np.rint,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+}
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+@pytest.mark.parametrize("lanes", (2, *LANES))
+def test_functions_with_instructions_have_the_bits_of_numpy(
+    name: str, lanes: int, tmp_path: Path
+) -> None:
+    vector = f"float32x{lanes}"
+    store = f"*({vector}_cells *)&to[{lanes} * i]"
+    run = function(tmp_path, f"{vector}_{name}", f"{store} = {vector}_{name}(x);")
+    rng = np.random.default_rng(5)
+    halves = np.arange(-40, 40, dtype=np.float32) / 2
+    everywhere = rng.integers(0, 2**32, 4096).astype(np.uint32).view(np.float32)
+    x = np.concatenate([np.resize(SPECIAL, 32), -np.resize(SPECIAL, 32), halves, everywhere])
+    with np.errstate(all="ignore"):
+        expected = INSTRUCTIONS[name](x)
+    found = run(x, 0.0)
+    np.testing.assert_array_equal(found, expected)
+    numbers = ~np.isnan(expected)
+    assert found[numbers].tobytes() == expected[numbers].tobytes()
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_lanes_are_reversed(lanes: int, tmp_path: Path) -> None:
+    vector = f"float32x{lanes}"
+    body = f"*({vector}_cells *)&to[{lanes} * i] = {vector}_reversed(x) + 0 * s;"
+    x = np.arange(4 * lanes, dtype=np.float32).reshape(4, lanes)
+    found = function(tmp_path, f"{vector}_reversed", body)(x, 0.0)
+    np.testing.assert_array_equal(found, x[:, ::-1])
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_lanes_outside_of_a_mask_gather_no_cell(lanes: int, tmp_path: Path) -> None:
+    vector, at = f"float32x{lanes}", f"int32x{lanes}"
+    positions = [5, -1, 0, 2**31 - 1] * (lanes // 4)
+    body = f"const {at} at = {{{', '.join(map(str, positions))}}}; "
+    gathered = f"{vector}_gather(from, at, (at >= 0) & (at < 8), x * 0 + s)"
+    run = function(tmp_path, f"{vector}_gather", f"{body}*({vector}_cells *)&to[0] = {gathered};")
+    x = np.arange(1, 17, dtype=np.float32)
+    assert run(x, -3.0)[:lanes].tolist() == [6.0, -3.0, 1.0, -3.0] * (lanes // 4)
+
+
 COMBINED: dict[str, Callable[[Array], Array]] = {
     "sum": lambda x: x[..., 0::2] + x[..., 1::2],
     "product": lambda x: x[..., 0::2] * x[..., 1::2],

@@ -107,8 +107,7 @@ for (int64_t i = 0; i < 3; ++i) {
   for (int64_t j = 0, j_8 = 0; j < 5; ++j, j_8 += 8) {
     __attribute__((aligned(64))) float t0[120];
     *(float32x8_cells *)&t0[40 * i + 8 * j] = v0;
-    const float32x8 v1 = *(const float32x8_cells *)&t0[40 * i + 8 * j];
-    *(float32x8_cells *)&c0[j_8] = v1;
+    *(float32x8_cells *)&c0[j_8] = v0;
   }
 }\
 """)

@@ -175,7 +175,7 @@ const uint4x32x8 v0 = uint4x32x8_splat(a0[0]);
 const uint32x8 v1 = *(const uint32x8_cells *)&a1[0];
 const float32x8 v2 = uint4x32x8_uniform(uint4x32x8_threefry4x32(v0, uint4x32x8_spread((uint32x8)v1)));
 const float32x8 v3 = uint4x32x8_uniform(uint4x32x8_threefry4x32(v0, uint4x32x8_spread((uint32x8)v1)));
-*(float32x8_cells *)&a2[0] = float32x8_map_sqrtf(v2) * float32x8_cos(v3);\
+*(float32x8_cells *)&a2[0] = float32x8_sqrt(v2) * float32x8_cos(v3);\
 """)
 
 

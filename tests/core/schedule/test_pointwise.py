@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from ocannl_core.ir.indexing import fresh_var
+from ocannl_core.ir.indexing import FixedIndex, VarIndex, affine, fresh_var
 from ocannl_core.ir.kernels.nest_recognition import kernel_nest
 from ocannl_core.ir.kernels.transforms import schedule_text
-from ocannl_core.ir.loops.nodes import Binary, Block, Stmt, Unary
-from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, float64, int32
+from ocannl_core.ir.loops.nodes import Binary, Block, Gather, Stmt, Unary
+from ocannl_core.ir.numbers.dtypes import DType, bfloat16, float32, float64, int32, int64
 from ocannl_core.ir.numbers.primitives import BinaryOp, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.rules.pointwise import pointwise_schedule
 from ocannl_core.testing.drafts import Draft, loop
 
 TARGET = Target("test", 0, vector_bytes=64, vector_registers=32)
+LANES = "split j 16; order i j0 j1; vectorize j1"
+"""The schedule of rows that are cut into vectors."""
 
 
 def schedule(
@@ -35,6 +39,19 @@ def pair_schedule(columns: int, op: BinaryOp, dtype: DType) -> str:
     x, y = (draft.node(name, dtype, 50, columns) for name in "xy")
     value = Binary(op, draft.load(x, i, j), draft.load(x, i, j), dtype)
     return chosen(draft, loop(i, 50, loop(j, columns, draft.store(y, i, j, value=value))))
+
+
+def gather_schedule(
+    op: UnaryOp, *, along: str, position: DType = int32, dtype: DType = float32
+) -> str:
+    """Return the schedule of `y[i, j] = op(x[at, j])`, or of `op(x[i, at])`, at positions `p`."""
+    draft, i, j = Draft("cells"), fresh_var("i"), fresh_var("j")
+    x, y = draft.node("x", dtype, 50, 100), draft.node("y", dtype, 50, 100)
+    axis = "ij".index(along)
+    at = draft.load(draft.node("p", position, (50, 100)[axis]), (i, j)[axis])
+    indices = tuple(FixedIndex(0) if at == axis else VarIndex((i, j)[at]) for at in range(2))
+    value = Unary(op, Gather(x, indices, axis, at, dtype, beyond=math.nan), dtype)
+    return chosen(draft, loop(i, 50, loop(j, 100, draft.store(y, i, j, value=value))))
 
 
 def chosen(draft: Draft, stmt: Stmt) -> str:
@@ -69,8 +86,7 @@ def test_short_rows_that_compilers_do_not_vectorize_are_partial_registers() -> N
 
 @pytest.mark.parametrize("op", [BinaryOp.MOD, BinaryOp.FLOOR_DIV])
 def test_remainders_of_floats_are_computed_in_lanes(op: BinaryOp) -> None:
-    lanes = "split j 16; order i j0 j1; vectorize j1"
-    assert [pair_schedule(100, op, each) for each in (float32, bfloat16)] == [lanes, lanes]
+    assert [pair_schedule(100, op, each) for each in (float32, bfloat16)] == [LANES, LANES]
     assert pair_schedule(10, op, float32) == "order i j; vectorize j"
     assert pair_schedule(100, op, float64) == pair_schedule(100, op, int32) == "plain loops"
 
@@ -86,3 +102,30 @@ def test_rows_that_become_columns_are_tiles_of_squares() -> None:
 def test_rows_that_become_columns_shorter_than_a_register_are_left_to_compilers() -> None:
     assert schedule(40, 15, turned=True) == "plain loops"
     assert schedule(40, 50, turned=True, dtype=bfloat16) == "plain loops"
+
+
+@pytest.mark.parametrize("step", [-1, 2, 3])
+def test_functions_of_cells_apart_are_computed_in_lanes(step: int) -> None:
+    draft, i, j = Draft("cells"), fresh_var("i"), fresh_var("j")
+    x, y = draft.node("x", float32, 50, 300), draft.node("y", float32, 50, 100)
+    read = draft.load(x, VarIndex(i), affine([(step, j)], 99 if step < 0 else 0))
+    found = []
+    for op in (UnaryOp.EXP, UnaryOp.NEG):
+        stmt = draft.store(y, i, j, value=Unary(op, read, float32))
+        found.append(chosen(draft, loop(i, 50, loop(j, 100, stmt))))
+    assert found == [LANES, "plain loops"]
+
+
+def test_rows_at_computed_positions_are_vectors() -> None:
+    assert gather_schedule(UnaryOp.EXP, along="i") == LANES
+    assert gather_schedule(UnaryOp.NEG, along="i", position=int64) == LANES
+
+
+def test_functions_of_cells_at_computed_positions_are_computed_in_lanes() -> None:
+    assert gather_schedule(UnaryOp.EXP, along="j") == LANES
+    assert gather_schedule(UnaryOp.NEG, along="j") == "plain loops"
+
+
+def test_cells_at_wide_positions_are_left_to_compilers() -> None:
+    assert gather_schedule(UnaryOp.EXP, along="j", position=int64) == "plain loops"
+    assert gather_schedule(UnaryOp.EXP, along="j", dtype=bfloat16) == "plain loops"
