@@ -76,7 +76,7 @@ class ArgSort(AlongAxis):
         loops = self.lines(
             f"struct pair {{ {word} key; int32_t at; }} *from = (void *)workspace;\n"
             "struct pair *into = from + n;\n"
-            "memset(counts, 0, sizeof counts);\n"
+            "if (n > few) memset(counts, 0, sizeof counts);\n"
             "for (int64_t k = 0; k < n; ++k) {\n"
             f"{_key(dtype, 'in0[first + k * inner]', self.descending)}"
             "int64_t place = k;\n"
