@@ -100,7 +100,7 @@ INSTRUCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 @pytest.mark.parametrize("name", INSTRUCTIONS)
-@pytest.mark.parametrize("lanes", (2, *LANES))
+@pytest.mark.parametrize("lanes", [2, *LANES])
 def test_functions_with_instructions_have_the_bits_of_numpy(
     name: str, lanes: int, tmp_path: Path
 ) -> None:
