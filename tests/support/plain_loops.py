@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ocannl_core.ir.indexing import LoopVar, variables
+from ocannl_core.ir.indexing import LoopVar, as_affine, variables
 from ocannl_core.ir.kernels.nodes import Kernel, Plan
 from ocannl_core.ir.loops.nodes import (
     AxisKind,
@@ -26,8 +26,10 @@ from ocannl_core.ir.loops.nodes import (
     Unary,
 )
 from ocannl_core.ir.loops.traverse import Node, children, walk
+from ocannl_core.ir.numbers.dtypes import float32
 from ocannl_core.ir.numbers.primitives import BinaryOp, TernaryOp, UnaryOp
 from ocannl_core.schedule.cost_model import estimated_cycles
+from ocannl_core.schedule.rules.vectorizable import is_simple_power
 
 LEAST_CYCLES = 100_000
 """A kernel of so few takes less than a twentieth of a millisecond."""
@@ -76,6 +78,13 @@ def moves_cells(kernel: Kernel) -> bool:
     return True
 
 
+def stores_apart(kernel: Kernel) -> bool:
+    """Return True if a kernel writes no neighboring cells: vectors are as fast as compilers."""
+    stores = [part for part in walk(kernel.body) if isinstance(part, Store)]
+    lasts = [as_affine(store.indices[-1])[0] for store in stores if store.indices]
+    return bool(lasts) and all(abs(step) > 1 for terms in lasts for step, _ in terms)
+
+
 def does_little(kernel: Kernel) -> bool:
     """Return True if a kernel computes every cell once, by five operations at most: compilers
     vectorize its loops.
@@ -101,12 +110,30 @@ PLAIN: dict[str, Test] = {
     "fill": fills,
     "computed positions": follows_positions,
     "moved cells": moves_cells,
+    "cells apart": stores_apart,
     "a few operations": does_little,
 }
 
 
+def calls_functions(kernel: Kernel) -> bool:
+    """Return True if a kernel calls elementary functions, which compilers do not vectorize, of
+    cells that it stores one by one.
+    """
+    if any(isinstance(part, Scatter) for part in walk(kernel.body)):
+        return False
+    return any(
+        isinstance(part, Unary | Binary)
+        and part.op.value.has_vector_code
+        and part.dtype is float32
+        and not is_simple_power(part)
+        for part in walk(kernel.body)
+    )
+
+
 def reason(kernel: Kernel) -> str | None:
     """Return the reason for plain loops."""
+    if calls_functions(kernel):
+        return None
     return next((name for name, test in PLAIN.items() if test(kernel)), None)
 
 

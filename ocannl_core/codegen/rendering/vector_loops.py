@@ -47,12 +47,7 @@ from ocannl_core.ir.node import TensorNode
 from ocannl_core.ir.numbers import dtypes
 from ocannl_core.ir.numbers.expansions import expand
 from ocannl_core.ir.numbers.primitives import COMPARISONS, HASHES, BinaryOp, Op, TernaryOp, UnaryOp
-from ocannl_core.schedule.rules.vectorizable import (
-    DRAWN_FORMATS,
-    HASHED_FORMATS,
-    gathers_lanes,
-    truncates_lanes,
-)
+from ocannl_core.schedule.rules.vectorizable import DRAWN_FORMATS, HASHED_FORMATS, truncates_lanes
 
 _BIT_SYMBOLS = {BinaryOp.BIT_AND: "&", BinaryOp.BIT_OR: "|", BinaryOp.BIT_XOR: "^"}
 """Operations on the bits of integers, and their operators in C."""
@@ -344,16 +339,22 @@ class VectorLoop:
 
     def _gather(self, gather: ir.Gather) -> CExpr:
         """Render a vector of cells at computed positions."""
+        dtype, (first, stride) = gather.dtype, self._position(gather.node, gather.indices)
         if self._names.in_registers({gather.node}):
             raise NotVectorizedError
-        if self._is_varying(gather.position):
-            return self._gather_lanes(gather)
-        dtype, (_, stride) = gather.dtype, self._position(gather.node, gather.indices)
-        if stride == 0:
+        if not self._is_varying(gather):
             number = self._expressions.value(gather)
             return self._bind(call(self._helper(dtype, "splat"), number), dtype)
-        if stride != 1 or dtype.is_packed:
-            raise NotVectorizedError
+        is_varying = self._is_varying(gather.position)
+        dims = self._state.info(gather.node).buffer_dims
+        if is_varying and gather.position.dtype is dtypes.int32 and _is_word(dtype, dims):
+            return self._bind(self._gather_words(gather, first, stride, dims), dtype)
+        if is_varying or stride != 1 or dtype.is_packed:
+            numbers: list[str] = []
+            for lane in range(self._count):
+                with self._names.bind(self._var, self._start + lane):
+                    numbers.append(self._expressions.value(gather).code)
+            return self._bind(CExpr(f"({self._vector(dtype)}){{{', '.join(numbers)}}}"), dtype)
         position = self._expressions.name_value(gather.position)
         found = self._expressions.computed.locate(gather, position)
         beyond = self._number(gather.beyond, dtype)
@@ -362,25 +363,22 @@ class VectorLoop:
         cells = cast(self._vector(dtype), self._contiguous(found.cell.code, self._count, dtype))
         return self._bind(conditional(found.is_inside, cells, beyond), dtype)
 
-    def _gather_lanes(self, gather: ir.Gather) -> CExpr:
-        """Render a vector of cells, each at a position of its own."""
-        node, dtype = gather.node, gather.dtype
-        dims = self._state.info(node).buffer_dims
-        if not gathers_lanes(gather, dims):
-            raise NotVectorizedError
+    def _gather_words(
+        self, gather: ir.Gather, first: Position, stride: int, dims: Sequence[int]
+    ) -> CExpr:
+        """Render a vector of cells as wide as their positions, each at one of its own."""
         at = self._name(gather.position)
         bounds = infix(at, ">=", CExpr("0")), infix(at, "<", CExpr(str(dims[gather.axis])))
         inside = infix(bounds[0], "&", bounds[1])
         if self._count < self._lanes:
-            inside = infix(inside, "&", self._first_lanes(dtype))
-        first, stride = self._position(node, gather.indices)
+            inside = infix(inside, "&", self._first_lanes(gather.dtype))
         moved = infix(at, "*", CExpr(str(prod(dims[gather.axis + 1 :]))))
         if stride:
             steps = ", ".join(str(lane * stride) for lane in range(self._lanes))
             moved = infix(moved, "+", CExpr(f"({self._vector(dtypes.int32)}){{{steps}}}"))
-        start = CExpr(f"&{self._cell(node, first)}")
-        beyond = self._number(gather.beyond, dtype)
-        return self._bind(call(self._helper(dtype, "gather"), start, moved, inside, beyond), dtype)
+        start = CExpr(f"&{self._cell(gather.node, first)}")
+        beyond = self._number(gather.beyond, gather.dtype)
+        return call(self._helper(gather.dtype, "gather"), start, moved, inside, beyond)
 
     def _read(self, node: TensorNode, offset: Position, stride: int, dtype: dtypes.DType) -> CExpr:
         """Render a vector of cells at a constant stride."""
@@ -661,6 +659,11 @@ def _repeated_functions(value: ir.Expr) -> AbstractSet[ir.Expr]:
         and each.dtype.is_float
     )
     return {each for each, count in calls.items() if count > 1}
+
+
+def _is_word(dtype: dtypes.DType, dims: Sequence[int]) -> bool:
+    """Return True if cells of a buffer and their positions fit in lanes of 32 bits."""
+    return dtype.in_lanes is dtype and dtype.nbytes == 4 and 0 < prod(dims) < 2**31
 
 
 @cache

@@ -3,7 +3,8 @@
 C compilers vectorize plain loops, too, but take several times as long as for vector code; and they
 neither compute elementary functions nor convert narrow floats, nor store past the caches in the way
 that suits a whole register. Rows shorter than a register are left to them, unless they have such
-operations.
+operations. So are rows whose cells are not contiguous: for elementary functions alone, vectors are
+put together from single cells, at a stride or at computed positions.
 
     for i, j: y[i, j] = exp(x[i, j])   -->   split j 16; vectorize j1
 
@@ -13,7 +14,7 @@ squares keep the pages and lines of both sides near.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ocannl_core.ir.kernels.nest import LoopAxis, Nest
 from ocannl_core.ir.kernels.nest_accesses import strides, turned_loads
@@ -27,7 +28,6 @@ from ocannl_core.ir.numbers.primitives import HASHES, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import TILE_SQUARES
 from ocannl_core.schedule.rules.vectorizable import (
-    gathers_lanes,
     is_simple_power,
     is_vectorizable,
     truncates_lanes,
@@ -45,9 +45,11 @@ def pointwise_schedule(nest: Nest, nodes: NodeInfos, target: Target) -> Schedule
     vector_axis = _find_vector_axis(nest, nodes)
     if vector_axis is None:
         transposition = _transposition(nest, nodes, lanes)
-        vector_axis = _find_stored_axis(nest, nodes) if _calls_functions(nest) else None
-        if transposition is not None or vector_axis is None:
+        if transposition is not None or not _calls_functions(nest):
             return transposition
+        vector_axis = _find_stored_axis(nest, nodes)
+        if vector_axis is None:
+            return None
     if vector_axis.extent < lanes and not _needs_vector_code(nest, nodes):
         return None  # compilers put several short rows into one vector
     others = [axis.name for axis in nest.axes if axis.name != vector_axis.name]
@@ -125,37 +127,34 @@ def _is_beyond_compilers(node: Node) -> bool:
 
 def _find_vector_axis(nest: Nest, nodes: NodeInfos) -> LoopAxis | None:
     """Return the axis with contiguous stores, and contiguous or broadcast loads."""
-    for axis in _stored_axes(nest, nodes):
-        loads = [each for store in nest.epilogue for each in _reads(store)]
+    loads = [each for store in nest.epilogue for each in _reads(store)]
+    for axis in reversed(_wide_axes(nest)):
         if any(isinstance(e, Gather) and axis.var in free_variables(e.position) for e in loads):
             continue
-        steps = (strides(nest.axes, (each,), nodes)[axis.name] for each in loads)
-        if set(steps) <= {0, 1}:
+        stored, read = _steps(axis, nest.epilogue, nodes), _steps(axis, loads, nodes)
+        if set(stored) == {1} and set(read) <= {0, 1}:
             return axis
     return None
 
 
 def _find_stored_axis(nest: Nest, nodes: NodeInfos) -> LoopAxis | None:
-    """Return the axis with contiguous stores alone: vectors are put together from single cells."""
-    reads = [each for store in nest.epilogue for each in _reads(store)]
-    gathers = [each for each in reads if isinstance(each, Gather)]
-    for axis in _stored_axes(nest, nodes):
-        if all(
-            gathers_lanes(each, nodes[each.node].buffer_dims)
-            if axis.var in free_variables(each.position)
-            else strides(nest.axes, (each,), nodes)[axis.name] == 1
-            for each in gathers
-        ):
-            return axis
-    return None
+    """Return the axis with the nearest stores: vectors are put together from single cells."""
+
+    def distance(axis: LoopAxis) -> int:
+        return max(_steps(axis, nest.epilogue, nodes))
+
+    axes = [axis for axis in _wide_axes(nest) if 0 not in _steps(axis, nest.epilogue, nodes)]
+    return min(reversed(axes), key=distance, default=None)
 
 
-def _stored_axes(nest: Nest, nodes: NodeInfos) -> Iterator[LoopAxis]:
-    wide = [axis for axis in nest.axes if axis.extent > 1]
-    steps = [strides(nest.axes, (each,), nodes) for each in nest.epilogue]
-    for axis in reversed(wide or nest.axes):
-        if {each[axis.name] for each in steps} == {1}:
-            yield axis
+def _wide_axes(nest: Nest) -> Sequence[LoopAxis]:
+    return [axis for axis in nest.axes if axis.extent > 1] or nest.axes
+
+
+def _steps(
+    axis: LoopAxis, accesses: Iterable[Load | Gather | Store], nodes: NodeInfos
+) -> list[int]:
+    return [strides([axis], (each,), nodes)[axis.name] for each in accesses]
 
 
 def _reads(store: Store) -> Iterator[Load | Gather]:

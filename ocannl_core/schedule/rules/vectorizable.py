@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import prod
+from collections.abc import Callable, Iterable, Mapping
 
 from ocannl_core.ir.indexing import AxisIndex, LoopVar, joint_extents, variables
 from ocannl_core.ir.kernels.nest import Nest
@@ -102,6 +101,9 @@ def _is_vectorizable_value(value: Node, is_inside: Callable[[ir.Load | ir.Gather
                 if not is_short and lane_bytes(condition.dtype) != lane_bytes(dtype):
                     return False
                 pending += [first, second] if is_short else [condition, first, second]
+            case ir.Gather(dtype=dtype):
+                if dtype not in VECTOR_FORMATS:
+                    return False
             case _ if isinstance(expr, ir.Expr) and not _is_expressible(expr):
                 return False
             case _:
@@ -118,7 +120,7 @@ def _is_expressible(expr: ir.Expr) -> bool:
     match expr:
         case ir.Unary(UnaryOp.UNIFORM):
             return dtype in DRAWN_FORMATS
-        case ir.Load() | ir.Gather() | ir.LocalRead() | ir.Const() | ir.ConstBits():
+        case ir.Load() | ir.LocalRead() | ir.Const() | ir.ConstBits():
             return True
         case ir.Unary(UnaryOp.IDENTITY, arg):
             if dtype is dtypes.bool_:
@@ -165,16 +167,6 @@ def _is_expressible_word(expr: ir.Expr) -> bool:
             return False
 
 
-def gathers_lanes(gather: ir.Gather, dims: Sequence[int]) -> bool:
-    """Return True if lanes gather cells at positions of their own, all of 32 bits.
-
-    Args:
-        dims: The dimensions of the buffer.
-    """
-    is_plain = gather.dtype.in_lanes is gather.dtype and gather.position.dtype is dtypes.int32
-    return is_plain and gather.dtype.nbytes == 4 and 0 < prod(dims) < 2**31
-
-
 def truncates_lanes(source: dtypes.DType, dtype: dtypes.DType) -> bool:
     """Return True if lanes convert floats to integers, both of 32 bits in lanes."""
     is_integer = dtype.in_lanes in (dtypes.int32, dtypes.uint32) and dtype is not dtypes.bool_
@@ -209,7 +201,7 @@ def widest_lane_bytes(
             case ir.Unary(UnaryOp.WORD, arg) if arg.dtype not in HASHED_FORMATS:
                 pass  # the same in all lanes
             case ir.Gather():
-                pass  # its position is the same in all lanes, or as wide
+                pass  # its position is computed for each lane alone, unless it is as wide
             case _:
                 pending += children(each)
     return max(sizes)

@@ -42,6 +42,14 @@ def positions(count: int) -> oc.Tensor:
     return oc.tensor(numbers, batch_axes=1, label="ids")
 
 
+def backwards() -> oc.Tensor:
+    return oc.tensor(np.arange(WIDTH, dtype=np.int32)[::-1], batch_axes=0, label="ids")
+
+
+def rows(x: oc.Tensor) -> oc.Tensor:
+    return oc.reshape(x, batch=[ROWS], output=[WIDTH])
+
+
 def two_gates(x: oc.Tensor) -> oc.Tensor:
     return oc.tanh(x) * oc.sigmoid(x)
 
@@ -65,6 +73,10 @@ PRODUCERS: dict[str, Callable[[], oc.Tensor]] = {
     "take": lambda: oc.take(cells(WIDTH), positions(ROWS), axis=0),
     "mask": lambda: oc.where(cells(WIDTH) > 0, cells(WIDTH), 0.0),
     "flip": lambda: oc.flip(cells(WIDTH), 1),
+    "columns": lambda: oc.take(cells(WIDTH), backwards(), axis=1),
+    "every third": lambda: cells(3 * WIDTH)[:, ::3],
+    "frame": lambda: rows(oc.pad(cells(6, 6), [(0, 0), (1, 1), (1, 1)])),
+    "rolled": lambda: rows(oc.roll(cells(2, WIDTH // 2), 1, axis=1)),
     "silu": lambda: oc.silu(cells(WIDTH)),
     "gelu": lambda: oc.gelu(cells(WIDTH)),
     "softplus": lambda: oc.softplus(cells(WIDTH)),

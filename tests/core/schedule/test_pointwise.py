@@ -123,9 +123,13 @@ def test_rows_at_computed_positions_are_vectors() -> None:
 
 def test_functions_of_cells_at_computed_positions_are_computed_in_lanes() -> None:
     assert gather_schedule(UnaryOp.EXP, along="j") == LANES
+    assert gather_schedule(UnaryOp.EXP, along="j", position=int64) == LANES
     assert gather_schedule(UnaryOp.NEG, along="j") == "plain loops"
 
 
-def test_cells_at_wide_positions_are_left_to_compilers() -> None:
-    assert gather_schedule(UnaryOp.EXP, along="j", position=int64) == "plain loops"
-    assert gather_schedule(UnaryOp.EXP, along="j", dtype=bfloat16) == "plain loops"
+def test_functions_are_computed_in_lanes_and_stored_apart() -> None:
+    draft, i, j = Draft("cells"), fresh_var("i"), fresh_var("j")
+    x, y = draft.node("x", float32, 50, 100), draft.node("y", float32, 50, 300)
+    value = Unary(UnaryOp.EXP, draft.load(x, i, j), float32)
+    stmt = draft.store(y, VarIndex(i), affine([(3, j)], 0), value=value)
+    assert chosen(draft, loop(i, 50, loop(j, 100, stmt))) == LANES
