@@ -76,6 +76,8 @@ class Dialect:
     """Helpers of all kernels: UNFUSED for targets without fused multiply-add."""
     linkage: ClassVar[str] = ""
     """Specifiers in front of kernels: `static ` for code that is part of one file."""
+    replaces_doubles: ClassVar[bool] = False
+    """True if functions of float64 have code of their own, as those of float32, for vectors."""
     signed_wraps: ClassVar[bool] = False
     """True if signed integers of 32 bits and more wrap around, as with the flag -fwrapv."""
 
@@ -145,7 +147,10 @@ class Dialect:
 
     def math_helper(self, name: str, dtype: dtypes.DType) -> str | None:
         """Return the helper that replaces a library function; None if there is none."""
-        return math_helper(name) if self.value_type(dtype) == "float" else None
+        kind = self.value_type(dtype)
+        if kind == "double":
+            return math_helper(name, "float64") if self.replaces_doubles else None
+        return math_helper(name, "float32") if kind == "float" else None
 
     def opening(self, symbol: str, parameters: Sequence[KernelParameter]) -> list[str]:
         """Return the opening lines of a kernel."""

@@ -1,11 +1,11 @@
 """Elementwise functions in C, for numbers and for vectors of any width.
 
-Each function of float32 is written once, in `c/float32_math.c.in`, over types that stand for a
-number or for a vector: FLOAT, INT (32 bits), DOUBLE, LONG and WORD (64 bits). `FLOAT_below(x, y)`
-calls a function on them: `below_float32` for numbers, `float32x8_below` for vectors.
-`FLOAT_splat(1.0f)` is a constant; `FLOAT_bits`, `INT_float`, `INT_unsigned`, `DOUBLE_bits` and
-`WORD_double` reinterpret the bits as another type; LANES is the number of lanes. So numbers and
-lanes get the same bits.
+Each function of float32 is written once, in `c/float32_math.c.in`, and some functions of float64 in
+`c/float64_math.c.in`, over types that stand for a number or for a vector: FLOAT, INT (32 bits),
+DOUBLE, LONG and WORD (64 bits). `FLOAT_below(x, y)` calls a function on them: `below_float32` for
+numbers, `float32x8_below` for vectors. `FLOAT_splat(1.0f)` is a constant; `FLOAT_bits`, `INT_float`,
+`INT_unsigned`, `DOUBLE_bits` and `WORD_double` reinterpret the bits as another type; LANES is the
+number of lanes. So numbers and lanes get the same bits.
 
 The functions of vectors of 128-bit words, such as the hash of random numbers, are in
 `c/word_vectors.c.in`, over WORDS and UINT: `uint4x32x16_threefry4x32`.
@@ -22,6 +22,7 @@ from ocannl_core.codegen.prelude.vector_types import ELEMENTS, Vector
 from ocannl_core.codegen.text.helper import Helper, choose_sections, read_helpers
 from ocannl_core.ir.numbers.primitives import PRIMITIVES
 
+_FLOAT64 = "float64_math.c.in"
 _KINDS = {
     "FLOAT": "float32",
     "INT": "int32",
@@ -65,8 +66,10 @@ REPLACED_FUNCTIONS = frozenset(
 """Functions of the C library that are replaced by helpers for float32."""
 
 
-def math_helper(name: str) -> str | None:
-    """Return the float32 helper that replaces a function of the C library, if any."""
+def math_helper(name: str, dtype: str) -> str | None:
+    """Return the helper that replaces a function of the C library for a format, if any."""
+    if dtype == "float64":
+        return f"{name}_float64" if f"DOUBLE_{name}" in read_helpers(_FLOAT64) else None
     return f"{name}_float32" if name in REPLACED_FUNCTIONS else None
 
 
@@ -106,8 +109,9 @@ def word_vector_helper(name: str) -> Helper | None:
     return replace(helper, is_instruction=found["function"] != "")
 
 
+@cache
 def _templates() -> Mapping[str, Helper]:
-    return read_helpers("float32_math.c.in")
+    return {**read_helpers("float32_math.c.in"), **read_helpers(_FLOAT64)}
 
 
 def _instantiate_for_vectors(template: Helper, name: str, lanes: int) -> Helper:

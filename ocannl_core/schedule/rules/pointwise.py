@@ -23,7 +23,7 @@ from ocannl_core.ir.kernels.transforms import Order, Schedule, SetKind, Splits, 
 from ocannl_core.ir.loops.axis_kinds import AxisKind
 from ocannl_core.ir.loops.nodes import Binary, Gather, Load, Store, Unary
 from ocannl_core.ir.loops.traverse import Node, children, free_variables, walk
-from ocannl_core.ir.numbers.dtypes import float32
+from ocannl_core.ir.numbers.dtypes import float32, float64
 from ocannl_core.ir.numbers.primitives import HASHES, UnaryOp
 from ocannl_core.ir.target import Target
 from ocannl_core.schedule.machine_model import TILE_SQUARES
@@ -120,7 +120,8 @@ def _is_beyond_compilers(node: Node) -> bool:
         case Unary(UnaryOp.IDENTITY, arg, dtype):
             return truncates_lanes(arg.dtype, dtype)
         case Unary(op, dtype=dtype) | Binary(op, dtype=dtype):
-            return op.value.has_vector_code and dtype is float32 and not is_simple_power(node)
+            is_wide = dtype in (float32, float64)
+            return op.value.has_vector_code and is_wide and not is_simple_power(node)
         case _:
             return False
 

@@ -14,6 +14,7 @@ class ThreadedC(Dialect):
 
     partitions_loops = True
     reports_failures = True
+    replaces_doubles = True
     signed_wraps = True
     words = replace(Dialect.words, files=(TILE_HELPERS,))
 
