@@ -3,9 +3,9 @@
 Each function of float32 is written once, in `c/float32_math.c.in`, and some functions of float64 in
 `c/float64_math.c.in`, over types that stand for a number or for a vector: FLOAT, INT (32 bits),
 DOUBLE, LONG and WORD (64 bits). `FLOAT_below(x, y)` calls a function on them: `below_float32` for
-numbers, `float32x8_below` for vectors. `FLOAT_splat(1.0f)` is a constant; `FLOAT_bits`, `INT_float`,
-`INT_unsigned`, `DOUBLE_bits` and `WORD_double` reinterpret the bits as another type; LANES is the
-number of lanes. So numbers and lanes get the same bits.
+numbers, `float32x8_below` for vectors. `FLOAT_splat(1.0f)` is a constant; `FLOAT_bits`,
+`INT_float`, `INT_unsigned`, `DOUBLE_bits` and `WORD_double` reinterpret the bits as another type;
+LANES is the number of lanes. So numbers and lanes get the same bits.
 
 The functions of vectors of 128-bit words, such as the hash of random numbers, are in
 `c/word_vectors.c.in`, over WORDS and UINT: `uint4x32x16_threefry4x32`.
