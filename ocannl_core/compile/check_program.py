@@ -144,7 +144,11 @@ def check_presence(
             fixes += _fixes_for_absent(node, code)
         else:
             found.append(f"{code.describe(node)}: {unstored.describe()}")
-            fixes.append(unstored.fix(node))
+            fixes.append(
+                f"compute it in {code.program.name}, too: x.forward() in front of the first use of a "
+                "tensor x that needs it"
+            )
+            fixes.append(f"or {unstored.fix(node)}")
     raise LinkError(
         "Every node that code reads is computed by it or stored in the context.",
         found="\n".join(found),

@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 import reprlib
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -59,6 +60,11 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "a_min": ("min",),
     "a_max": ("max",),
     "eps": ("epsilon",),
+    "epsilon": ("eps",),
+    **dict.fromkeys(["b1", "b2", "beta_1", "beta_2"], ("betas=(0.9, 0.999)",)),
+    "num_classes": ("classes",),
+    "negative_slope": ("slope",),
+    "use_bias": ("bias",),
     "num_embeddings": ("entries",),
     "embedding_dim": ("width",),
     "hidden_size": ("width",),
@@ -260,7 +266,8 @@ def _check(
                 raise UsageError.at_caller(
                     f"{title} takes {in_words(note)} as {name}.",
                     found=f"{text}={_written(value)}, of type {type(value).__name__}",
-                    fix=_description((function, *inspect.getmro(owner or object)), name),
+                    fix=_named_function(text, value, note)
+                    or _description((function, *inspect.getmro(owner or object)), name),
                 ) from None
             is_path = any(get_origin(part) is os.PathLike for part in get_args(note))
             if is_path and not _names_a_file(value):
@@ -269,6 +276,14 @@ def _check(
                     f"of {title}.",
                     found=_written(value),
                 ) from None
+
+
+def _named_function(argument: str, value: object, note: object) -> str:
+    """Return the operation that a text names, as advice where a function is expected, or nothing."""
+    core = sys.modules["ocannl_core"]
+    if isinstance(value, str) and "a function" in in_words(note) and value in core.__all__:
+        return f"write {argument}=oc.{value}"
+    return ""
 
 
 def _names_a_file(value: object) -> bool:

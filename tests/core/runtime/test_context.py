@@ -198,7 +198,8 @@ def test_code_that_reads_scratch_of_another_routine_is_not_linked(
 Every node that code reads is computed by it or stored in the context.
   found  tensor h (model.py:2): local in routine forward, because inlining is switched off by max_visits = 0
   where  compiling after_h
-  try    compile forward with keep=[h, ...], which replaces its results, and run it\
+  try    compute it in after_h, too: x.forward() in front of the first use of a tensor x that needs it
+         or compile forward with keep=[h, ...], which replaces its results, and run it\
 """)
 
 

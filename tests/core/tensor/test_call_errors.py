@@ -60,6 +60,20 @@ def test_the_error_names_the_argument(call: Callable[[oc.Tensor], Any], name: st
     assert "test_call_errors.py" in caught.value.where
 
 
+@pytest.mark.parametrize(
+    ("call", "fix"),
+    [
+        (lambda x: oc.train.Adam(learning_rate=0.1, epsilon=1e-5), "write eps= for epsilon="),
+        (lambda x: oc.train.Adam(learning_rate=0.1, beta_1=0.8), "write betas=(0.9, 0.999) for"),
+        (lambda x: oc.nn.mlp(x, hidden=[2], output=[2], activation="gelu"), "activation=oc.gelu"),
+    ],
+)
+def test_the_advice_is_the_spelling_here(call: Callable[[oc.Tensor], Any], fix: str) -> None:
+    with pytest.raises(oc.UsageError) as caught:
+        call(oc.tensor(np.ones((3, 4))))
+    assert fix in caught.value.fix
+
+
 @pytest.mark.parametrize("arguments", [{"inplace": True}, {"padded": "valid"}])
 def test_the_error_about_an_argument_names_the_operation(arguments: dict[str, Any]) -> None:
     with pytest.raises(oc.UsageError) as caught:

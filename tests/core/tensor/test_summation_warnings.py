@@ -40,6 +40,15 @@ In ij;k=>i labels occur once and not in the result: `j`, `k`. Their axes are sum
 """)
 
 
+def test_the_warning_says_that_letters_between_commas_are_one_axis() -> None:
+    warning, *_ = warned("""\
+a = oc.placeholder("a", batch=[2], output=[3])
+b = oc.placeholder("b", output=[3, 4])
+c = oc.einsum("b, t|c; cd => b, t|d", a, b)
+""")
+    assert "Between commas `cd` is one axis, `c,d` are several." in str(warning.message)
+
+
 def test_a_setting_switches_the_warning_off() -> None:
     with oc.settings.overrides(warn_summed_once=False):
         assert warned(FORGOTTEN) == []
