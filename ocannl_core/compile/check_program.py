@@ -145,8 +145,8 @@ def check_presence(
         else:
             found.append(f"{code.describe(node)}: {unstored.describe()}")
             fixes.append(
-                f"compute it in {code.program.name}, too: x.forward() in front of the first use of a "
-                "tensor x that needs it"
+                f"compute it in {code.program.name}, too: x.forward() in front of the first use of "
+                "a tensor x that needs it"
             )
             fixes.append(f"or {unstored.fix(node)}")
     raise LinkError(

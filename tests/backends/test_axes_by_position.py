@@ -318,6 +318,10 @@ def test_the_kinds_of_axes_stay_where_they_are() -> None:
         assert str(x.reshape(-1, 12).shape) == "2|12"  # a size that follows is one that is stated
         assert str(x[:, 0, 0].reshape(-1, 1).shape) == "2|1"
         assert str(x.reshape(-1, 2).shape) == "12,2"
+        several = oc.placeholder("several", batch=[2, 3], output=[4])
+        assert str(several.reshape(2, 12).shape) == "2|12"
+        assert str(several.reshape(2, 3, 2, 2).shape) == "2,3|2,2"
+        assert str(several.reshape(6, 4).shape) == "6,4"
         assert str(x.sum(axis=0).shape) == "4->3"
 
 

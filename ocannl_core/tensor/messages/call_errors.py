@@ -279,7 +279,7 @@ def _check(
 
 
 def _named_function(argument: str, value: object, note: object) -> str:
-    """Return the operation that a text names, as advice where a function is expected, or nothing."""
+    """Return the operation that a text names, where a function is expected, or nothing."""
     core = sys.modules["ocannl_core"]
     if isinstance(value, str) and "a function" in in_words(note) and value in core.__all__:
         return f"write {argument}=oc.{value}"

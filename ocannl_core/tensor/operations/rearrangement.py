@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -199,9 +200,10 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
 
         oc.reshape(x, 6, 4)      oc.reshape(x, (6, -1))      oc.reshape(x, batch=[6], output=[4])
 
-    One size may be -1, to be computed from the others. Axes are output axes, but leading axes with
-    the sizes of all batch axes of `x` stay batch axes. Keywords state the kinds. The sizes of `x`
-    must be known. An extent at run time keeps its place, as in `oc.reshape(x, n, 24)` of `n, 4, 6`.
+    One size may be -1, to be computed from the others. Axes are output axes, but leading batch axes
+    of `x` whose sizes stay in place stay batch axes: `2,3|4` in the sizes 2, 12 is `2|12`. Keywords
+    state the kinds. The sizes of `x` must be known. An extent at run time keeps its place, as in
+    `oc.reshape(x, n, 24)` of `n, 4, 6`.
 
     `oc.reshape(values)` of an array or of numbers is a literal that takes its shape from its use.
     """
@@ -229,8 +231,8 @@ def reshape(x: Any, *sizes: Any, **rows: Any) -> Any:
     target = _complete(tuple(map(_maximum, wanted)), source)
     _check_extents(own.lengths, target, wanted)
     if not rows:
-        batch = own.ranks[0]
-        kept = batch if target[:batch] == source[:batch] else 0
+        pairs = zip(target, source[: own.ranks[0]], strict=False)
+        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         ranks = (kept, len(wanted) - kept, 0)
     if target == source and ranks == own.ranks:
         return given

@@ -155,7 +155,9 @@ def warn_about_summed_once(spec: Spec, name: str) -> None:
     axes = "Its axis is summed before it meets" if one else "Their axes are summed before they meet"
     known = kept.union(counts)
     joined = [each for each in labels if len(each) > 1 and known.issuperset(each)]
-    words = "".join(f"Between commas `{each}` is one axis, `{','.join(each)}` are several. " for each in joined)
+    words = "".join(
+        f"Between commas `{each}` is one axis, `{','.join(each)}` are several. " for each in joined
+    )
     warnings.warn(
         f"In {spec.text or spec!s} {subject} once and not in the result: {listed}. {axes} "
         f"anything. {words}If this is intended, write `...` in place of the label; if not, name "
