@@ -194,6 +194,8 @@ def test_margins_do_not_grow_under_compiled_code(target: str) -> None:
         assert "ctx.compile(oc.train.forward(first))" in text
         assert "second = oc.einsum(SUM, x, ones(5))" in text
         assert "before compiling" in text
+        assert "oc.primitives.identity(x)" in text
+        ctx.compile(oc.train.forward(oc.einsum(SUM, oc.primitives.identity(x), ones(5))))
 
 
 def test_offsets_count_the_cells_of_the_axis_and_not_those_beyond_it(target: str) -> None:

@@ -152,7 +152,7 @@ class MarginLayout:
                     + (f"; laid out for code at {self.decided_at}" if self.decided_at else ""),
                     where=str(origin),
                     fix="create the operation that reads through padded windows before compiling "
-                    f"code that mentions {name}",
+                    f"code that mentions {name}\nor let it read a copy: oc.primitives.identity(x)",
                 )
 
 
