@@ -66,16 +66,26 @@ def test_order_is_stable_and_that_of_numpy(target: str, dtype: str) -> None:
             np.testing.assert_array_equal(context[tensor], wanted)
 
 
-@pytest.mark.parametrize("cells", [np.arange(300), -np.arange(300), np.zeros(300)])
-def test_the_first_few_of_long_lines_are_selected(target: str, cells: Array) -> None:
-    """Lines of several blocks: every cell displaces another one, or none does."""
+@pytest.mark.parametrize("count", [7, 70])
+@pytest.mark.parametrize(
+    "cells",
+    [
+        np.arange(700),
+        -np.arange(700),
+        np.zeros(700),
+        np.random.default_rng(0).integers(9, size=700),
+    ],
+    ids=["rising", "falling", "equal", "random"],
+)
+def test_the_first_few_of_long_lines_are_selected(target: str, cells: Array, count: int) -> None:
+    """Lines of several blocks: every cell displaces another one, none does, or some do."""
     with oc.Session():
         x = oc.tensor(cells.astype(np.float32))
-        largest, least = oc.topk(x, 7), oc.topk(x, 7, largest=False)
+        largest, least = oc.topk(x, count), oc.topk(x, count, largest=False)
         context = oc.Context(target)
         kept = [*largest, *least]
         context.compile(oc.train.forward(sum(kept[1:], kept[0])), keep=kept)()
         for descending, (values, positions) in ((True, largest), (False, least)):
-            wanted = positions_in_order(cells, 0, descending)[:7]
+            wanted = positions_in_order(cells, 0, descending)[:count]
             np.testing.assert_array_equal(context[positions], wanted)
             np.testing.assert_array_equal(context[values], cells[wanted])

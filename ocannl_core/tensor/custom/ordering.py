@@ -38,7 +38,10 @@ _STEP_CYCLES = 6.0
 """The cycles of one step of a binary search; steps of several searches overlap."""
 
 _FEW_CELLS = 64
-"""The greatest number of cells that `topk` keeps in order in place of sorting all of them."""
+"""The greatest number of cells that `topk` keeps in order as it reads the others."""
+
+_SORTED_BY_INSERTION = 24
+"""The greatest number of cells that are sorted by insertion."""
 
 
 class ArgSort(AlongAxis):
@@ -76,6 +79,7 @@ class ArgSort(AlongAxis):
         loops = self.lines(
             f"struct pair {{ {word} key; int32_t at; }} *from = (void *)workspace;\n"
             "struct pair *into = from + n;\n"
+            "const int64_t held = n;\n"
             "if (n > few) memset(counts, 0, sizeof counts);\n"
             "for (int64_t k = 0; k < n; ++k) {\n"
             f"{_key(dtype, 'in0[first + k * inner]', self.descending)}"
@@ -87,20 +91,34 @@ class ArgSort(AlongAxis):
             "++counts[digit][key >> 8 * digit & 255];\n"
             "from[place].key = key;\n"
             "from[place].at = (int32_t)k;\n}\n"
-            f"for (int digit = 0; n > few && digit < {dtype.nbytes}; ++digit) {{\n"
-            "int32_t *const count = counts[digit];\n"
-            "if (count[from[0].key >> 8 * digit & 255] == n) continue;\n"
-            "int32_t start = 0;\n"
-            "for (int value = 0; value < 256; ++value) {\n"
-            "const int32_t equal = count[value];\n"
-            "count[value] = start;\n"
-            "start += equal;\n}\n"
-            "for (int64_t k = 0; k < n; ++k)\n"
-            "into[count[from[k].key >> 8 * digit & 255]++] = from[k];\n"
-            "struct pair *const other = from;\nfrom = into;\ninto = other;\n}\n"
+            f"{_by_digits(dtype)}"
             "for (int64_t k = 0; k < n; ++k) out0[first + k * inner] = from[k].at;"
         )
-        return f"enum {{ few = 24 }};\nint32_t counts[{dtype.nbytes}][256];\n{loops}"
+        return f"{_counts(dtype)}{loops}"
+
+
+def _counts(dtype: DType) -> str:
+    """Return C declarations for `_by_digits`."""
+    return f"enum {{ few = {_SORTED_BY_INSERTION} }};\nint32_t counts[{dtype.nbytes}][256];\n"
+
+
+def _by_digits(dtype: DType) -> str:
+    """Return C code that sorts the pairs of `from`, more than `few`, if `held` counts them and
+    `counts` their digits; afterwards `from` and `into` may have exchanged their places.
+    """
+    return (
+        f"for (int digit = 0; held > few && digit < {dtype.nbytes}; ++digit) {{\n"
+        "int32_t *const count = counts[digit];\n"
+        "if (count[from[0].key >> 8 * digit & 255] == held) continue;\n"
+        "int32_t start = 0;\n"
+        "for (int value = 0; value < 256; ++value) {\n"
+        "const int32_t equal = count[value];\n"
+        "count[value] = start;\n"
+        "start += equal;\n}\n"
+        "for (int64_t k = 0; k < held; ++k)\n"
+        "into[count[from[k].key >> 8 * digit & 255]++] = from[k];\n"
+        "struct pair *const other = from;\nfrom = into;\ninto = other;\n}\n"
+    )
 
 
 def _word(dtype: DType) -> str:
@@ -135,7 +153,9 @@ def _key(dtype: DType, cell: str, is_reversed: bool) -> str:
 class TopPositions(AlongAxis):
     """The positions of the first few cells in ascending or descending order, as `ArgSort` has them.
 
-    One pass keeps the first cells so far in order; few of random cells displace another one.
+    One pass keeps the first cells so far; few of random cells displace another one. Up to
+    `_FEW_CELLS` are in order all the time. More are in order after each sort of twice as many: what
+    follows the last one is left out, and others are added behind them.
     """
 
     __props__ = ("axis", "ranks", "count", "descending")
@@ -158,8 +178,52 @@ class TopPositions(AlongAxis):
 
     c_headers = ("<string.h>",)
 
+    def c_workspace(self, node: Apply, extents: Sequence[tuple[int, ...]]) -> int:
+        """Return the bytes of two arrays of pairs of a key and a position, if they are sorted."""
+        pairs = 0 if self.count <= _FEW_CELLS else 2 * self.count
+        return 4 * max(4, node.inputs[0].dtype.nbytes) * pairs
+
     def c_code(self, node: Apply) -> str:
         dtype = node.inputs[0].dtype
+        return self._in_order(dtype) if self.count <= _FEW_CELLS else self._sorted(dtype)
+
+    def _sorted(self, dtype: DType) -> str:
+        key = _key(dtype, "in0[first + k * inner]", self.descending)
+        loops = self.lines(
+            f"struct pair {{ {_word(dtype)} key; int32_t at; }} *from = (void *)workspace;\n"
+            f"struct pair *into = from + {2 * self.count};\n"
+            "int64_t held = 0;\n"
+            "int limited = 0;\n"
+            f"{_word(dtype)} limit = 0;\n"
+            "for (int64_t start = 0; start < n; ) {\n"
+            f"int64_t stop = start + {_BLOCK} < n ? start + {_BLOCK} : n;\n"
+            "int displaces = !limited;\n"
+            f"for (int64_t k = start; k < stop; ++k) {{\n{key}displaces |= key < limit;\n}}\n"
+            "for (int64_t k = start; displaces && k < stop; ++k) {\n"
+            f"{key}if (limited && key >= limit) continue;\n"
+            "from[held].key = key;\n"
+            "from[held++].at = (int32_t)k;\n"
+            f"if (held == {2 * self.count}) stop = k + 1;\n}}\n"
+            "start = stop;\n"
+            f"if (held < {2 * self.count} && start < n) continue;\n"
+            "memset(counts, 0, sizeof counts);\n"
+            "for (int64_t k = 0; k < held; ++k)\n"
+            f"for (int digit = 0; digit < {dtype.nbytes}; ++digit)\n"
+            "++counts[digit][from[k].key >> 8 * digit & 255];\n"
+            f"{_by_digits(dtype)}"
+            f"held = {self.count};\nlimited = 1;\nlimit = from[held - 1].key;\n}}\n"
+            f"{self._written('from[k].at')}"
+        )
+        return f"{_counts(dtype)}{loops}"
+
+    def _written(self, position: str) -> str:
+        """Return C code that writes the positions of a line."""
+        return (
+            f"for (int64_t k = 0; k < {self.count}; ++k)\n"
+            f"out0[line / inner * {self.count} * inner + line % inner + k * inner] = {position};"
+        )
+
+    def _in_order(self, dtype: DType) -> str:
         return self.lines(
             f"{_word(dtype)} keys[{self.count}];\n"
             f"int32_t found[{self.count}];\n"
@@ -182,8 +246,7 @@ class TopPositions(AlongAxis):
             "found[place] = found[place - 1];\n}\n"
             "keys[place] = key;\n"
             "found[place] = (int32_t)k;\n}\n--k;\n}\n"
-            f"for (int64_t k = 0; k < {self.count}; ++k)\n"
-            f"out0[line / inner * {self.count} * inner + line % inner + k * inner] = found[k];"
+            f"{self._written('found[k]')}"
         )
 
 
@@ -340,7 +403,7 @@ def topk(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> Any:
             found=f"k={k!r} of {size}",
             fix="oc.argsort orders all cells" if size is None else f"k={size}, or axis= of another",
         )
-    few = size is not None and k <= _FEW_CELLS
+    few = size is not None and (k <= _FEW_CELLS or 4 * k <= size)
     with composite_operation("topk", (given,)):
         order = (
             TopPositions(position, own.ranks, int(k), bool(largest))(given)
