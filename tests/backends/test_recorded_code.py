@@ -582,3 +582,43 @@ def recorded(
                 cells[target].assign(value)
 
     return code()
+
+
+def test_a_primitive_with_a_logic_of_its_own_is_an_operand_like_any_other(target: str) -> None:
+    cells = np.array([1, 2, 3], np.float32)
+    pairs = np.add.outer(cells, cells)
+    with oc.Session():
+        v = oc.declare("v", batch=[], output=[3], input=[])
+        squares, sums, greatest = (oc.declare(name) for name in ("squares", "sums", "greatest"))
+
+        @oc.cd
+        def code() -> None:
+            pair = oc.add(v, v, logic="i; j => ij")
+            squares[:] = pair * pair + pair[:, ::-1]
+            sums[:] = pair.sum(axis=0)
+
+            def step(x: oc.Tensor, _: None) -> tuple[oc.Tensor, None]:
+                return oc.add(x, v, logic="i; j => ij").max(axis=1), None
+
+            greatest[:] = oc.scan(step, v, length=2)[1]
+
+        context = oc.Context(target)
+        context[v] = cells
+        context.compile(code())()
+        np.testing.assert_array_equal(context[squares], pairs * pairs + pairs[:, ::-1])
+        np.testing.assert_array_equal(context[sums], pairs.sum(axis=0))
+        np.testing.assert_array_equal(context[greatest], cells + 6)
+
+
+def test_an_operand_with_a_logic_is_computed_before_its_tensors_are_written() -> None:
+    with oc.Session():
+        v, sums = oc.declare("v", output=[3]), oc.declare("sums", output=[3, 3])
+
+        @oc.cd
+        def code() -> None:
+            pair = oc.add(v, v, logic="i; j => ij")
+            v[:] = 1.0
+            sums[:] = pair * 2
+
+        with pytest.raises(oc.UsageError, match="an operand has been written since"):
+            code()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from numbers import Real
 from types import TracebackType
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
@@ -65,6 +65,15 @@ class RecordedPrimitive(Expression):
     def __repr__(self) -> str:
         return f"{self.operation.describe(self.logic)} of {', '.join(map(repr, self.operands))}"
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the tensor that the primitive makes as an operand."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(as_tensor(self, sessions.current()), name)
+
+    def __getitem__(self, keys: Any) -> Any:
+        return as_tensor(self, sessions.current())[keys]
+
 
 @dataclass(slots=True)
 class _Section:
@@ -106,6 +115,7 @@ class CodeRecorder:
         self._spliced = 0
         self._now = 0
         self._updates: dict[Tensor, InPlaceUpdate] = {}
+        self._computed: dict[RecordedPrimitive, Tensor] = {}
 
     def add_tensor(self, tensor: Tensor, *, is_named: bool) -> None:
         """Record a tensor created by an operator at this place."""
@@ -134,6 +144,23 @@ class CodeRecorder:
     ) -> RecordedPrimitive:
         """Return a primitive with a logic of its own, for an assignment to reduce."""
         return RecordedPrimitive(operation, operands, logic, self._now, self.recording)
+
+    def computed(self, value: object) -> Tensor | None:
+        """Return the tensor of a primitive with a logic of its own that is read, not assigned;
+        None for anything else, or if it reads a merge buffer.
+        """
+        if not isinstance(value, RecordedPrimitive) or isinstance(value.logic, IndexMaps):
+            return None
+        operands = tuple(each for each in value.operands if isinstance(each, Tensor))
+        if len(operands) < len(value.operands):
+            return None
+        made = self._computed.get(value)
+        if made is None:
+            self._check_current(value, operands, caller_location())
+            made = value.operation.tensor(operands, value.logic)
+            if self.session.recorder is self:  # else a step of a loop has made it for itself
+                self.session.undo_log.put(self._computed, value, made)
+        return made
 
     def note_update(self, result: Tensor, part: Tensor, combine: BinaryOp, value: object) -> None:
         """Note that an in-place operator made a tensor from a part of another one.
@@ -257,18 +284,8 @@ class CodeRecorder:
     ) -> code.Assign:
         """Return the assignment of a primitive, which reduces as it accumulates."""
         tensors = [operand for operand in value.operands if isinstance(operand, Tensor)]
-        last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
-        is_stale = max(last) > value.writes
+        self._check_current(value, tensors, origin)
         rearranges = reset or bool(keys) or not isinstance(value.logic, Pointwise)
-        if is_stale or value.recording is not self.recording:
-            raise UsageError(
-                "An operation whose reduction an assignment states is read by that assignment.",
-                found=f"{value!r}, of which an operand has been written since"
-                if is_stale
-                else f"{value!r}, written in {value.recording}",
-                where=str(origin),
-                fix="write it in the assignment itself",
-            )
         if rearranges and any(tensor is target for tensor in tensors):
             raise UsageError(
                 "An assignment that states how axes are rearranged or reduced reads other tensors "
@@ -287,6 +304,22 @@ class CodeRecorder:
         primitive = value.operation.primitive
         assert primitive is not None
         return code.Assign(target, combine, reset, primitive, value.operands, value.logic, origin)
+
+    def _check_current(
+        self, value: RecordedPrimitive, tensors: Sequence[Tensor], where: object
+    ) -> None:
+        """Refuse a primitive that would read other cells than at its place in the code."""
+        last = [self._spliced, *(self._writes.get(tensor, 0) for tensor in tensors)]
+        is_stale = max(last) > value.writes
+        if is_stale or value.recording is not self.recording:
+            raise UsageError(
+                "An operation whose reduction an assignment states is read by that assignment.",
+                found=f"{value!r}, of which an operand has been written since"
+                if is_stale
+                else f"{value!r}, written in {value.recording}",
+                where=str(where),
+                fix="write it in the assignment itself",
+            )
 
     def _note_formats(self, step: code.Assign, operands: list[Tensor]) -> None:
         """Give a declared tensor without a stated format the format of the assigned value."""

@@ -35,6 +35,7 @@ from ocannl_core.tensor.graph.definitions import (
     ResultOfLoop,
     ancestors,
 )
+from ocannl_core.tensor.graph.index_maps import IndexMaps
 from ocannl_core.tensor.graph.precision import Precision, Why
 from ocannl_core.tensor.graph.session import Session
 from ocannl_core.tensor.graph.shape_previews import implied_ranks
@@ -407,11 +408,12 @@ class StepRecorder:
         self._refuse("code")
 
     def record_primitive(self, operation: Any, operands: tuple[Any, ...], logic: Any) -> Any:
-        raise UsageError.at_caller(
-            "A step of a loop computes tensors: each operation states its own reduction.",
-            found=f"{operation.name} with a logic of its own",
-            fix="use a @ b, or oc.einsum",
-        )
+        if isinstance(logic, IndexMaps) or not all(isinstance(each, Tensor) for each in operands):
+            self._refuse(f"{operation.name} with projections or a merge buffer")
+        return operation.tensor(operands, logic)
+
+    def computed(self, value: Any) -> Any:
+        return self._outer.computed(value)
 
     def assign(self, target: Any, value: Any, combine: Any, *, reset: bool, keys: Any = ()) -> None:
         self._refuse(f"an assignment to {target!r}")

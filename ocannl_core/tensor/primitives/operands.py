@@ -74,6 +74,8 @@ def as_tensor(value: Any, session: Session, dtype: DType | Precision | None = No
         return value
     if isinstance(value, Real):
         return constant(plain_number(value, caller_location() or ""), session, dtype=dtype)
+    if session.recorder is not None and (made := session.recorder.computed(value)) is not None:
+        return made
     if isinstance(value, Slot | SlotApplication):
         raise UsageError.at_caller(
             "The code of an operation is made of its slots, primitives and numbers.",
@@ -97,6 +99,10 @@ def as_tensors(values: Sequence[Any], session: Session, op: Op | None) -> tuple[
     given = [value for value in values if isinstance(value, Tensor)]
     if len(given) == len(values):
         return tuple(given)
+    if session.recorder is not None:
+        computed = [session.recorder.computed(value) for value in values]
+        pairs = zip(values, computed, strict=True)
+        values = [value if made is None else made for value, made in pairs]
     tensors = [value if isinstance(value, Tensor) else None for value in values]
     beside = format_for_numbers(op, tensors) or session.default_dtype
 
