@@ -9,7 +9,7 @@ from ocannl_core.base.fast_dataclass import dataclass
 from ocannl_core.ir.numbers.dtypes import DType, float32, int32, promote
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.messages.call_errors import check_fields
-from ocannl_core.tensor.models.parameters import declare
+from ocannl_core.tensor.models.parameters import kept_between_calls
 from ocannl_core.tensor.operations.contractions import einsum, where
 from ocannl_core.tensor.operations.literals import arange
 from ocannl_core.tensor.primitives.pointwise_operations import (
@@ -84,7 +84,7 @@ def _declared(
     """
     if path not in tensors:
         axes = {} if output is None else {"batch": (), "input": (), "output": output}
-        made = declare(name, **axes, dtype=dtype)
+        made = kept_between_calls(name, **axes, dtype=dtype)  # also where a decay of 0 reads none
         made.relabel((name, *owner))
         made.session.undo_log.put(tensors, path, made)
     return tensors[path]

@@ -461,6 +461,23 @@ def declare(
 
     The shape is inferred from assignments to it; rows can be stated.
     """
+    result = kept_between_calls(name, batch=batch, input=input, output=output, dtype=dtype)
+    if result.session.recorder is not None:
+        result.session.recorder.add_declaration(result)
+    return result
+
+
+def kept_between_calls(
+    name: str,
+    *,
+    batch: Axes | None = None,
+    input: Axes | None = None,
+    output: Axes | None = None,
+    dtype: DType | str | None = None,
+) -> Tensor:
+    """Return a declared tensor that routines store even if recorded code declares it and writes it
+    first.
+    """
     session = sessions.current()
     _check_name("declared tensor", name)
     origin = Origin(f"declaration {name}", caller_location())
@@ -468,10 +485,7 @@ def declare(
         batch=_row(batch), input=_row(input), output=_row(output), name=name
     )
     precision = choose_precision(dtype, session.default_dtype)
-    result = Tensor(session, definitions.Declared(), shape, precision, (name,), origin)
-    if session.recorder is not None:
-        session.recorder.add_declaration(result)
-    return result
+    return Tensor(session, definitions.Declared(), shape, precision, (name,), origin)
 
 
 def statistic(

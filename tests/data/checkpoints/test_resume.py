@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,33 @@ def test_a_position_among_other_batches_is_refused_inside_of_an_epoch(
             with pytest.raises(oc.CheckpointError, match="counts batches of the same examples"):
                 oc.load(path, ctx, [w], loader=other)
             assert other.state == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: oc.train.Adam(learning_rate=0.1, betas=(0.0, 0.9)),
+        lambda: oc.train.RMSprop(learning_rate=0.1, alpha=0.0),
+        lambda: oc.train.SGD(learning_rate=0.1, average=0.0),
+    ],
+    ids=["Adam", "RMSprop", "average"],
+)
+def test_state_with_a_decay_of_0_is_saved_and_loaded(
+    tmp_path: Path, optimizer: Callable[[], oc.train.Optimizer]
+) -> None:
+    found = []
+    for part in range(2):
+        with oc.Session():
+            w = oc.param("w", init=[1.0, 2.0])
+            loss = oc.sum((w - 3.0) ** 2)
+            opt, ctx = optimizer(), oc.Context("interp")
+            step = ctx.compile(opt.minimize(loss))
+            ctx.init_params(loss)
+            if part:
+                oc.load(tmp_path / "w.safetensors", ctx, loss, optimizer=opt)
+            else:
+                step()
+                oc.save(tmp_path / "w.safetensors", ctx, loss, optimizer=opt)
+            step()
+            found.append({name: ctx[each].tolist() for name, each in opt.state.items()})
+    assert found[0] == found[1]
