@@ -326,14 +326,15 @@ def _project_slice(
 def _refuse_run_time_sizes(keys: subscripts.Keys, whole: Shape, origin: Origin) -> None:
     """Refuse keys whose positions depend on a size that is given at run time."""
     for key, size in subscripts.depends_on_size(keys, whole):
-        part = f"position {key.index}" if isinstance(key, subscripts.Position) else "a part"
-        name = "n" if size.extent is None else size.extent.name
+        part, taken = "a part", 'oc.arange(5, dtype="int32")'
+        if isinstance(key, subscripts.Position):
+            name = "n" if size.extent is None else size.extent.name
+            part, taken = f"position {key.index}", f'oc.number({name}, dtype="int32") - 1'
         raise ShapeError(
             "Positions counted from the end, and parts of an axis, need its size.",
             found=f"{part} of an axis of size {size}, which calls give",
             where=str(origin),
-            fix="keep the axis whole, or take positions: "
-            f'oc.take(x, oc.number({name}, dtype="int32") - 1, axis=0)',
+            fix=f"keep the axis whole, or take positions: oc.take(x, {taken}, axis=0)",
         )
 
 
