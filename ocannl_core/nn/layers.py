@@ -142,7 +142,7 @@ def dropout(x: Tensor, *, rate: float = 0.5, counter: Counter | None = None) -> 
     Raises:
         UsageError: if the rate is no probability.
     """
-    require_operand(x, "oc.nn.dropout")
+    x = require_operand(x, "oc.nn.dropout")
     if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate <= 1:
         raise UsageError.at_caller(
             "The rate of dropout is the probability of a cell to become 0.",

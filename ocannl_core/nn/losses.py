@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from ocannl_core.base.errors import ShapeError, UsageError
 from ocannl_core.ir.numbers.dtypes import float32, int32
@@ -438,13 +438,12 @@ def _check_sequences(
 
 def _checked(tensors: Sequence[object], name: str, reduction: object) -> list[Tensor]:
     """Return tensors, after a check of their kinds and of a reduction."""
-    for each in tensors:
-        require_operand(each, f"oc.nn.{name}")
+    found = [require_operand(each, f"oc.nn.{name}") for each in tensors]
     if reduction not in get_args(Reduction):
         raise UsageError.at_caller(
             'The reduction of a loss is "mean", "sum" or "none".', found=f"reduction={reduction!r}"
         )
-    return cast("list[Tensor]", list(tensors))
+    return found
 
 
 def _check(

@@ -226,8 +226,7 @@ def store_rows(
 
 
 def _operands(operation: Operation, values: Any, ids: Any) -> tuple[Tensor, Tensor]:
-    for each in (values, ids):
-        require_operand(each, operation.name)
+    values, ids = (require_operand(each, operation.name) for each in (values, ids))
     check_integers(ids, operation.name)
     session = session_of((values, ids), operation.name)
     made = as_tensor(values, session), as_tensor(ids, session)

@@ -345,7 +345,7 @@ def categorical(
     Raises:
         UsageError: if the scores are no floats, or the temperature is a negative number.
     """
-    require_operand(scores, "oc.categorical")
+    scores = require_operand(scores, "oc.categorical")
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not scores.dtype.is_float or (is_number and not temperature >= 0):
         raise UsageError.at_caller(

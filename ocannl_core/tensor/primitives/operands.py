@@ -205,14 +205,17 @@ def check_operands(args: Sequence[Any], count: int, name: str) -> bool:
     return has_slot
 
 
-def require_operand(value: object, name: str) -> None:
-    """Refuse anything but a tensor as an operand of a function with a name."""
-    if not isinstance(value, Tensor):
+def require_operand(value: object, name: str) -> Tensor:
+    """Return the tensor of an operand of a function with a name; refuse anything else."""
+    recorder = sessions.current().recorder
+    made = value if recorder is None or isinstance(value, Tensor) else recorder.computed(value)
+    if not isinstance(made, Tensor):
         raise UsageError.at_caller(
             f"The operands of {name} are tensors.",
             found=f"{type(value).__name__} as an operand of {name}",
             fix=suggest_operand(value),
         )
+    return made
 
 
 def check_recorded_here(tensors: Sequence[Tensor], recording: Recording | None) -> None:
