@@ -66,6 +66,16 @@ def test_the_whole_prelude_compiles_without_warnings(tmp_path):
     assert complaints(source, "-Wno-unused-function") == ""
 
 
+@pytest.mark.parametrize("arch", processors("x86-64", "haswell", "cooperlake") or ("native",))
+def test_conversions_of_vectors_are_standard_c_but_for_extensions(arch, tmp_path):
+    source = tmp_path / "conversions.c"
+    functions = ("low", "high", "joined", "lookup", "truncated")
+    names = [f"float32x{lanes}_{each}" for lanes in (8, 16) for each in functions]
+    source.write_text(DIALECT.prelude(names))
+    flags = ("-Wpedantic", "-Wno-unused-function", "-Wno-psabi", f"-march={arch}")
+    assert complaints(source, *flags) == ""
+
+
 def kernels_of_all_operations() -> Iterator[KernelText]:
     """Yield a kernel of each operation on each format of floats, and of constants and fills."""
     i = fresh_var()
