@@ -339,11 +339,12 @@ def examples_of(value: object, number: int) -> Examples:
         DataError: if there are none, or shapes differ.
         UsageError: if it is neither an array nor a sequence.
     """
-    if isinstance(value, np.ndarray):
-        _check_kind(value.dtype, number)
-        if value.ndim == 0:
+    if isinstance(value, np.ndarray | memoryview):
+        array = np.asarray(value)
+        _check_kind(array.dtype, number)
+        if array.ndim == 0:
             raise _refusal(value, number)
-        found = Examples(value)
+        found = Examples(array)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         found = _sequence(value, number)
     elif isinstance(value, Tensor):
@@ -411,7 +412,7 @@ def check_labels(labels: Examples, classes: object) -> None:
 
 
 def _check_kind(dtype: np.dtype[Any], number: int) -> None:
-    if dtype.kind in "OSUM":
+    if dtype.kind in "OSUMm" or dtype.type is np.void:  # narrow floats have the kind V, too
         raise DataError.at_caller(
             "Examples are numbers.",
             found=f"an array of dtype {dtype} in input {number}",

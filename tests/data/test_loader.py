@@ -270,6 +270,16 @@ def test_objects_with_rows_are_inputs() -> None:
     assert epoch_of(Loader(Shaped(), batch=2)) == [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_views_of_memory_are_arrays(shuffle: bool) -> None:
+    cells = np.arange(12, dtype=np.float16).reshape(4, 3)
+    expected = epoch_of(Loader(cells, batch=2, shuffle=shuffle))
+    for layout in (cells, np.asfortranarray(cells), cells.view(np.matrix)):
+        assert epoch_of(Loader(memoryview(layout), batch=2, shuffle=shuffle)) == expected
+        (first,) = next(iter(Loader(layout, batch=2, shuffle=shuffle)))
+        assert type(first) is np.ndarray
+
+
 @pytest.mark.parametrize(
     ("inputs", "keywords", "message"),
     [
@@ -279,6 +289,9 @@ def test_objects_with_rows_are_inputs() -> None:
         (([np.zeros(3), np.zeros(4)],), {}, r"example 1 of input 0: \[4\] in place of \[3\]"),
         (([[1, 2], [[3], [4, 5]]],), {}, "example 1 of input 0"),
         ((np.array(["a"]),), {}, "Examples are numbers"),
+        ((np.zeros(4, "m8[s]"),), {}, "Examples are numbers"),
+        ((np.zeros(4, [("a", "f4"), ("b", "i4")]),), {}, "Examples are numbers"),
+        ((memoryview(np.zeros(4, [("a", "f4")])),), {}, "Examples are numbers"),
         ((np.array([0, 1, 10]),), {"classes": 10}, "10 at example 2"),
         ((np.array([0, -1]),), {"classes": 10}, "-1 at example 1"),
         ((np.array([0.0, 1.0]),), {"classes": 10}, "which are integers"),
@@ -296,6 +309,7 @@ def test_contradicting_data_are_errors(inputs: Any, keywords: Any, message: str)
         ((3,), {"batch": 1}, "An input of a loader"),
         (("text",), {"batch": 1}, "An input of a loader"),
         ((np.float32(3),), {"batch": 1}, "An input of a loader"),
+        ((memoryview(np.array(3.0)),), {"batch": 1}, "An input of a loader"),
         ((np.arange(3),), {"batch": 0}, "batch= of a loader"),
         ((np.arange(3),), {"batch": True}, "batch= of a loader"),
         ((np.arange(3),), {"batch": 4}, "at least one batch"),
