@@ -38,6 +38,8 @@ class ConfigFile:
     """Its settings, as TOML values."""
     is_trusted: bool
     """True if it may set commands, plugins and directories."""
+    is_project: bool = False
+    """True for a `pyproject.toml`, whose settings stand in a table."""
 
 
 def user_path() -> str:
@@ -111,7 +113,7 @@ def _load(path: str, trusted: tuple[str, ...], *, is_own: bool = False) -> Confi
         return None
     values = _parse(path, signature)
     where = f"{path}, table [tool.ocannl]" if is_project else path
-    return None if values is None else ConfigFile(path, where, values, is_trusted)
+    return None if values is None else ConfigFile(path, where, values, is_trusted, is_project)
 
 
 def warn_refused(file: ConfigFile, name: str, variable: str) -> None:

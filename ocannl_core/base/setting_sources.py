@@ -135,12 +135,33 @@ class ConfigTable:
                 _warn_about_old(f"{name} of {file.where}", f"{setting} in a table for {plugin}")
                 found[new] = GivenValue(value, file.path, file.where, file=file), file.path
                 continue
+            if isinstance(value, dict) and name not in self.formats:
+                raise self._refusal_of_table(key, value, file)
             checked = self.check(name, value, file.where)
             if name in self.in_trusted_files and not file.is_trusted:
                 config_files.warn_refused(file, name, f"{PREFIX}{name.upper()}")
             else:
                 found[name] = checked, file.path
         return found
+
+    def _refusal_of_table(
+        self, path: str, table: Mapping[str, object], file: config_files.ConfigFile
+    ) -> SettingsError:
+        """Return the error about a table of a file that is not the one for plugins."""
+        while len(table) == 1 and isinstance((inner := next(iter(table.values()))), dict):
+            path, table = f"{path}.{next(iter(table))}", inner
+        outer = "tool.ocannl." if file.is_project else ""
+        place = "in the table [tool.ocannl]" if file.is_project else "in no table"
+        fix = f"remove the header [{outer}{path}], and write its settings above all other tables"
+        if self.formats.keys().isdisjoint(map(str.lower, table)):
+            plugin = path.rpartition(".")[2]
+            fix += f"\nif {plugin} is a plugin, its table is [{outer}{PLUGINS}.{plugin}]"
+        return SettingsError(
+            f"Settings stand {place}, those of a plugin in [{outer}{PLUGINS}.NAME].",
+            found=f"[{outer}{path}]",
+            where=file.path,
+            fix=fix,
+        )
 
     def _of_plugins(self, file: config_files.ConfigFile) -> Iterator[tuple[str, GivenValue]]:
         """Yield the settings of the plugins' tables in a file by full name."""

@@ -203,6 +203,36 @@ A setting must have a known name.
 """)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "fix"),
+    [
+        ("ocannl.toml", "[ocannl]\nseed = 1", ["remove the header [ocannl], and"]),
+        ("ocannl.toml", "[tool.ocannl]\nseed = 1", ["remove the header [tool.ocannl], and"]),
+        (
+            "ocannl.toml",
+            "[ocannl.plugins.chip]\nclock = 1",
+            ["remove the header [ocannl.plugins.chip], and", "its table is [plugins.chip]"],
+        ),
+        (
+            "pyproject.toml",
+            "[tool.ocannl.chip]\nclock = 1",
+            [
+                "remove the header [tool.ocannl.chip], and",
+                "its table is [tool.ocannl.plugins.chip]",
+            ],
+        ),
+    ],
+)
+def test_a_table_of_a_file_is_answered_with_where_its_settings_stand(
+    project: Path, name: str, text: str, fix: list[str]
+) -> None:
+    (project / name).write_text(text)
+    with pytest.raises(SettingsError, match="Settings stand in ") as caught:
+        settings.current()
+    lines = caught.value.fix.splitlines()
+    assert [part in line for part, line in zip(fix, lines, strict=True)] == [True] * len(fix)
+
+
 def test_a_seed_that_does_not_fit_is_refused_where_it_is_stated(project: Path) -> None:
     assert message_of(project, f"seed = {2**64}\n") == snapshot("""\
 The setting `seed` must be an integer of 64 bits.
