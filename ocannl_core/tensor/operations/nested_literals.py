@@ -68,6 +68,9 @@ class NestedLiteral:
         return set(map(type, self.leaves))  # literals may be long: each type is checked once
 
 
+_MOST_AXES = 64  # the limit of NumPy
+
+
 def is_array(value: object) -> bool:
     """Return True for arrays of any library, and for NumPy's scalars; tensors are none."""
     if isinstance(value, Tensor):
@@ -80,6 +83,11 @@ def parse_nested(value: Any) -> NestedLiteral:
     axes: list[NestedAxis] = []
     level = value
     while isinstance(level, CONTAINERS):
+        if len(axes) == _MOST_AXES:
+            raise UsageError.at_caller(
+                f"A literal nests containers at most {_MOST_AXES} deep, the most axes of an array.",
+                found="a deeper one, or one that contains itself",
+            )
         axes.append(NestedAxis(_kind(level), len(level)))
         if not level:
             break

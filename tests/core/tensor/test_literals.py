@@ -63,6 +63,19 @@ def test_a_literal_is_a_copy_of_the_array() -> None:
     assert literal.literal[0] == 0
 
 
+@pytest.mark.parametrize("depth", [65, 1000, 100_000, None])
+def test_a_literal_is_no_deeper_than_an_array(depth: int | None) -> None:
+    value: list[Any] = [1.0]
+    if depth is None:
+        value[:] = [value]
+    for _ in range((depth or 1) - 1):
+        value = [value]
+    for function in (oc.tensor, lambda given: oc.param("w", init=given)):
+        with pytest.raises(oc.UsageError, match="at most 64 deep"):
+            function(value)
+    assert oc.tensor(np.zeros((1,) * 64).tolist()).ndim == 64
+
+
 @pytest.mark.parametrize(
     ("value", "found"),
     [
