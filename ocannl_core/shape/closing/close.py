@@ -21,6 +21,7 @@ from ocannl_core.shape.language.shape_terms import DimVar, Row, RowKind, RowVar,
 from ocannl_core.shape.language.subscripts import Blocked, Position
 from ocannl_core.shape.solving import ranks, row_order
 from ocannl_core.shape.solving.computed_sizes import SolutionRole
+from ocannl_core.shape.solving.selections import made_from
 from ocannl_core.shape.solving.state import SolverState
 from ocannl_core.shape.solving.subscripted_rows import addressed
 from ocannl_core.shape.solving.underdetermined import may_be_guessed, parameter_text, refuse_guesses
@@ -59,7 +60,9 @@ def _decide(closing: Closing, constraint: Subscript) -> None:
     row = constraint.operand.row(found.kind)
     tail = state.flat(row).tail
     assert tail is not None
-    if _is_about_unknown(state, constraint):
+    if first := _first_awaited(state, tail):
+        tail = first
+    if not first and _is_about_unknown(state, constraint):
         axes = Row(state.fresh.dims(len(constraint.keys)), state.fresh.row())
         closing.add_constraints([RowEqual(axes, row, constraint.origin)])
     elif ranks.is_anchored(state, tail):
@@ -75,6 +78,21 @@ def _decide(closing: Closing, constraint: Subscript) -> None:
         if tail in unknown:
             _refuse_contracted(state, constraint, found.kind)
         closing.decide_rows({var: bounds.get(var, 0) for var in leaves}, _STAGE)
+
+
+def _first_awaited(state: SolverState, tail: RowVar) -> RowVar | None:
+    """Return the row that selections and joins, of which a row is made, wait for; None without."""
+    first: RowVar | None = None
+    passed = {tail}
+    while awaited := [
+        source
+        for var in ranks.reachable_rows(state, [first or tail])
+        for source in made_from(state, var)
+        if source not in passed
+    ]:
+        first = awaited[0]
+        passed.add(first)
+    return first
 
 
 _STAGE = "subscripted rows"

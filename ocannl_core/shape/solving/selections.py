@@ -242,6 +242,24 @@ def selected_rows(state: SolverState, among: Iterable[RowVar]) -> list[RowVar]:
     return [row.tail for row in flat if row.tail is not None]
 
 
+def made_from(state: SolverState, var: RowVar) -> list[RowVar]:
+    """Return the open rows of which suspended selections and joins make a row, in the order in
+    which these wait for them.
+    """
+    found: list[Row] = []
+    for each in state.suspended.get(var, ()):
+        if isinstance(each, RowJoin | Selection) and any(
+            state.flat(row).tail == var for row in made_rows(each)
+        ):
+            if isinstance(each, RowJoin):
+                found += each.parts
+            else:
+                taken = each.result if each.is_inserted else each.source
+                found += [*(taken[::-1] if each.axis < 0 else taken), *each.positions]
+    tails = [state.flat(row).tail for row in found]
+    return [tail for tail in tails if tail is not None]
+
+
 def _shape_text(rows: Rows) -> str:
     batch, output, input = rows
     return str(Shape(batch, input, output))

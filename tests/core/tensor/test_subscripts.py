@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from inline_snapshot import snapshot
@@ -286,3 +288,28 @@ def test_rows_above_those_of_other_subscripts_are_counted_after_them(is_first: b
         assert str(product.shape) == "12,8|"
         assert str(oc.softmax(product, axis=0).shape) == "12,8|"
         oc.train.forward(product).resolve()
+
+
+_OPEN: dict[str, Callable[[oc.Tensor, oc.Tensor], oc.Tensor]] = {
+    "taken": lambda x, ids: oc.take(x, ids, axis=-1)[..., 1:],
+    "taken in front": lambda x, ids: oc.take(x, ids, axis=0)[:, 1:],
+    "taken at batches": lambda x, ids: oc.take(x, ids.T, axis=-1)[:, 1:],
+    "one position": lambda x, ids: oc.take(x, ids, axis=-1)[1],
+    "a function": lambda x, ids: oc.tanh(oc.take(x, ids, axis=-1))[:2, 1:],
+    "twice": lambda x, ids: oc.take(oc.take(x, ids, axis=-1), ids, axis=0)[1:, 1:],
+    "of a part": lambda x, ids: oc.take(x[:2], ids, axis=-1)[:, 1:],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", _OPEN)
+def test_keys_wait_for_the_axes_of_taken_positions(name: str) -> None:
+    shapes: list[str] = []
+    for is_stated in (True, False):
+        with oc.Session():
+            cells, ids = oc.tensor(np.zeros((3, 4))), oc.tensor([0, 2, 1], dtype="int32")
+            weights = oc.param("w", output=[3, 4]) if is_stated else oc.param("w")
+            part = _OPEN[name](cells * weights, ids)
+            part.session.environment.close([part.terms])
+            shapes.append(str(part.shape))
+    assert shapes[0] == shapes[1]
