@@ -443,23 +443,6 @@ class Environment:
             transaction.rollback()
         return found, conditions
 
-    def instantiate(
-        self, arguments: Sequence[Shape], given: Sequence[Shape], shapes: Iterable[Shape]
-    ) -> list[Shape]:
-        """Return shapes, as compiling would decide them, for given shapes of the arguments.
-
-        Raises:
-            ShapeError: if the arguments cannot have these shapes.
-        """
-        with self.undo_log.lock, self.atomic() as transaction:
-            for argument, shape in zip(arguments, given, strict=True):
-                for (kind, row), (_, known) in zip(argument.rows(), shape.rows(), strict=True):
-                    self._state.agenda.append(RowEqual(row, known, Origin(f"{kind.value} row")))
-            solver.run(self._state)
-            found = self.preview(shapes)
-            transaction.rollback()
-        return found
-
     def equate_known(self, shape: Shape, known: Shape, origin: Origin) -> None:
         """Give a shape the closed rows of a shape, perhaps of another environment.
 

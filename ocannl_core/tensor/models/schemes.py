@@ -9,7 +9,6 @@ from typing import Any
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import OcannlError, UsageError
 from ocannl_core.base.fast_dataclass import dataclass
-from ocannl_core.shape.environment import Environment
 from ocannl_core.shape.language.shape_terms import Shape
 from ocannl_core.tensor.graph import session as sessions
 from ocannl_core.tensor.graph.session import Session
@@ -37,17 +36,6 @@ class Scheme:
     """The shapes of the parameters of the block and its sub-blocks."""
     conditions: tuple[str, ...]
     """Relations between variables that no equation states."""
-    _environment: Environment
-    _terms: tuple[tuple[Shape, ...], tuple[Shape, ...]]
-
-    def instance(self, *shapes: Shape) -> tuple[Shape, ...]:
-        """Return the shapes of the results for closed shapes of the arguments.
-
-        Raises:
-            ShapeError: if the block cannot be applied to tensors of these shapes.
-        """
-        arguments, results = self._terms
-        return tuple(self._environment.instantiate(arguments, shapes, results))
 
     def __str__(self) -> str:
         given = "; ".join(map(str, self.arguments.values()))
@@ -80,21 +68,18 @@ def scheme_of(block: NetworkBlock[Any]) -> Scheme:
             ) from error
         transaction.rollback()  # operations on tensors that the body refers to
         made = [each.value for each in leaves_of(results) if isinstance(each.value, Tensor)]
-        environment = session.environment
         titles = [f"result{i}" for i in range(len(made))] if len(made) > 1 else ["result"]
         parameters = dict(parameters_of(copies[block]))
         arguments = {name: each.terms for name, each in zip(names, given, strict=True)}
         terms = {name: each.terms for name, each in zip(titles, made, strict=True)}
         inner = {name: each.terms for name, each in parameters.items()}
-        found, conditions = environment.generalize(arguments, {**terms, **inner})
+        found, conditions = session.environment.generalize(arguments, {**terms, **inner})
     return Scheme(
         block.title,
         {name: found[name] for name in arguments},
         tuple(found[name] for name in terms),
         {name: found[name] for name in inner},
         conditions,
-        environment,
-        (tuple(arguments.values()), tuple(terms.values())),
     )
 
 

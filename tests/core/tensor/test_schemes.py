@@ -1,4 +1,4 @@
-"""Schemes of blocks: principal shapes, their instances, and errors at the use of a block."""
+"""Schemes of blocks: principal shapes, and errors at the use of a block."""
 
 from __future__ import annotations
 
@@ -91,22 +91,16 @@ def _inlined(steps: tuple[Step, ...], shapes: Sequence[Shape]) -> Shape | None:
 
 @settings(max_examples=example_count(15), deadline=None)
 @given(_steps, st.lists(st.tuples(_shapes, _shapes), min_size=1, max_size=4))
-def test_the_instances_of_a_scheme_are_the_uses_of_the_body(
+def test_only_bodies_that_are_wrong_for_all_arguments_have_no_scheme(
     steps: tuple[Step, ...], uses: list[tuple[Shape, Shape]]
 ) -> None:
     try:
-        scheme = scheme_of(random_body(steps=steps))
-    except UsageError:  # the body is wrong for all arguments
-        assert all(_inlined(steps, shapes) is None for shapes in uses)
-        return
-    text = str(scheme)
-    for shapes in uses:
-        try:
-            (found,) = scheme.instance(*shapes)
-        except ShapeError:
-            found = None
-        assert found == _inlined(steps, shapes)
-    assert str(scheme) == text == str(scheme_of(random_body(steps=steps)))
+        text = str(scheme_of(random_body(steps=steps)))
+    except UsageError:
+        text = ""
+    found = [_inlined(steps, shapes) for shapes in uses]
+    assert text or not any(found)
+    assert not text or str(scheme_of(random_body(steps=steps))) == text
 
 
 class _Unmatched(Exception):
@@ -140,28 +134,30 @@ def _substitute(term: Row, rows: dict[RowVar, Row], sizes: dict[DimVar, Size]) -
     return Row(trailing=(*map(size, term.leading), *between, *map(size, term.trailing)))
 
 
-@settings(max_examples=example_count(15), deadline=None)
-@given(_steps, _shapes)
+@settings(max_examples=example_count(30), deadline=None)
+@given(_steps, st.lists(_shapes, min_size=1, max_size=2))
 def test_a_printed_type_without_conditions_is_principal(
-    steps: tuple[Step, ...], shape: Shape
+    steps: tuple[Step, ...], shapes: list[Shape]
 ) -> None:
-    """Of one argument: the body gets it twice."""
+    """Of two arguments, or of one, which the body gets twice."""
 
     @oc.op
     def body(x: oc.Tensor) -> oc.Tensor:
         return random_body(x, x, steps=steps)
 
     try:
-        scheme = scheme_of(body())
+        scheme = scheme_of(body() if len(shapes) == 1 else random_body(steps=steps))
     except UsageError:
         return
     if scheme.conditions:
         return
     rows: dict[RowVar, Row] = {}
     sizes: dict[DimVar, Size] = {}
-    expected = _inlined(steps, (shape, shape))
+    expected = _inlined(steps, (shapes[0], shapes[-1]))
     try:
-        for (_, term), (_, row) in zip(scheme.arguments["x"].rows(), shape.rows(), strict=True):
+        given_rows = [row for shape in shapes for _, row in shape.rows()]
+        terms = [term for shape in scheme.arguments.values() for _, term in shape.rows()]
+        for term, row in zip(terms, given_rows, strict=True):
             _match(term, row, rows, sizes)
         (result,) = scheme.results
         for parameter in scheme.parameters.values():
@@ -176,7 +172,7 @@ def test_a_printed_type_without_conditions_is_principal(
         return  # a row that only uses of the result decide
     else:
         # axes that are repeated do not decide the size of a parameter that they meet
-        is_repeated = any(not row.trailing or Size(1) in row.trailing for _, row in shape.rows())
+        is_repeated = any(not row.trailing or Size(1) in row.trailing for row in given_rows)
         assert Shape(*found) == expected or (expected is None and scheme.parameters and is_repeated)
 
 
