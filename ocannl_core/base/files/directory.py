@@ -41,6 +41,25 @@ Signature: 8a477f597d28d172789f06886806bc55
 """The file of a directory that was empty when it became a cache, so that all in it is ours."""
 _CACHED = r"[0-9a-f]{16,64}(\.[a-z]+)?"
 """The names of cached files; no others are removed."""
+_LIMITS = {
+    errno.EMFILE: (
+        "A process opens no more files than its limit.",
+        "close files, or raise the limit, as by `ulimit -n 4096`",
+    ),
+    errno.ENFILE: (
+        "All processes together open no more files than the limit of the system.",
+        "raise the limit, as by `sysctl fs.file-max`",
+    ),
+    errno.EAGAIN: (
+        "A user has no more processes and threads than the limit.",
+        "end some, or raise the limit, as by `ulimit -u 4096`",
+    ),
+    errno.EFBIG: (
+        "A process writes no larger files than its limit.",
+        "raise the limit, as by `ulimit -f unlimited`",
+    ),
+}
+"""Limits that hold in every directory, and how to raise them, by the error where one is reached."""
 
 
 class PrivateDirectory:
@@ -201,6 +220,7 @@ def private_directory(root: Path, *names: str) -> PrivateDirectory:
     one after a warning.
 
     Raises:
+        CompileError: if a limit of the process is reached.
         OSError: if no temporary directory can be created either.
     """
     try:
@@ -242,6 +262,7 @@ def unfinished_directory(root: Path, name: str) -> Iterator[PrivateDirectory]:
     """Yield a new directory of this name for a program that writes files; remove it afterwards.
 
     Raises:
+        CompileError: if a limit of the process is reached.
         OSError: if no temporary directory can be created either.
     """
     own = unfinished_name()
@@ -258,8 +279,12 @@ def temporary_directory(refused: Path, *names: str, error: OSError) -> PrivateDi
     a warning about the cache directory that cannot be used for a reason.
 
     Raises:
+        CompileError: if the reason is a limit of the process, which is the same for any directory.
         OSError: if it cannot be created.
     """
+    if limit := _LIMITS.get(error.errno or 0):
+        rule, fix = limit
+        raise errors.CompileError(rule, found=str(error), where=str(refused), fix=fix) from None
     try:
         found = open_private(_temporary[0]).child(*names)
     except (IndexError, OSError):
@@ -308,8 +333,7 @@ def _remove_own(path: Path, process: int) -> None:
 
 def warn_of_loss(lost: str, refused: Path, error: OSError) -> None:
     """Warn about a directory that cannot be used, for a reason, and the loss by that."""
-    errors.warn_once(
-        f"{lost}: {refused} cannot be used ({error}). "
-        "Set OCANNL_CACHE_DIR to a directory of your own.",
-        RuntimeWarning,
-    )
+    fix = "set OCANNL_CACHE_DIR to a directory of your own"
+    _, fix = _LIMITS.get(error.errno or 0, ("", fix))
+    text = f"{lost}: {refused} cannot be used ({error}). {fix[0].upper()}{fix[1:]}."
+    errors.warn_once(text, RuntimeWarning)

@@ -107,6 +107,7 @@ class ObjectCache:
         cannot be used.
 
         Raises:
+            CompileError: if a limit of the process is reached.
             OSError: if there is no temporary directory.
         """
         place = self._root.path
@@ -130,6 +131,7 @@ def object_cache(directory: Path, backend: str, identity: str, suffix: str) -> O
     """Return a cache in the user's cache directory, or in a temporary one after a warning.
 
     Raises:
+        CompileError: if a limit of the process is reached.
         OSError: if no temporary directory can be made either.
     """
     try:

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocannl_core.base.errors import warn_once
+from ocannl_core.base.errors import CompileError, warn_once
 from ocannl_core.base.files import directory as directories
 from ocannl_core.base.files import new_files, trust
 from ocannl_core.base.files.digests import (
@@ -391,8 +391,36 @@ def test_without_any_directory_the_error_has_both_reasons(
         raise OSError(errno.ENOSPC, "none has room")
 
     monkeypatch.setattr(directories, "_new_temporary", fail)
-    with pytest.raises(OSError, match=r"cannot be used .*too many.*no temporary.*none has room"):
-        temporary_directory(tmp_path, "inner", error=OSError(errno.EMFILE, "too many files"))
+    with pytest.raises(OSError, match=r"cannot be used .*no entry.*no temporary.*none has room"):
+        temporary_directory(tmp_path, "inner", error=OSError(errno.ENOENT, "no entry"))
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [("EMFILE", "ulimit -n"), ("ENFILE", "fs.file-max"), ("EAGAIN", "-u"), ("EFBIG", "-f")],
+)
+def test_no_directory_takes_the_place_of_one_that_meets_a_limit_of_the_process(
+    tmp_path: Path, no_temporary: None, number: str, fix: str
+) -> None:
+    error = OSError(getattr(errno, number), "there are too many")
+    with pytest.raises(CompileError, match=f"(?s)limit.*there are too many.*{fix}"):
+        temporary_directory(tmp_path, "inner", error=error)
+    with pytest.warns(RuntimeWarning, match=f"not kept: .*there are too many.*{fix}"):
+        directories.warn_of_loss("Results are not kept", tmp_path, error)
+
+
+def test_an_error_about_too_many_open_files_names_their_limit(tmp_path: Path) -> None:
+    code = f"""\
+import os, resource
+from pathlib import Path
+from ocannl_core.base.files.directory import private_directory
+first = os.open("/", os.O_RDONLY)
+resource.setrlimit(resource.RLIMIT_NOFILE, (first + 1, first + 1))
+private_directory(Path({str(tmp_path)!r}, "cache"), "inner")
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "A process opens no more files than its limit" in result.stderr
+    assert "ulimit -n" in result.stderr
 
 
 @given(st.text(max_size=5), st.binary(max_size=40), st.data())

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from ocannl_core.backend_api import settings
+from ocannl_core.backend_api import CompileError, settings
 from ocannl_core.backend_api.files import (
     PrivateDirectory,
     temporary_directory,
@@ -55,6 +55,7 @@ def _with_room(stack: ExitStack) -> PrivateDirectory:
     """Return a directory in which files can be written whole: PoCL ends the process if it cannot.
 
     Raises:
+        CompileError: if a limit of the process is reached.
         OSError: if there is none.
     """
     root = settings.cache_directory()
@@ -84,9 +85,10 @@ def _open_drivers() -> str:
     stack = ExitStack()
     try:
         directory = _with_room(stack)
-    except OSError as error:
+    except (OSError, CompileError) as error:
         stack.close()
-        return "" if _POCL in os.environ else f"no place for its files: {error}"
+        reason = " ".join(str(error).split())
+        return "" if _POCL in os.environ else f"no place for its files: {reason}"
     atexit.register(_remove, stack, os.getpid())
     with _variable(_POCL, str(directory.path)), suppress(cl.Error):
         for platform in cl.get_platforms():
