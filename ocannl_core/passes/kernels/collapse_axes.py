@@ -29,6 +29,11 @@ from ocannl_core.ir.kernels.nodes import NodeInfos
 from ocannl_core.ir.loops.nodes import Expr, IndexValue, Load, LoadMerge, Store
 from ocannl_core.ir.loops.traverse import free_variables, map_expr
 
+_LEAST_TERMS = 8192
+"""Shorter sums keep their axes on processors. An extent at run time keeps them apart, too, and adds
+up in the order of a constant size.
+"""
+
 
 def collapse_axes(plan: NestPlan, *, lanes: int = 0) -> NestPlan:
     """Collapse the axes of kernels that run alone.
@@ -43,8 +48,8 @@ def collapsed(nest: Nest, nodes: NodeInfos, *, lanes: int = 0) -> Nest:
     """Return a nest in which no two axes can be one; itself if it has none that can.
 
     Args:
-        lanes: The cells of a vector, to collapse no axes of cells but those with rows of a length
-            that is no multiple of it; 0 to collapse all.
+        lanes: The cells of a vector, to collapse axes of cells only if their rows have a length
+            that is no multiple of it, and axes of many terms; 0 to collapse all.
     """
     while True:
         found = next(_with_one_fewer(nest, nodes, lanes), None)
@@ -55,8 +60,10 @@ def collapsed(nest: Nest, nodes: NodeInfos, *, lanes: int = 0) -> Nest:
 
 def _with_one_fewer(nest: Nest, nodes: NodeInfos, lanes: int) -> Iterator[Nest]:
     """Yield the nest with two of its axes as one, for each pair that allows it."""
-    pairs = (each for each in _pairs_of_cells(nest) if not lanes or each.inner.extent % lanes != 0)
-    for pair in (*pairs, *_reduced_pairs(nest)):
+    pairs = [each for each in _pairs_of_cells(nest) if not lanes or each.inner.extent % lanes != 0]
+    if not lanes or prod(axis.extent for axis in nest.reduced) >= _LEAST_TERMS:
+        pairs += _reduced_pairs(nest)
+    for pair in pairs:
         if all(len(used & {pair.outer.var, pair.inner.var}) != 1 for _, used in nest.reached):
             found = pair.apply(nest, nodes)
             if found is not None and is_independent(found):

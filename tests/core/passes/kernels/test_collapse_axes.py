@@ -70,13 +70,16 @@ def test_rows_of_whole_vectors_stay_rows_on_a_processor() -> None:
     assert len(collapsed(nest, nodes, lanes=16).axes) == 2
 
 
-def test_terms_along_memory_have_one_axis_on_a_processor_too() -> None:
-    nest, nodes = nest_of("""x: float32[5, 3, 16], y: float32[5]):
+@pytest.mark.parametrize(("terms", "expected"), [(128, [5, 8192]), (127, [5, 127, 64])])
+def test_many_terms_along_memory_have_one_axis_on_a_processor_too(
+    terms: int, expected: list[int]
+) -> None:
+    nest, nodes = nest_of(f"""x: float32[5, {terms}, 64], y: float32[5]):
     for i in range(5):
-        for j in range(3):
-            for k in range(16):
+        for j in range({terms}):
+            for k in range(64):
                 y[i] += x[i, j, k]""")
-    assert [axis.extent for axis in collapsed(nest, nodes, lanes=16).axes] == [5, 48]
+    assert [axis.extent for axis in collapsed(nest, nodes, lanes=16).axes] == expected
 
 
 def test_many_axes_are_one() -> None:
