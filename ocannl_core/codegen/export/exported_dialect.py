@@ -1,8 +1,8 @@
 """C of an exported file: kernels are static functions, called directly.
 
 Where there is no library (`-ffreestanding`), builtins of the compiler stand for instructions of the
-processor; only `memcpy` and `memset` may be called. Code that needs more, such as the exponential
-of `float64`, does not link there.
+processor; only `memcpy` and `memset` may be called. Code that needs more, such as a power of
+`float64`, does not link there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class ExportedC(Dialect):
     """C that has the same results under all flags that keep the arithmetic of IEEE 754."""
 
     reports_failures = True
+    replaces_doubles = True
     headers = ("<stdint.h>",)
 
     def prelude(self, helpers: Iterable[str]) -> str:

@@ -568,7 +568,7 @@ class VectorLoop:
         nbytes = dtype.in_lanes.nbytes
         match expr:
             case ir.Unary(UnaryOp.NOT, arg) if arg.dtype.in_lanes.nbytes == nbytes:
-                return CExpr(f"({self._mask(arg, dtype).at(Precedence.EQUALITY)} == 0)")
+                return CExpr(f"({self._mask(arg, dtype).at(Precedence.PRIMARY)} == 0)")
             case ir.Binary(op, left, right) if (
                 op in COMPARISONS and left.dtype.in_lanes.nbytes == nbytes
             ):
