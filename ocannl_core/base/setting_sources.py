@@ -151,13 +151,14 @@ class ConfigTable:
         while len(table) == 1 and isinstance((inner := next(iter(table.values()))), dict):
             path, table = f"{path}.{next(iter(table))}", inner
         outer = "tool.ocannl." if file.is_project else ""
-        place = "in the table [tool.ocannl]" if file.is_project else "in no table"
+        place = "in the table [tool.ocannl]" if file.is_project else "above all tables"
         fix = f"remove the header [{outer}{path}], and write its settings above all other tables"
         if self.formats.keys().isdisjoint(map(str.lower, table)):
             plugin = path.rpartition(".")[2]
             fix += f"\nif {plugin} is a plugin, its table is [{outer}{PLUGINS}.{plugin}]"
         return SettingsError(
-            f"Settings stand {place}, those of a plugin in [{outer}{PLUGINS}.NAME].",
+            f"A file has the settings of the core {place}, and the settings of a plugin in "
+            f"[{outer}{PLUGINS}.NAME].",
             found=f"[{outer}{path}]",
             where=file.path,
             fix=fix,

@@ -227,7 +227,7 @@ def test_a_table_of_a_file_is_answered_with_where_its_settings_stand(
     project: Path, name: str, text: str, fix: list[str]
 ) -> None:
     (project / name).write_text(text)
-    with pytest.raises(SettingsError, match="Settings stand in ") as caught:
+    with pytest.raises(SettingsError, match="A file has the settings of the core ") as caught:
         settings.current()
     lines = caught.value.fix.splitlines()
     assert [part in line for part, line in zip(fix, lines, strict=True)] == [True] * len(fix)
