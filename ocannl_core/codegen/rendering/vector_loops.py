@@ -189,7 +189,8 @@ class VectorLoop:
                     number = self._state.helper(f"{dtype}_bits", number)
                 self._writer.line(f"{cell} = {number};")
         self._writer.forget()
-        if stride == 1 and dtype.in_lanes is dtype and value.code.isidentifier():
+        is_fixed = not self._names.in_registers(self._positions.nodes_of(stmt.value))
+        if stride == 1 and dtype.in_lanes is dtype and is_fixed and value.code.isidentifier():
             # loads of the same cells need not wait for the store
             loaded = self._contiguous(self._cell(stmt.node, offset), self._count, dtype)
             self._writer.cached[loaded.code] = value.code

@@ -311,3 +311,29 @@ def test_how_much_is_left_to_a_compiler(build):
     assert loops_of(1, 64) is CompilerVectorization.INDEPENDENT
     assert loops_of(1, 64, adds=True) is CompilerVectorization.PLAIN
     assert loops_of(2, 64, adds=True) is CompilerVectorization.PLAIN  # no register is so small
+
+
+def test_a_stored_register_is_loaded_again_after_it_changes(build):
+    out, copy, x, y, sums = (build.node(name, 8) for name in ("out", "copy", "x", "y", "sums"))
+    (j,) = build.vars(1)
+
+    def move(target, source):
+        return vector(j, 8, Store(target, (VarIndex(j),), build.load(source, VarIndex(j))))
+
+    moves = ((sums, x), (out, sums), (sums, y), (copy, out))
+    text = build.body(Allocate(sums, Scope.THREAD), *(move(*each) for each in moves))
+    assert text == snapshot("""\
+  const float *restrict a0,
+  const float *restrict a1,
+  float *restrict a2,
+  const float *restrict a3,
+  float *restrict a4) {
+float32x8 t0_0;
+const float32x8 v0 = *(const float32x8_cells *)&a0[0];
+t0_0 = v0;
+*(float32x8_cells *)&a2[0] = t0_0;
+const float32x8 v1 = *(const float32x8_cells *)&a3[0];
+t0_0 = v1;
+const float32x8 v2 = *(const float32x8_cells *)&a2[0];
+*(float32x8_cells *)&a4[0] = v2;\
+""")
