@@ -2,7 +2,8 @@
 
 `code.resolve()` returns an `AssignProgram`. Each `Accumulate` in it states, for all values of the
 loop variables in its domain, `target[...] = target[...] combine op(args[...])`, where every tensor
-has an index map. Translators into other languages read these, as lowering to loops does.
+has an index map, and `op` is a primitive or a formula of several. Translators into other languages
+read these, as lowering to loops does; `split_formulas` leaves one primitive to each assignment.
 """
 
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from ocannl_core.ir.assignments.nodes import (
     ExternalCall,
     Fetch,
     FetchSource,
+    Formula,
     Merge,
     NodeOperand,
     Operand,
@@ -28,6 +30,7 @@ from ocannl_core.ir.assignments.nodes import (
     Section,
     SetVector,
 )
+from ocannl_core.ir.assignments.split_formulas import split_formulas
 from ocannl_core.ir.assignments.traverse import Leaf, leaves, reads, repeat_inputs, targets
 from ocannl_core.ir.indexing import (
     AffineIndex,
@@ -65,12 +68,12 @@ from ocannl_core.tensor.messages.call_errors import list_names, load_on_demand
 __all__ = [
     "Accumulate", "AffineIndex", "AssignProgram", "AssignSequence", "Assignment", "AxisIndex",
     "BinaryOp", "ComputedIndex", "ConcatIndex", "Constant", "ConstantBits", "ConstantFill",
-    "EmbedIndex", "ExternalCall", "Fetch", "FetchSource", "FixedIndex", "IndexMap", "Leaf",
-    "LoopVar", "Margin", "Merge", "NodeInfo", "NodeOperand", "Op", "Operand", "Projections",
+    "EmbedIndex", "ExternalCall", "Fetch", "FetchSource", "FixedIndex", "Formula", "IndexMap",
+    "Leaf", "LoopVar", "Margin", "Merge", "NodeInfo", "NodeOperand", "Op", "Operand", "Projections",
     "RangeOverOffsets", "RepeatedAssignments", "Scalar", "Section", "SetVector", "StaticExtent",
     "StaticIndex", "SubAxis", "TensorNode", "TernaryOp", "UnaryOp", "VarIndex", "as_affine",
     "joint_extents", "leaves", "neutral", "reads", "repeat_inputs", "row_major", "saturate",
-    "targets", "traversals", "variables", "working_format",
+    "split_formulas", "targets", "traversals", "variables", "working_format",
 ]
 # fmt: on
 

@@ -180,7 +180,7 @@ class _Count:
             match assignment:
                 case assignments.Accumulate(target, combine, _, op, _, projections):
                     self._last = self._known.get(target.id, self._last)
-                    each = _OPERATIONS.get(op, 1) + _OPERATIONS.get(combine, 1)
+                    each = _operations(op) + _operations(combine)
                     domains = (domain for domain, _ in traversals(projections))
                     cells = sum(prod(extent for _, extent in domain) for domain in domains)
                     self.operations[self._last] += times * each * cells
@@ -194,6 +194,14 @@ class _Count:
                     pass
                 case _:
                     assert_never(assignment)
+
+
+def _operations(op: Op | assignments.Formula) -> int:
+    """Return the number of operations of a primitive or a formula for one cell."""
+    if not isinstance(op, assignments.Formula):
+        return _OPERATIONS.get(op, 1)
+    inner = sum(_operations(arg) for arg in op.args if not isinstance(arg, int))
+    return _operations(op.op) + inner
 
 
 def _nbytes(tensor: Tensor) -> int:

@@ -243,10 +243,9 @@ class _Lowering:
             self.fill(target, saturate(neutral(combine), dtype))
         for nest in self.nests(projections):
             self.prepare_margins(assignment, nest)
-            operands = self.operands(assignment.op, assignment.args, nest.rhs, dtype)
+            value = self.value(assignment.op, assignment.args, nest.rhs, dtype)
             store = self.store(target, nest.lhs, assignment.args, nest.rhs)
             self.remark(assignment)
-            value = self.formats.apply(assignment.op, operands, dtype)
             if starts_neutral and not combine.value.keeps_first:
                 start = constant(saturate(neutral(combine), dtype), dtype)
                 value = ir.Binary(combine, start, value, dtype)
@@ -257,10 +256,14 @@ class _Lowering:
 
     def check(self, assignment: assign.Accumulate) -> None:
         op, combine = assignment.op, assignment.combine
-        if len(assignment.args) != arity(op) or len(assignment.projections.rhs) != arity(op):
+        count, maps = len(assignment.args), len(assignment.projections.rhs)
+        if isinstance(op, assign.Formula):
+            self.check_formula(op, count)
+        elif count != arity(op):
+            raise self.error(f"{op.value.name} takes {arity(op)} operands.", f"{count} operands")
+        if count != maps:
             raise self.error(
-                f"{op.value.name} takes {arity(op)} operands, each with an index map.",
-                f"{len(assignment.args)} operands, {len(assignment.projections.rhs)} index maps",
+                "Each operand has an index map.", f"{count} operands, {maps} index maps"
             )
         if self.info(assignment.target).dtype.is_packed:
             dtype = self.info(assignment.target).dtype
@@ -278,6 +281,21 @@ class _Lowering:
         if self.info(assignment.target).dtype is uint4x32 and combine is not BinaryOp.SECOND:
             raise self.error("Random words can be assigned, not accumulated.", combine.value.name)
 
+    def check_formula(self, formula: assign.Formula, operands: int) -> None:
+        name = formula.op.value.name
+        if len(formula.args) != arity(formula.op):
+            raise self.error(
+                f"{name} takes {arity(formula.op)} operands.", f"{len(formula.args)} operands"
+            )
+        for arg in formula.args:
+            if isinstance(arg, assign.Formula):
+                self.check_formula(arg, operands)
+            elif not 0 <= arg < operands:
+                raise self.error(
+                    "A formula refers to operands of its assignment.",
+                    f"{name} of operand {arg}, of {operands}",
+                )
+
     def set_vector(self, assignment: assign.SetVector) -> None:
         target = assignment.target
         length = 16 // self.info(target).dtype.nbytes
@@ -286,7 +304,8 @@ class _Lowering:
         for nest in self.nests(assignment.projections):
             self.prepare_margins(assignment, nest)
             self.remark(assignment)
-            (word,) = self.operands(UnaryOp.UNIFORM, (assignment.arg,), nest.rhs, uint4x32)
+            words = (assignment.arg,)
+            (word,) = self.operands(UnaryOp.UNIFORM, (0,), words, nest.rhs, uint4x32)
             if word.dtype is not uint4x32:
                 raise self.error(
                     "A vector is written from random words.", f"operand of {word.dtype}"
@@ -306,29 +325,61 @@ class _Lowering:
                 "Some component of a concatenated axis determines every operand.", "none does"
             )
 
+    def value(
+        self, op: Op | assign.Formula, args: Operands, maps: tuple[IndexMap, ...], dtype: DType
+    ) -> ir.Expr:
+        """Return a primitive of operands, or a formula, in a number format."""
+        if isinstance(op, assign.Formula):
+            primitive, parts = op.op, op.args
+        else:
+            primitive, parts = op, tuple(range(len(args)))
+        operands = self.operands(primitive, parts, args, maps, dtype)
+        return self.formats.apply(primitive, operands, dtype)
+
     def operands(
-        self, op: Op, args: tuple[assign.Operand, ...], maps: tuple[IndexMap, ...], dtype: DType
+        self,
+        op: Op,
+        parts: Sequence[int | assign.Formula],
+        args: Operands,
+        maps: tuple[IndexMap, ...],
+        dtype: DType,
     ) -> list[ir.Expr]:
-        """Return the operands as expressions, constants in the working format of the operation."""
-        stated = args[op is TernaryOp.WHERE :]  # a condition has no influence on other formats
-        found = [self.info(a.node).dtype for a in stated if not isinstance(a, assign.Scalar)]
-        numbers = [arg.value for arg in args if isinstance(arg, assign.Scalar)]
+        """Return the operands of a primitive as expressions, constants in its working format.
+
+        Args:
+            parts: Each a formula, or the position of an operand of the assignment.
+        """
+        given = [args[part] if isinstance(part, int) else part for part in parts]
+        found: list[DType] = []
+        for each in given[op is TernaryOp.WHERE :]:  # a condition has no influence on formats
+            match each:
+                case assign.Formula():
+                    found.append(each.dtype)
+                case assign.NodeOperand(node) | assign.Merge(node):
+                    found.append(self.info(node).dtype)
+                case assign.Scalar():
+                    pass
+        numbers = [each.value for each in given if isinstance(each, assign.Scalar)]
         working = working_format(op, found, numbers, dtype)
         exprs: list[ir.Expr] = []
-        for arg, index_map in zip(args, maps, strict=True):
-            match arg:
+        for part, each in zip(parts, given, strict=True):
+            match each:
+                case assign.Formula():
+                    exprs.append(self.value(each, args, maps, each.dtype))
                 case assign.Scalar(value):
                     self.formats.check_magnitude(value, working)
                     fits = not working.is_integer or round_to(value, working) == value
                     exprs.append(constant(value, working if fits or op not in LOGICAL else float64))
                 case assign.NodeOperand(node):
-                    exprs.append(self.load(node, index_map, args, maps))
+                    assert isinstance(part, int)
+                    exprs.append(self.load(node, maps[part], args, maps))
                 case assign.Merge(node):
+                    assert isinstance(part, int)
                     self.note_merge(node)
-                    indices = self.shifted(node, index_map)
+                    indices = self.shifted(node, maps[part])
                     exprs.append(ir.LoadMerge(node, indices, self.info(node).dtype))
                 case _:
-                    assert_never(arg)
+                    assert_never(each)
         return exprs
 
     def load(
@@ -518,7 +569,8 @@ class _Lowering:
     ) -> None:
         """Append fills of the margins that a nest reads, unless they hold the value already."""
         match assignment:
-            case assign.Accumulate(combine=combine, beyond=beyond, args=args, op=op):
+            case assign.Accumulate(combine=combine, beyond=beyond, args=args, op=applied):
+                op = applied.op if isinstance(applied, assign.Formula) else applied
                 needed = 0.0 if combine is BinaryOp.SECOND and beyond is None else beyond
                 needed = neutral(combine) if needed is None else needed
             case assign.SetVector(arg=arg):

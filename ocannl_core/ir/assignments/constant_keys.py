@@ -22,6 +22,7 @@ from ocannl_core.ir.assignments.nodes import (
     AssignProgram,
     ConstantBits,
     Fetch,
+    Formula,
     NodeOperand,
     RepeatedAssignments,
 )
@@ -63,6 +64,7 @@ def keys_as_data(
     for target, each in hashes.items():
         operands = [None if node is None else words.get(node) for node in _operands(each)]
         if target in read and None not in operands:
+            assert not isinstance(each.op, Formula), "a hash is a primitive"
             word: Words = each.op.value.meaning(*operands)
             key = keys.setdefault(word, TensorNode(target.id, ("key",)))
             copies[target] = _copy_of(key, each)

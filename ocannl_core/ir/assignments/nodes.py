@@ -10,6 +10,7 @@ from ocannl_core.base.origin import Origin
 from ocannl_core.ir.external import ExternalOp
 from ocannl_core.ir.indexing import AxisIndex, Projections, StaticIndex
 from ocannl_core.ir.node import NodeInfo, TensorNode
+from ocannl_core.ir.numbers.dtypes import DType
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op
 
 
@@ -38,13 +39,28 @@ Operand = NodeOperand | Merge | Scalar
 
 
 @dataclass(frozen=True, slots=True)
+class Formula:
+    """A primitive of other formulas and of operands, such as `g / (1.0 + exp(-x))`.
+
+    Attributes:
+        args: Each a formula, or the position of an operand of the assignment.
+        dtype: The number format of the value; of the outermost formula the target's.
+    """
+
+    op: Op
+    args: tuple[int | Formula, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
 class Accumulate:
     """`target = target combine op(*args)` over the domain of the projections.
 
     Attributes:
         combine: The accumulating primitive; `SECOND` is plain assignment.
         reset: The target's cells are set to the neutral element of `combine` first.
-        args: The operands of the primitive; `projections.rhs[i]` is the index map of `args[i]`.
+        op: The primitive, or a formula.
+        args: The operands of either; `projections.rhs[i]` is the index map of `args[i]`.
         beyond: The value of operands in their margins, for windows that exceed the axes; None for
             the neutral element of `combine`. The gradient of a maximum reads the same margins as
             the maximum.
@@ -53,7 +69,7 @@ class Accumulate:
     target: TensorNode
     combine: BinaryOp
     reset: bool
-    op: Op
+    op: Op | Formula
     args: tuple[Operand, ...]
     projections: Projections
     origin: Origin | None = field(default=None, compare=False)

@@ -15,7 +15,7 @@ from typing import assert_never
 from ocannl_core.ir.assignments import nodes as assign
 from ocannl_core.ir.assignments.traverse import Leaf
 from ocannl_core.ir.indexing import AxisIndex, ComputedIndex, IndexMap
-from ocannl_core.ir.numbers.primitives import BinaryOp
+from ocannl_core.ir.numbers.primitives import BinaryOp, Op
 from ocannl_core.ir.text import (
     ATOM,
     PrintedNames,
@@ -123,7 +123,7 @@ def assignment_text(assignment: Leaf, names: PrintedNames) -> str:
             if op is BinaryOp.FIRST and has_position:
                 value = values[0][0]  # the other operand is printed inside of an index
             else:
-                value, _ = application(op, values)
+                value, _ = _value(op, values)
             resets = reset and combine is not BinaryOp.SECOND
             cell = names.node(target) + ("[neutral]" if resets else "")
             text = index_text if has_position else names.index
@@ -159,6 +159,14 @@ def _operand(
             return number_text(value), ATOM
         case _:
             assert_never(operand)
+
+
+def _value(op: Op | assign.Formula, operands: Sequence[Text]) -> Text:
+    """Return a primitive of operands, or a formula."""
+    if not isinstance(op, assign.Formula):
+        return application(op, operands)
+    args = [operands[arg] if isinstance(arg, int) else _value(arg, operands) for arg in op.args]
+    return application(op.op, args)
 
 
 def _source(source: assign.FetchSource, names: PrintedNames) -> str:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
 from ocannl_core.base.errors import SpecError, UsageError
-from ocannl_core.base.fast_dataclass import dataclass, replace
+from ocannl_core.base.fast_dataclass import replace
 from ocannl_core.base.identity import ById
 from ocannl_core.base.origin import Origin
 from ocannl_core.base.trampoline import Steps, run_trampoline
 from ocannl_core.ir.assignments import nodes as assign
 from ocannl_core.ir.indexing import (
+    AffineIndex,
     AxisIndex,
-    ComputedIndex,
     ConcatIndex,
+    FixedIndex,
     IndexMap,
     IndexVar,
     LoopVar,
@@ -27,10 +28,9 @@ from ocannl_core.ir.indexing import (
     as_affine,
     exchange_roles,
     traversals,
-    variables,
 )
 from ocannl_core.ir.node import NodeInfo, TensorNode
-from ocannl_core.ir.numbers.dtypes import DType, float32, int32, int64, promote
+from ocannl_core.ir.numbers.dtypes import DType, float32, int32, int64, uint4x32
 from ocannl_core.ir.numbers.primitives import (
     OF_OTHER_FORMATS,
     BinaryOp,
@@ -43,6 +43,18 @@ from ocannl_core.shape.projections.projections import project
 from ocannl_core.shape.translation.einsum import Einsum
 from ocannl_core.shape.translation.logic import Adjoint, NumbersOfWords, Several
 from ocannl_core.tensor.computations.gradient_states import no_expression
+from ocannl_core.tensor.computations.slot_values import (
+    Argument,
+    NestedValue,
+    SlotAccess,
+    as_formula,
+    as_operand,
+    formats_of,
+    leaf_values,
+    position_holders,
+    variables_of,
+    varying_variables,
+)
 from ocannl_core.tensor.derivatives.derived_operations import (
     DerivedOperation,
     position_search,
@@ -59,61 +71,25 @@ from ocannl_core.tensor.graph.tensor import Tensor
 if TYPE_CHECKING:
     from ocannl_core.tensor.computations.resolve import AssignmentEmitter
 
-_NO_POSITION = -1
-"""The position of an intermediate result, which has axes of its own."""
 _MOST_REPEATED = 8
 """The number of primitives of a part of a formula up to which each occurrence is a node of its own:
 nodes with one reader are inlined, so that no memory holds them. Formulas of second and third
 derivatives have so many occurrences of large parts that the code would have no end.
 """
+_OF_FORMULAS = frozenset((VarIndex, FixedIndex, AffineIndex))
+"""The kinds of indices at which an assignment with nested applications reads and writes."""
+_MOST_NESTED = 32
+"""The depth of formulas in assignments, which are visited recursively."""
 _SELECTED_TERM = slots.Variable("intermediate", 0, "term")
 """The cells that a maximum or minimum compares, stored in the number format of the result."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SlotAccess:
-    """The cells that a slot stands for, with their index map over the operation's domain."""
-
-    operand: assign.Operand | None
-    """The cells, a number, or None for the gradient of a tensor that needs none: assignments are
-    dropped.
-    """
-    dtype: DType
-    index: IndexMap
-    dims: tuple[int, ...]
-    """Extents of the axes that the map addresses."""
-    position: int = _NO_POSITION
-    """The tensor whose axes it has: 0 for the result, 1 for the first operand."""
-    beyond: float | None = None
-    """The number that windows read in its margins; None where none leaves the axes."""
-
-    @property
-    def node(self) -> TensorNode:
-        """The node of the cells."""
-        assert isinstance(self.operand, assign.NodeOperand)
-        return self.operand.node
-
-    @property
-    def variables(self) -> AbstractSet[IndexVar]:
-        """The domain variables that the cells depend on."""
-        return _variables([self.index]).keys()
-
-    def with_numbers(self, numbers: Mapping[int, int]) -> SlotAccess:
-        """Return the access with other numbers of the operands that hold computed positions."""
-        index = tuple(
-            replace(each, operand=numbers[each.operand])
-            if isinstance(each, ComputedIndex)
-            else each
-            for each in self.index
-        )
-        return replace(self, index=index)
 
 
 class SlotCode:
     """The code of one application of an operation, emitted as assignments.
 
-    A nested application is stored first, in a node with one axis for every domain variable that it
-    varies with: `g2 -= g * (v / v2)` computes `v / v2` once per cell of `v`.
+    A nested application that varies with all domain variables is a part of its assignment. Others
+    are stored first, in a node with one axis for every domain variable that they vary with:
+    `g2 -= g * (v / v2)` computes `v / v2` once per cell of `v`.
 
     Args:
         selection: The positions of the selected cells from an earlier search, or None.
@@ -134,14 +110,19 @@ class SlotCode:
         if not self._has_parts:
             self._projections, self._base = _projections_of(tensor)
             check_margins(self._projections, tensor, operands, tensor.origin)
+        p = self._projections
+        kinds = {type(index) for index_map in (p.lhs, *p.rhs) for index in index_map}
+        self._has_formulas = not self._has_parts and kinds <= _OF_FORMULAS
+        self._has_formulas &= not (p.margins or p.lhs_margins)
         self._is_padded = has_margins(self._projections)
         self._code = tensor.definition.operation.forward
         self._selection = selection
         self._accesses: dict[slots.Variable, SlotAccess] = {}
         self._stored: dict[tuple[ById, DType], SlotAccess] = {}
-        """The nodes of large parts of the current assignment, by their identity and the format
-        that they are read for.
+        """The nodes of large parts of the current assignment that occur again, by their identity
+        and the format that they are read for.
         """
+        self._repeated: AbstractSet[ById] = frozenset()
 
     def forward(self) -> None:
         """Emit the computation of the result."""
@@ -271,19 +252,24 @@ class SlotCode:
                 return
         op, args = _as_application(value)
         self._stored.clear()
+        is_large = slots.applies_more_than(_MOST_REPEATED, value)
+        self._repeated = slots.repeated_parts(value) if is_large else frozenset()
         settled = tuple([self._settle(arg, target.dtype) for arg in args])
         self._accumulate(target, combine, assignment.reset, op, settled)
 
     def _accumulate(
         self, target: SlotAccess, combine: BinaryOp, reset: bool, op: Op, args: tuple[Argument, ...]
     ) -> None:
-        """Emit the accumulation of a primitive of stored values."""
+        """Emit the accumulation of a primitive of values."""
         target, op, args = self._with_positions(target, op, args)
+        applied: Op | assign.Formula = op
+        if NestedValue in map(type, args):
+            applied, args = as_formula(op, args, target.dtype)
         values, beyond = self._with_one_margin_value(args)
-        settled = list(map(_as_operand, values))
+        settled = [as_operand(each) for each in values if not isinstance(each, NestedValue)]
         maps = [target.index, *[index for _, index, _ in settled]]
         projections = Projections(
-            self._domain(target.index, _variables(maps) if combine.value.drops_repeats else None),
+            self._domain(target.index, variables_of(maps) if combine.value.drops_repeats else None),
             target.index,
             tuple(maps[1:]),
             target.dims,
@@ -295,7 +281,7 @@ class SlotCode:
         origin = self._tensor.origin
         self._emitter.body.append(
             assign.Accumulate(
-                target.node, combine, reset, op, operands, projections, origin, beyond
+                target.node, combine, reset, applied, operands, projections, origin, beyond
             )
         )
 
@@ -328,7 +314,7 @@ class SlotCode:
         v = v1 + v3    -->  taken = first(v1, v2); v = taken + v3
         v max= v1 + v3 -->  term = v1 + v3; v max= first(term, v2), where v is written at positions
         """
-        holders = _holders(target, *args)
+        holders = position_holders(target, *args)
         if not holders:
             return target, op, args
         numbers = {arg.position - 1: i for i, arg in enumerate(args) if isinstance(arg, SlotAccess)}
@@ -337,11 +323,11 @@ class SlotCode:
             dtype = self._format(op, args, target.dtype)
             args = tuple(
                 self._store("taken", UnaryOp.IDENTITY, (arg,), arg.dtype)
-                if isinstance(arg, SlotAccess) and _holders(arg)
+                if isinstance(arg, SlotAccess) and position_holders(arg)
                 else arg
                 for arg in args
             )
-            if not _holders(target):
+            if not position_holders(target):
                 return target, op, args
             op, args = UnaryOp.IDENTITY, (self._store("term", op, args, dtype),)
             return self._with_positions(target, op, args)
@@ -394,7 +380,7 @@ class SlotCode:
     def _unpack(self, target: SlotAccess, words: slots.Formula) -> None:
         """Emit the assignment of runs of cells, one for each word."""
         assert isinstance(words, slots.Variable)
-        operand, index, dims = _as_operand(self._access(words))
+        operand, index, dims = as_operand(self._access(words))
         domain = self._projections.domain
         projections = Projections(domain, target.index, (index,), target.dims, (dims,))
         self._emitter.body.append(
@@ -421,14 +407,13 @@ class SlotCode:
     ) -> tuple[tuple[LoopVar, int], ...]:
         """Return the domain, the result's variables outermost, restricted to `used` if given."""
         extents = self._projections.extents
-        first = [var for var in _variables([result]) if isinstance(var, LoopVar)]
+        first = [var for var in variables_of([result]) if isinstance(var, LoopVar)]
         order = dict.fromkeys([*first, *extents])
         return tuple([(var, extents[var]) for var in order if used is None or var in used])
 
     def _settle(self, value: slots.Formula, target: DType) -> Argument:
-        """Return a value as an operand of an assignment to a format; store a nested application in
-        a node of its own first, in that format if it holds the operands. A small one that occurs
-        again has a node again.
+        """Return a value as an operand of an assignment to a format. A nested application has that
+        format if it holds the operands; where it needs a node of its own, it is stored first.
         """
         match value:
             case slots.Variable():
@@ -444,6 +429,14 @@ class SlotCode:
             case _:
                 return value
 
+    def _settle_in_node(self, value: slots.Formula, target: DType) -> SlotAccess:
+        """Return a value that depends on slots as the cells of a node."""
+        found = self._settle(value, target)
+        if isinstance(found, NestedValue):
+            return self._store(found.op.value.name, found.op, found.args, found.dtype)
+        assert isinstance(found, SlotAccess)
+        return found
+
     def _settle_application(self, value: slots.Application, target: DType) -> Steps[Argument]:
         key = ById(value), target
         if key in self._stored:
@@ -458,12 +451,30 @@ class SlotCode:
         settled = tuple(args)
         dtype = stated or self._format(op, settled, target)
         match op, settled:
-            case UnaryOp.IDENTITY, (SlotAccess(dtype=given) as same,) if given is stated:
+            case UnaryOp.IDENTITY, ((SlotAccess() | NestedValue()) as same,) if (
+                same.dtype is stated
+            ):
                 return same
+        is_shared = key[0] in self._repeated and slots.applies_more_than(_MOST_REPEATED, value)
+        nested = None if is_shared else self._nested(op, settled, dtype)
+        if nested is not None:
+            return nested
         access = self._store(op.value.name, op, settled, dtype)
-        if slots.applies_more_than(_MOST_REPEATED, value):
+        if is_shared:
             self._stored[key] = access
         return access
+
+    def _nested(self, op: Op, args: tuple[Argument, ...], dtype: DType) -> NestedValue | None:
+        """Return a nested application as a part of its assignment, if that computes it as often as
+        code of its own would; None if it needs a node.
+        """
+        formats = {dtype, *(arg.dtype for arg in args if not isinstance(arg, int | float))}
+        varying = varying_variables(args)
+        depth = 1 + max(arg.depth if isinstance(arg, NestedValue) else 0 for arg in args)
+        is_plain = self._has_formulas and uint4x32 not in formats and depth <= _MOST_NESTED
+        if not is_plain or not self._projections.extents.keys() <= varying:
+            return None
+        return NestedValue(op, args, dtype, varying, depth)
 
     def _check_gradient_in_memory(self, read: Tensor) -> None:
         """Refuse gradient code that reads a gradient which has changed since the forward code has
@@ -480,15 +491,14 @@ class SlotCode:
         narrower floats, so that the code of an operation rounds to these once.
         """
         alone, default = self._tensor.dtype, self._tensor.session.default_dtype
-        found = result_dtype(op, _formats(op, args, alone, default), alone)
+        found = result_dtype(op, formats_of(op, args, alone, default), alone)
         stored = working_format(op, [found], (), target)
         return float32 if stored.is_narrow else stored
 
     def _store(self, name: str, op: Op, args: tuple[Argument, ...], dtype: DType) -> SlotAccess:
-        """Return a new node that holds a primitive of stored values."""
-        accesses = [arg for arg in args if isinstance(arg, SlotAccess)]
-        varying = set().union(*(arg.variables for arg in accesses))
-        axes = self._axes([arg.index for arg in accesses], varying)
+        """Return a new node that holds a primitive of values."""
+        maps = [leaf.index for leaf in leaf_values(args) if isinstance(leaf, SlotAccess)]
+        axes = self._axes(maps, varying_variables(args))
         access = self._new(name, dtype, tuple(axes), tuple(axes.values()))
         self._accumulate(access, BinaryOp.SECOND, False, op, args)
         return access
@@ -544,9 +554,8 @@ class SlotCode:
                 "forward function does not accumulate one into v"
             )
         combine, value = extreme
-        term = self._settle(rounded(value, slots.RESULT), result.dtype)
-        assert isinstance(term, SlotAccess)
-        self._accesses[_SELECTED_TERM] = term
+        term = rounded(value, slots.RESULT)
+        self._accesses[_SELECTED_TERM] = self._settle_in_node(term, result.dtype)
         margins = margins_of(self._projections, None)
         dtype = self._access(slots.POSITION).dtype
         first = self._new("first", dtype, result.index, result.dims, margins)
@@ -593,9 +602,7 @@ class SlotCode:
                     if width:
                         outside = slots.Application(BinaryOp.LT, sides)
                         found = slots.Application(TernaryOp.WHERE, (outside, slots.COUNT, found))
-        place = self._settle(found, dtype)
-        assert isinstance(place, SlotAccess)
-        return place
+        return self._settle_in_node(found, dtype)
 
     def _index(self, index: AxisIndex, dtype: DType) -> slots.Formula:
         """Return the value of an index of loop variables."""
@@ -617,10 +624,6 @@ class SlotCode:
         return self._tensor.dtype if at is None else self._definition.operands[at].dtype
 
 
-Argument = SlotAccess | float
-"""An operand of an emitted assignment."""
-
-
 def _sizes(index_map: IndexMap) -> tuple[StaticExtent | None, ...]:
     """Return the extent at run time of each axis that a variable traverses; empty without any."""
     found = tuple(
@@ -630,43 +633,11 @@ def _sizes(index_map: IndexMap) -> tuple[StaticExtent | None, ...]:
     return found if any(found) else ()
 
 
-def _variables(maps: Iterable[IndexMap]) -> dict[IndexVar, None]:
-    """Return the variables of index maps, in order of appearance."""
-    found: dict[IndexVar, None] = {}
-    for index_map in maps:
-        for index in index_map:
-            if isinstance(index, VarIndex):  # almost all
-                found[index.var] = None
-            else:
-                found.update(dict.fromkeys(variables(index)))
-    return found
-
-
-def _holders(*values: Argument) -> set[int]:
-    """Return the numbers of the operands that hold computed positions of accesses."""
-    found: set[int] = set()
-    for value in values:
-        for index in value.index if isinstance(value, SlotAccess) else ():
-            if isinstance(index, ComputedIndex):
-                found.add(index.operand)
-    return found
-
-
 def _as_application(value: slots.Formula) -> tuple[Op, tuple[slots.Formula, ...]]:
     """Return the primitive and the arguments that compute a value, `identity` for a slot."""
     if isinstance(value, slots.Application):
         return value.op, value.args
     return UnaryOp.IDENTITY, (value,)
-
-
-def _as_operand(value: Argument) -> tuple[assign.Operand, IndexMap, tuple[int, ...]]:
-    """Return the operand with its index map and extents; numbers have none."""
-    if not isinstance(value, SlotAccess):
-        return assign.Scalar(value), (), ()
-    assert value.operand is not None, "gradients of operands are not read"
-    if isinstance(value.operand, assign.Scalar):
-        return value.operand, (), ()
-    return value.operand, value.index, value.dims
 
 
 def _of_one_part(projections: Projections) -> Projections:
@@ -703,17 +674,3 @@ def check_margins(
         needed = margins_of(projections, position)
         if needed:
             tensor.layout.check(needed, tensor.describe(), origin)
-
-
-def _formats(op: Op, args: tuple[Argument, ...], alone: DType, default: DType) -> list[DType]:
-    """Return one format per argument of a primitive. Numbers take the format of the other slots;
-    fractions beside integers are of the default float.
-    """
-    others = args[1:] if op is TernaryOp.WHERE else args
-    slots = [arg.dtype for arg in others if isinstance(arg, SlotAccess)]
-    beside = promote(*slots) if slots else alone
-
-    def of_number(number: float) -> DType:
-        return default if beside.holds_integers and number % 1 else beside
-
-    return [arg.dtype if isinstance(arg, SlotAccess) else of_number(arg) for arg in args]

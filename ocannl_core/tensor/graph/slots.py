@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 from ocannl_core.base.deferred_annotations import signature_of
 from ocannl_core.base.errors import UsageError
 from ocannl_core.base.fast_dataclass import dataclass, replace
-from ocannl_core.base.identity import IdentityMap, exact_key
+from ocannl_core.base.identity import ById, IdentityMap, exact_key
 from ocannl_core.base.origin import returns_of
 from ocannl_core.ir.host_arrays import plain_number
 from ocannl_core.ir.numbers.primitives import BinaryOp, Op, Result, TernaryOp
@@ -155,6 +155,23 @@ def applies_more_than(limit: int, formula: Formula) -> bool:
             count += 1
             pending += part.args
     return count > limit
+
+
+def repeated_parts(formula: Formula) -> set[ById]:
+    """Return the identities of the applications that occur in a formula more than once."""
+    seen: set[ById] = set()
+    repeated: set[ById] = set()
+    pending = [formula]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Application):
+            key = ById(part)
+            if key in seen:
+                repeated.add(key)
+            else:
+                seen.add(key)
+                pending += part.args
+    return repeated
 
 
 def makes_floats(formula: Formula) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 import ocannl_core as oc
 from ocannl_core.ir.assignments.nodes import Accumulate, Merge
+from ocannl_core.ir.assignments.split_formulas import split_formulas
 from ocannl_core.ir.assignments.traverse import leaves
 from ocannl_core.ir.numbers.primitives import BinaryOp
 from ocannl_core.tensor.graph.definitions import Applied
@@ -233,7 +234,7 @@ def test_the_maximum_of_a_merge_buffer_selects_its_cells() -> None:
     for code in (oc.train.grad_update(largest(p).sum()), oc.train.forward(expression)):
         searches = [
             each
-            for each in leaves(code.resolve().body)
+            for each in leaves(split_formulas(code.resolve()).body)
             if isinstance(each, Accumulate) and each.op is BinaryOp.LT
         ]
         assert searches

@@ -17,7 +17,7 @@ from onnx import helper
 
 import ocannl_core as oc
 from ocannl_core import StaticExtent, Tensor
-from ocannl_core.assignments import StaticIndex, TensorNode
+from ocannl_core.assignments import StaticIndex, TensorNode, split_formulas
 from ocannl_core.backend_api.files import replacement
 from ocannl_onnx.errors import OnnxError
 from ocannl_onnx.file_names import file_name_of
@@ -187,7 +187,7 @@ class _Saver:
         self.ctx = ctx
         self.outputs = outputs
         with next(iter(outputs.values())).session, oc.train.unchanged_roots():
-            self.program = code.resolve()
+            self.program = split_formulas(code.resolve())
         self.tensors = code.tensors(of_steps=True)
         self.literals = code.literals()
         self.names = UniqueNames()
