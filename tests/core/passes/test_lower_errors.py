@@ -125,7 +125,7 @@ def test_every_refusal_has_rule_finding_and_place() -> None:
             "uniform of a number": "The primitive uniform works on random words. | float32 | oc.random.word(x) makes words of the bits of numbers, oc.random.words() random ones",
             "not an accumulation": "An assignment combines with a primitive that accumulates. | mod | assign the result to a tensor of its own first",
             "rank": "An index map has one index for each axis of its node. | 1 indices for the 2 axes of table | ",
-            "arity": 'add takes 2 operands. | 1 operands | ',
+            "arity": "add takes 2 operands. | 1 operands | ",
             "unknown node": "Every node of a program has a shape. | none is known for unknown | ",
             "vector of numbers": "A vector is written from random words. | operand of float32 | ",
             "vector into margins": "Vectors are written to nodes without margins. | padded | ",

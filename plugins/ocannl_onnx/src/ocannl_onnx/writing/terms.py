@@ -15,10 +15,12 @@ from ocannl_core.assignments import (
     BinaryOp,
     ComputedIndex,
     FixedIndex,
+    Formula,
     IndexMap,
     LoopVar,
     Merge,
     NodeOperand,
+    Op,
     Scalar,
     TernaryOp,
     UnaryOp,
@@ -59,6 +61,12 @@ class Terms:
     kept: Sequence[LoopVar]
 
     @property
+    def op(self) -> Op:
+        """The primitive of the assignment."""
+        assert not isinstance(self.leaf.op, Formula), "the program has been split"
+        return self.leaf.op
+
+    @property
     def emit(self) -> Emitter:
         return self.graph.emit
 
@@ -66,7 +74,7 @@ class Terms:
         """Return the right side, accumulated over the variables that are not kept, and its
         format.
         """
-        if self.leaf.op is UnaryOp.BITCAST and self.leaf.combine is BinaryOp.SECOND:
+        if self.op is UnaryOp.BITCAST and self.leaf.combine is BinaryOp.SECOND:
             return self._bits()
         rule, format = self._rule_and_format()
         computed = computed_in(format)
@@ -76,7 +84,7 @@ class Terms:
             operands = [
                 self._operand(
                     k,
-                    BOOL if self.leaf.op is TernaryOp.WHERE and k == 0 else computed,
+                    BOOL if self.op is TernaryOp.WHERE and k == 0 else computed,
                     fill,
                     is_truth=format == BOOL,
                 )
@@ -108,7 +116,7 @@ class Terms:
         """Return the translation of the primitive, None for a choice, and the format in which it
         works.
         """
-        op, found, working = self.leaf.op, self._formats(), self._working()
+        op, found, working = self.op, self._formats(), self._working()
         rule = primitives.RULES.get(op)
         if rule is None and op is not TernaryOp.WHERE:
             self.graph.format(self.leaf.target)
@@ -127,7 +135,7 @@ class Terms:
     def _used(self) -> list[int]:
         """The operands that the primitive reads."""
         every = range(len(self.leaf.args))
-        match self.leaf.op:
+        match self.op:
             case BinaryOp.FIRST:
                 return [0]
             case BinaryOp.SECOND:
@@ -151,7 +159,7 @@ class Terms:
         """True if products of the cells of two tensors are added to the target."""
         return (
             self.leaf.combine is BinaryOp.ADD
-            and self.leaf.op is BinaryOp.MUL
+            and self.op is BinaryOp.MUL
             and not self._has_computed_positions
             and all(isinstance(arg, NodeOperand) for arg in self.leaf.args)
         )
@@ -287,7 +295,7 @@ class Terms:
         else:
             # a rule of a primitive that reads one of two operands takes the one twice
             name = rule(calculation, *(names * (len(self.leaf.args) // len(names))))
-        if self.leaf.op is BinaryOp.SUB and format == INT32:
+        if self.op is BinaryOp.SUB and format == INT32:
             self._note_zero_point(name, *names)
         view = View(self._rounded(name, computed, format), tuple(every))
         return self._reduced(view, computed) if reduced else view
@@ -302,12 +310,12 @@ class Terms:
 
     def _formats(self) -> list[Any]:
         """Return the number formats of the operands that are tensors, without conditions."""
-        stated = self.leaf.args[self.leaf.op is TernaryOp.WHERE :]
+        stated = self.leaf.args[self.op is TernaryOp.WHERE :]
         return [self.graph.info(a.node).dtype for a in stated if isinstance(a, NodeOperand)]
 
     def _working(self) -> Any:
         """Return the number format in which the primitive works."""
-        op, target = self.leaf.op, self.graph.info(self.leaf.target).dtype
+        op, target = self.op, self.graph.info(self.leaf.target).dtype
         if op in (TernaryOp.WHERE, UnaryOp.IDENTITY, BinaryOp.FIRST, BinaryOp.SECOND):
             return target
         numbers = [each.value for each in self.leaf.args if isinstance(each, Scalar)]
@@ -399,7 +407,7 @@ class Terms:
 
     def _windowed_maximum(self, computed: Format, k: int) -> View | None:
         """Return maxima of windows as `MaxPool`, if they are some."""
-        is_plain = self.leaf.op in (UnaryOp.IDENTITY, BinaryOp.FIRST, BinaryOp.SECOND)
+        is_plain = self.op in (UnaryOp.IDENTITY, BinaryOp.FIRST, BinaryOp.SECOND)
         arg = self.leaf.args[k]
         if not is_plain or computed.name not in ("float32", "float64"):
             return None
