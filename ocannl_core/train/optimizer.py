@@ -43,6 +43,20 @@ from ocannl_core.tensor.primitives import pointwise_operations as pointwise
 from ocannl_core.train.guards import SUM, DynamicScale, OptimizerState, ZScore, gated, state_format
 from ocannl_core.train.schedules import Schedule
 from ocannl_core.train.slot_tree import share
+from ocannl_core.train.update_formulas import (
+    GATE,
+    GRADIENT,
+    PARAMETER,
+    RATE,
+    TIME,
+    WEIGHT_DECAY,
+    Symbol,
+    TracedUpdate,
+    UpdateFormula,
+    is_pointwise_formula,
+    moved_average,
+    pointwise_formula,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +156,7 @@ class Update:
 
     def average(self, name: str, value: Any, decay: Any) -> Tensor:
         """Move a moving average that starts at 0 towards a value, and return it."""
-        return self.keep(name, decay * self.state(name) + (1.0 - decay) * value)
+        return self.keep(name, moved_average(self.state(name), value, decay))
 
     def publish_average(self, name: str) -> None:
         """Make a tensor that is kept between updates the parameter's average."""
@@ -232,6 +246,7 @@ class Optimizer(ABC):
     def direction(self, update: Update) -> Any:
         """Return the direction in which a parameter moves, by the learning rate, downwards."""
 
+    @pointwise_formula
     def moved(self, update: Update) -> Any:
         """Return the cells of a parameter after the update; an optimizer whose steps are not the
         learning rate times a direction overrides it.
@@ -353,6 +368,7 @@ class Optimizer(ABC):
         """Return the hyperparameters of each parameter to train, and its name."""
         found: dict[Tensor, Optimizer] = {}
         names: dict[Tensor, str] = {}
+        made: dict[str | None, Optimizer] = {}
         unused = set(self.groups)
         for name, p in loss.params.items():
             pattern = next((each for each in self.groups if fnmatchcase(name, each)), None)
@@ -362,7 +378,9 @@ class Optimizer(ABC):
             group: Group = self.groups[pattern] if pattern is not None else {}
             if group is not None:
                 names[p] = name
-                found[p] = replace(self, **group, groups={}) if group else self
+                if pattern not in made:
+                    made[pattern] = replace(self, **group, groups={}) if group else self
+                found[p] = made[pattern]
         if unused:
             every = list(loss.params.keys())
             taken = [each for each in unused if any(fnmatchcase(name, each) for name in every)]
@@ -425,10 +443,13 @@ class Optimizer(ABC):
         if decided is not None:
             decided[:] = gate
         clock = Clock(pointwise.cast(count, dtype))
+        traces: dict[ById, _Trace | None] = {}
         for p, group in groups.items():
             rows = parts[p]
             gradient = gradients[p] if rows is cut[p] else gradients[p][rows]
-            group._record_one(p, rows, gradient, clock, decided, state)
+            if ById(group) not in traces:
+                traces[ById(group)] = group._traced(is_gated=decided is not None)
+            group._record_one(p, rows, gradient, clock, decided, state, traces[ById(group)])
         count += 1 if decided is None else pointwise.cast(decided, int32)
 
     def _gradient(self, p: Tensor, group: Optimizer, rows: slice | None) -> Any:
@@ -470,25 +491,85 @@ class Optimizer(ABC):
         clock: Clock,
         gate: Tensor | None,
         state: OptimizerState,
+        trace: _Trace | None,
     ) -> None:
-        """Record the update of one parameter, or of some of its rows."""
+        """Record the update of one parameter, or of some of its rows; by formulas, if it has been
+        traced.
+        """
         dtype = state_format(owner)
         p = in_format(owner if rows is None else owner[rows], dtype)
         gradient = in_format(gradient, dtype)
         rate, t = clock.rate(self.learning_rate, dtype), clock.time(dtype)
-        has_decay = not (isinstance(self.weight_decay, Real) and self.weight_decay == 0)
-        decay = self.weight_decay * p if has_decay else None
-        if decay is not None and not self.is_decoupled:
-            gradient = gradient + decay
-            decay = None
-        update = Update(p, gradient, t, rate, decay, owner, rows, state, gate, clock)
-        owner[slice(None) if rows is None else rows] = gated(gate, self.moved(update), p)
+        every = slice(None) if rows is None else rows
+        if trace is None:
+            gradient, decay = self._decayed(p, gradient, self.weight_decay)
+            update = Update(p, gradient, t, rate, decay, owner, rows, state, gate, clock)
+            owner[every] = gated(gate, self.moved(update), p)
+        else:
+            update = Update(p, gradient, t, rate, None, owner, rows, state, gate, clock)
+            operands = {
+                PARAMETER: p,
+                GRADIENT: gradient,
+                TIME: t,
+                RATE: rate,
+                WEIGHT_DECAY: self.weight_decay,
+                GATE: gate,
+            }
+
+            def operand(symbol: Symbol) -> Any:
+                match symbol:
+                    case "state", name, _:
+                        return update.state(name)
+                    case "correction", decay, power:
+                        return update.correction(decay, power=power)
+                    case _:
+                        return operands[symbol]
+
+            for each in trace.formulas:
+                target = update.state(each.target) if each.target else owner
+                target[every if target is owner else slice(None)] = each.value(operand)
+            for name in trace.averages:
+                update.publish_average(name)
         if self.average is not None:
             p = in_format(owner if rows is None else owner[rows], dtype)
             mean = update.state("average")
             towards = self.average * mean + (1.0 - self.average) * p
             update.keep("average", where(pointwise.equal(t, 1.0), p, towards))
             update.publish_average("average")
+
+    def _decayed(self, p: Any, gradient: Any, factor: Any) -> tuple[Any, Any]:
+        """Return the gradient with L2 decay, and the decoupled decay, or None."""
+        if isinstance(self.weight_decay, Real) and self.weight_decay == 0:
+            return gradient, None
+        decay = factor * p
+        return (gradient, decay) if self.is_decoupled else (gradient + decay, None)
+
+    def _traced(self, *, is_gated: bool) -> _Trace | None:
+        """Return the formulas of the update; None if it computes with more than cells and numbers
+        of their own, or reads values from before an assignment after it.
+        """
+        methods = type(self).direction, type(self).moved
+        if not all(map(is_pointwise_formula, methods)):
+            return None
+        update: Any = TracedUpdate(is_gated=is_gated)
+        is_number = not callable(self.learning_rate) and not isinstance(self.learning_rate, Tensor)
+        update.rate = self.learning_rate if is_number else update.slot(*RATE)
+        factor = self.weight_decay
+        factor = update.slot(*WEIGHT_DECAY) if isinstance(factor, Tensor) else factor
+        update.g, update.decay = self._decayed(update.p, update.g, factor)
+        try:
+            update.move(self.moved(update))
+        except UsageError:
+            return None
+        return _Trace(tuple(update.formulas(type(self).__name__.lower())), tuple(update.averages))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trace:
+    """The formulas of an update, and the names of the averages of the parameter among them."""
+
+    formulas: tuple[UpdateFormula, ...]
+    averages: tuple[str, ...]
 
 
 def in_format(value: Any, dtype: DType) -> Any:

@@ -28,6 +28,7 @@ from ocannl_core.tensor.primitives.pointwise_operations import (
 )
 from ocannl_core.train.guards import SUM, state_format
 from ocannl_core.train.optimizer import Optimizer, Update, check_ranges, in_format
+from ocannl_core.train.update_formulas import pointwise_formula
 
 
 class _Elementwise(Optimizer):
@@ -75,6 +76,7 @@ class SGD(_Elementwise):
         super().__post_init__()
         _check_nesterov(self.nesterov, self.momentum, self.dampening)
 
+    @pointwise_formula
     def direction(self, update: Update) -> Any:
         g = update.g
         if self.momentum == 0:
@@ -102,6 +104,7 @@ class RMSprop(_Elementwise):
     momentum: float = 0.0
     centered: bool = False
 
+    @pointwise_formula
     def direction(self, update: Update) -> Any:
         g = update.g
         square = update.average("square", g * g, self.alpha)
@@ -128,6 +131,7 @@ class Adagrad(_Elementwise):
     initial_accumulator_value: float = 0.0
     eps: float = 1e-10
 
+    @pointwise_formula
     def direction(self, update: Update) -> Any:
         g = update.g
         total = update.keep("square_sum", update.state("square_sum") + g * g)
@@ -168,6 +172,7 @@ class Adam(_Moments):
 
     amsgrad: bool = False
 
+    @pointwise_formula
     def direction(self, update: Update) -> Any:
         first, second = self.betas
         mean = update.average("first_moment", update.g, first)
@@ -200,6 +205,7 @@ class Adamax(_Moments):
         eps: A number added to the magnitudes.
     """
 
+    @pointwise_formula
     def direction(self, update: Update) -> Any:
         g = update.g
         mean = update.average("first_moment", g, self.betas[0])
@@ -221,6 +227,7 @@ class NAdam(_Decoupling):
 
     momentum_decay: float = 4e-3
 
+    @pointwise_formula
     def direction(self, update: Update) -> Any:
         first, second = self.betas
         now = self._momentum(update.t)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ocannl_core as oc
+from ocannl_core.assignments import Accumulate, leaves
 from tests.train import formulas
 
 RNG = np.random.default_rng(0)
@@ -563,3 +564,66 @@ def test_the_state_of_an_optimizer_is_named_after_its_parameters(
     names = [each.node.name for each in optimizer.state.values()]
     accumulated = ["micro_batch", "gradient_sum_w"] if accumulate > 1 else []
     assert names == ["updates", *accumulated, "first_moment_w", "second_moment_w", "average_w"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("SGD", {"momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1}),
+        ("RMSprop", {"momentum": 0.5, "centered": True}),
+        ("Adagrad", {"lr_decay": 0.1}),
+        ("Adam", {"betas": (0.0, 0.9), "amsgrad": True, "average": 0.9}),
+        ("AdamW", {"clip_norm": 0.5, "accumulate": 2, "maximize": True}),
+        ("AdamW", {"learning_rate": oc.train.cosine(0.1, steps=5), "skip_nonfinite": True}),
+        ("Adamax", {}),
+        ("NAdam", {"decoupled_weight_decay": True, "weight_decay": 0.1}),
+    ],
+)
+def test_traced_formulas_have_the_bits_of_updates_recorded_with_tensors(
+    name: str, settings: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = getattr(oc.train, name)
+
+    def bits() -> list[bytes]:
+        opt = optimizer(**{"learning_rate": 0.1, **settings})
+        w = oc.param("w", init=WEIGHTS, input=[4], output=[3], dtype=dtype)
+        x = oc.placeholder("x", batch=[6], output=[4], dtype=dtype)
+        loss = oc.sum(oc.tanh(w @ x) ** 2)
+        context = oc.Context("interp")
+        context.init_params(loss)
+        step = context.compile(opt.minimize(loss))
+        context[x] = DATA
+        for _ in range(4):
+            step()
+        return [context[each].tobytes() for each in (w, *opt.state.values())]
+
+    assert optimizer(learning_rate=0.1)._traced(is_gated=False) is not None
+    traced = bits()
+    monkeypatch.setattr(optimizer, "_traced", lambda *_, **__: None)
+    assert traced == bits()
+
+
+def test_an_update_of_adam_is_an_assignment_for_each_tensor_that_it_writes() -> None:
+    w = oc.param("w", output=[3], input=[4])
+    loss = oc.sum(w * w)
+    program = oc.train.Adam(learning_rate=0.1).update(loss).resolve()
+    written = [each for each in leaves(program.body) if isinstance(each, Accumulate)]
+    assert [len(each.projections.domain) for each in written].count(2) == 3
+
+
+def test_overridden_formulas_of_optimizers_may_read_shapes() -> None:
+    class PerCell(oc.train.Adam):
+        def direction(self, update: Any) -> Any:
+            return super().direction(update) / float(np.prod(update.p.shape.output.sizes))
+
+    def moved(optimizer: Any) -> Any:
+        p = oc.param("p", init=np.ones(4), input=[])
+        loss = oc.sum(p * p)
+        context = oc.Context("interp")
+        context.init_params(loss)
+        context.compile(optimizer.minimize(loss))()
+        return 1.0 - context[p]
+
+    whole = moved(oc.train.Adam(learning_rate=0.1))
+    np.testing.assert_allclose(moved(PerCell(learning_rate=0.1)), whole / 4, rtol=1e-5)

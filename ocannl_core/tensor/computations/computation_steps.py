@@ -23,6 +23,9 @@ Argument = Tensor | MergeBuffer | float
 class Assign:
     """`target = target combine op(*args)`, with stated index maps, or with index maps derived from
     a logic once shapes are closed.
+
+    Attributes:
+        formula: The tensor whose code computes the target in place of `op`; None for `op`.
     """
 
     target: Tensor
@@ -32,6 +35,7 @@ class Assign:
     args: tuple[Argument, ...]
     logic: Logic | IndexMaps
     origin: Origin
+    formula: Tensor | None = None
 
     @staticmethod
     def whole(target: Tensor, value: Argument, origin: Origin | None = None) -> Assign:
@@ -227,7 +231,7 @@ def eliminate_copies(steps: tuple[Step, ...], temporaries: frozenset[Tensor]) ->
         tmp = a @ b;  c[:] = tmp -->   c[neutral] += a * b, composed
 
     The tensor must be local to the computation, have no other use, have the format and the extents
-    of the target, and be computed by one primitive. Its operands must not be written between its
+    of the target, and be computed by one assignment. Its operands must not be written between its
     definition and the assignment, nor by the assignment before they are read. Shapes must be
     closed.
     """
@@ -280,10 +284,15 @@ def _substitute(step: Assign, value: Tensor) -> Assign | None:
         return None
     primitive, needed = definition.operation.primitive, definition.operation.combine
     is_plain = step.combine is BinaryOp.SECOND and not step.reset
-    if primitive is None or not (needed is None or is_plain or needed is step.combine):
+    if not (needed is None or is_plain or needed is step.combine):
         return None
     if value.dtype is not step.target.dtype or value.shape != step.target.shape:
         return None
+    if primitive is None:
+        is_formula = is_plain and isinstance(definition.logic, Pointwise)
+        is_formula = is_formula and definition.operation.forward.formula is not None
+        args = definition.operands
+        return replace(step, args=args, formula=value) if is_formula else None
     reads_target = any(operand is step.target for operand in definition.operands)
     rearranges = needed is not None or step.reset or not isinstance(definition.logic, Pointwise)
     if reads_target and rearranges:

@@ -252,6 +252,14 @@ class AssignmentEmitter:
 
     def assign(self, step: computation_steps.Assign) -> None:
         tensors = computation_steps.operand_tensors(step)
+        if step.formula is not None:
+            if step.target.grad is not None or any(each.is_gradient for each in tensors):
+                self.gradients.read()
+            SlotCode(self, step.formula, target=step.target).forward()
+            self.embedded.add(self.node_of(step.target))
+            self.changed(step.target)
+            self.gradients.assign(step.target)
+            return
         if isinstance(step.logic, IndexMaps):
             _refuse_extents((step.target, *tensors), step.origin)
             found = step.logic.projections(

@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from ocannl_core.tensor.computations.resolve import AssignmentEmitter
 
 _MOST_REPEATED = 8
-"""The number of primitives of a part of a formula up to which each occurrence is a node of its own:
-nodes with one reader are inlined, so that no memory holds them. Formulas of second and third
-derivatives have so many occurrences of large parts that the code would have no end.
+"""The number of primitives of a part of a formula up to which each occurrence is computed by
+itself, so that no memory holds the value. Formulas of second and third derivatives have so many
+occurrences of large parts that the code would have no end.
 """
 _OF_FORMULAS = frozenset((VarIndex, FixedIndex, AffineIndex))
 """The kinds of indices at which an assignment with nested applications reads and writes."""
@@ -93,14 +93,21 @@ class SlotCode:
 
     Args:
         selection: The positions of the selected cells from an earlier search, or None.
+        target: The tensor of the same extents and format that is assigned to in place of the
+            application's own; None for that.
     """
 
     def __init__(
-        self, emitter: AssignmentEmitter, tensor: Tensor, selection: TensorNode | None = None
+        self,
+        emitter: AssignmentEmitter,
+        tensor: Tensor,
+        selection: TensorNode | None = None,
+        target: Tensor | None = None,
     ) -> None:
         assert isinstance(tensor.definition, Applied)
         self._emitter = emitter
         self._tensor = tensor
+        self._target = tensor if target is None else target
         self._definition = tensor.definition
         operands = tensor.definition.operands
         self._value_count = len(operands) - tensor.definition.operation.positions
@@ -205,7 +212,8 @@ class SlotCode:
             is_padded = self._has_parts or (position > 0 and self._is_padded[position - 1])
             keeps_format = self._definition.operation.primitive in OF_OTHER_FORMATS
             is_padded |= position > self._value_count
-            operand = self._emitter.operand(tensor, is_stored=is_padded or keeps_format)
+            written = tensor if position else self._target
+            operand = self._emitter.operand(written, is_stored=is_padded or keeps_format)
         else:
             grad = tensor.grad
             operand = None if grad is None else assign.NodeOperand(self._emitter.node_of(grad))

@@ -34,7 +34,6 @@ from ocannl_core.tensor.graph.slots import (
     fold,
     map_variables,
     operand_variables,
-    variables_in,
 )
 from ocannl_core.tensor.graph.tensor import Tensor
 from ocannl_core.tensor.models.parameters import placeholder
@@ -62,7 +61,7 @@ class ScalarStep:
     @property
     def formula(self) -> Formula:
         """The formula of the operation."""
-        found = None if self.operation is None else _formula_of(self.operation)
+        found = None if self.operation is None else self.operation.forward.formula
         assert found is not None, "_steps has it"
         return found
 
@@ -191,7 +190,7 @@ def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[Steps, int]:
                 value = number.value
                 text = value.hex() if isinstance(value, float) else str(int(value))
                 steps.append(ScalarStep(constant=text))
-            case Applied(operation, operands, Pointwise()) if _formula_of(operation) is not None:
+            case Applied(operation, operands, Pointwise()) if operation.forward.formula is not None:
                 at = tuple(positions[operand] for operand in operands)
                 dtype = tensor.dtype if tensor.precision.why is Why.STATED else None
                 steps.append(ScalarStep(operation, at, dtype=dtype))
@@ -204,17 +203,6 @@ def _steps(result: Tensor, inputs: Sequence[Tensor]) -> tuple[Steps, int]:
                     "any operation, or derive a class from oc.custom.Op",
                 )
     return tuple(steps), positions[result]
-
-
-def _formula_of(operation: Operation) -> Formula | None:
-    """Return the formula that an operation applies to numbers; None for other operations."""
-    match operation.forward.assignments:
-        case (SlotAssignment(Variable("value", 0), BinaryOp.SECOND, _, value, None),) if all(
-            each.role == "value" and each.position for each in variables_in(value)
-        ):
-            return value
-        case _:
-            return None
 
 
 def _value(formula: Formula, operands: Sequence[Any], dtype: DType) -> Any:

@@ -329,6 +329,18 @@ class Code:
         return self._assignments
 
     @property
+    def formula(self) -> Formula | None:
+        """The formula of operands that is assigned to the result; None for other code."""
+        match self.assignments:
+            case (SlotAssignment(target, BinaryOp.SECOND, False, value, None),) if (
+                target == RESULT
+                and all(each.role == "value" and each.position for each in variables_in(value))
+            ):
+                return value
+            case _:
+                return None
+
+    @property
     def makes_floats(self) -> bool:
         """Return True if some value is a float for integers, too."""
         return any(each.writes_float or makes_floats(each.value) for each in self.assignments)
@@ -512,7 +524,7 @@ class Slot(Assignable):
         logic = value.logic if isinstance(value, SlotApplication) else None
         self.assignments.append(
             SlotAssignment(
-                self.variable, combine, reset, _formula(value), logic, _writes_float(value)
+                self.variable, combine, reset, formula_of(value), logic, _writes_float(value)
             )
         )
 
@@ -531,7 +543,7 @@ def _writes_float(value: SlotValue) -> bool:
     return fold(value, lambda leaf: isinstance(leaf, float), visit)
 
 
-def _formula(value: SlotValue) -> Formula:
+def formula_of(value: SlotValue) -> Formula:
     """Return a value as a formula, in which a value that occurs more than once is one object."""
 
     def of_leaf(leaf: Slot | float) -> Formula:
