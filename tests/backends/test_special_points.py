@@ -185,7 +185,9 @@ def test_functions_of_one_number_are_those_of_torch_at_special_points(target: st
     for name, function in NUMBERS.items():
         _check(target, name, function, function, ONE)
     _check(target, "log_sigmoid", oc.log_sigmoid, functional.logsigmoid, ONE)
-    _check(target, "clip", lambda x: oc.clip(x, -1, 2), lambda x: torch.clamp(x, -1, 2), ONE)
+    # PyTorch passes the gradient on at a bound until 2.13, and none since 2.14
+    between = [each for each in ONE if each not in (-1.0, 2.0)]
+    _check(target, "clip", lambda x: oc.clip(x, -1, 2), lambda x: torch.clamp(x, -1, 2), between)
     inside = [each for each in ONE if each not in (0.0, 1.0)]  # no gradient flows at a bound
     _check(target, "sat01", oc.primitives.sat01, lambda x: torch.clamp(x, 0, 1), inside)
 
