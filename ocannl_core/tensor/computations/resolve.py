@@ -253,12 +253,7 @@ class AssignmentEmitter:
     def assign(self, step: computation_steps.Assign) -> None:
         tensors = computation_steps.operand_tensors(step)
         if step.formula is not None:
-            if step.target.grad is not None or any(each.is_gradient for each in tensors):
-                self.gradients.read()
-            SlotCode(self, step.formula, target=step.target).forward()
-            self.embedded.add(self.node_of(step.target))
-            self.changed(step.target)
-            self.gradients.assign(step.target)
+            self._assign_formula(step.target, step.formula, tensors)
             return
         if isinstance(step.logic, IndexMaps):
             _refuse_extents((step.target, *tensors), step.origin)
@@ -309,6 +304,15 @@ class AssignmentEmitter:
         self.changed(step.target)
         if (step.reset or step.combine is BinaryOp.SECOND) and not is_part:
             self.gradients.assign(step.target)
+
+    def _assign_formula(self, target: Tensor, formula: Tensor, operands: list[Tensor]) -> None:
+        """Emit the code of a tensor with another tensor as its result."""
+        if target.grad is not None or any(each.is_gradient for each in operands):
+            self.gradients.read()
+        SlotCode(self, formula, target=target).forward()
+        self.embedded.add(self.node_of(target))
+        self.changed(target)
+        self.gradients.assign(target)
 
     def _reset_part(
         self, step: computation_steps.Assign, target: TensorNode, projections: Projections
